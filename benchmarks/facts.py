@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 from collections import defaultdict
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -241,7 +242,9 @@ def answers(
 
 def is_right(question: Question, answer: str) -> bool:
     """Whether an answer has the right value and no other."""
-    return question.right in answer and not any(one in answer for one in question.wrong)
+    values = re.findall(r"\d+ \w+", answer.replace(",", ""))
+    is_there = question.right in values if question.right else True
+    return is_there and not any(one in values for one in question.wrong)
 
 
 def interval(right: int, count: int) -> str:

@@ -31,6 +31,15 @@ LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 HOSTILE = (
     "</textarea></title><script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e"
 )
+FACTS = [
+    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
+    "Lease 7 | rent | 950 euros | since 2022",
+    "Lease 7 | tenant | Nora Brand",
+    "Nora Brand | works at | Acme",
+    "Moon | seat | here | disputed",
+    "Moon | seat | there | disputed",
+    "Lease 7 | landlord | Bo Zorn | not Bo Lund",
+]
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SECONDS = 120
 """For what takes a moment, on a machine that may be busy."""
@@ -331,6 +340,24 @@ def test_a_person_is_found_looked_at_and_forgotten_by_keyboard_alone(visit, bank
     assert users.names() == ["ben"]
 
 
+def test_facts_are_followed_by_keyboard_alone_on_a_small_screen(visit, bank):
+    store_memory(bank, "lease", "\n".join(FACTS))
+    page = visit(at("/facts", of="lease"), viewport={"width": 390, "height": 800})
+
+    page.keyboard.press("Tab")
+    while page.evaluate("document.activeElement.textContent.includes('Nora Brand')") is False:
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('svg') !== null")
+    page.keyboard.press("Enter")
+
+    page.get_by_role("heading", name="Around Nora Brand").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    size = page.locator("svg.graph text").first.evaluate(
+        "one => one.getBoundingClientRect().height"
+    )
+    assert size > 11
+
+
 def test_every_page_is_accessible(visit, bank, url, tmp_path):
     (tmp_path / "lease.txt").write_text(LEASE)
     place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
@@ -354,6 +381,7 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
         version("All.", merged=(new.id, same.id)),
     ):
         bank.append(one, owner="rent")
+    store_memory(bank, "facts", "\n".join(FACTS))
     key = store_reading(bank, "Ann pays.")
     asked = {"question": "Who pays?", "document": "Ann Kestrel pays."}
     create_memagent("extractive", store=bank.store).invoke(asked)
@@ -370,6 +398,7 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
         at("/memory", of="rent", version=old.id),
         at("/memory", of="rent", version=doubtful.id),
         at("/memory", of=key),
+        at("/facts", of="facts"),
         at("/reading", of="rent"),
         at("/reading", of="rent", hold=hold.id),
         at("/edit", of="rent", version=new.id, hold=hold.id),
@@ -405,6 +434,7 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
     words = f"{HOSTILE} {'long' * 80}"
     told = {"question": words, "source_name": words, "warnings": (words,)}
     old, new = store_memory(bank, words, words, f"{words}\nmore", **told)
+    store_memory(bank, "facts", f"{words[:290]} | likes | {words[:290]}\n{words[:290]} | is | big")
     key = store_reading(bank, words, **told)
     asked = {"question": words, "document": f"Ann pays. {words}"}
     create_memagent("extractive", store=bank.store).invoke(asked)
@@ -416,6 +446,7 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
         "/?kind=readings",
         at("/memory", of=words),
         at("/memory", of=key),
+        at("/facts", of="facts", about=words[:290]),
         at("/reading", of=words),
         at("/edit", of=words),
         at("/compare", of=words, before=old.id, after=new.id),
