@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
+    from memagent_graph.facts.record import Facts
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
@@ -73,6 +74,7 @@ class MemAgentNode(RunnableCallable):
         tokenizer: counts tokens and cuts chunks.
         verify: decides which statements are supported, as for `create_memagent`.
         response_format: the shape of the answer, as for `create_memagent`.
+        schema: facts to keep, as for `create_memagent`.
         interrupt_before: nodes of the reading to stop before.
         interrupt_after: nodes of the reading to stop after.
         name: the node's name, which its events carry.
@@ -117,6 +119,7 @@ class MemAgentNode(RunnableCallable):
         tokenizer: TokenizerLike = None,
         verify: Verify | None = None,
         response_format: ResponseFormat | None = None,
+        schema: type[Facts] | Facts | None = None,
         interrupt_before: list[str] | None = None,
         interrupt_after: list[str] | None = None,
         name: str = "memagent",
@@ -130,6 +133,7 @@ class MemAgentNode(RunnableCallable):
             tokenizer=tokenizer,
             verify=verify,
             response_format=response_format,
+            schema=schema,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
             name=name,

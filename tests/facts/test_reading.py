@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TypedDict
 
 import pytest
 from doubles import ChainReader, Hearing
@@ -11,11 +12,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 from structure.house import files_of_a_chunk
 
-from memagent_graph import Facts, MemoryBank, ReadingConfig, create_memagent, facts_of
+from memagent_graph import Facts, MemAgentNode, MemoryBank, ReadingConfig, create_memagent, facts_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.facts.reader import EXAMPLE, fit, state_fact
 from memagent_graph.facts.record import read_fact
@@ -371,3 +373,19 @@ def test_without_facts_nothing_of_theirs_is_imported_or_entered():
 
     assert done.stdout.strip() == "[]"
     assert not [file for file in files_of_a_chunk(InMemoryStore()) if file.startswith("facts/")]
+
+
+def test_a_node_of_another_graph_keeps_facts():
+    class Review(TypedDict, total=False):
+        question: str
+        document: str
+        answer: str
+        notes: str
+
+    builder = StateGraph(Review)
+    builder.add_node("read", MemAgentNode(schema=Facts, memory="notes"))
+    graph = builder.add_edge(START, "read").compile()
+
+    out = graph.invoke({"question": ASKED, "document": "The rent of Lease 7 is 900 euros."})
+
+    assert out["notes"] == "Lease 7 | rent | 900 euros"
