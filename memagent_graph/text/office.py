@@ -28,7 +28,7 @@ class Package:
 
     def __init__(self, content: bytes) -> None:
         self._archive = ZipFile(BytesIO(content))
-        self._names = {name.lower(): name for name in self._archive.namelist()}
+        self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
 
     def holds(self, part: str) -> bool:
         """Whether the archive has a part; the case of its name does not matter."""
@@ -41,6 +41,18 @@ class Package:
     def parse(self, part: str) -> Element | None:
         """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
         return parse_xml(self.read(part), part) if self.holds(part) else None
+
+    def repack(self) -> BytesIO:
+        """Return the archive with the names of its parts written as its own list has them."""
+        types = self.parse("[Content_Types].xml")
+        listed = () if types is None else types.iter("{*}Override")
+        right = {name.lower(): name for part in listed if (name := get(part, "PartName")[1:])}
+        packed = BytesIO()
+        with ZipFile(packed, "w") as archive:
+            for key, name in self._names.items():
+                now = right.get(key, name.replace("\\", "/"))
+                archive.writestr(now, self._archive.read(name))
+        return packed
 
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""

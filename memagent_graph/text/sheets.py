@@ -38,7 +38,11 @@ def read_xlsx(content: bytes) -> Converted:
     A formula without a stored value, as programs write it, is shown itself.
     """
     package = Package(content)
-    values = load_workbook(BytesIO(content), read_only=True, data_only=True)
+    try:
+        values = load_workbook(BytesIO(content), read_only=True, data_only=True)
+    except KeyError:  # programs write "xl/SharedStrings.xml", or "xl\\styles.xml"
+        content = package.repack().getvalue()
+        values = load_workbook(BytesIO(content), read_only=True, data_only=True)
     formulas = load_workbook(BytesIO(content), read_only=True) if _has_formulas(package) else None
     text, pages, unknown, pictures = "", [], 0, 0
     for name, part in _sheet_parts(package).items():
@@ -96,7 +100,7 @@ def _text(cell: Any) -> str:
         return ""
     try:
         number_format = cell.number_format
-    except IndexError:  # the workbook lacks the style that the cell names
+    except (IndexError, TypeError):  # the workbook lacks the style that the cell names
         number_format = None
     return show(cell.value, number_format or "General")
 

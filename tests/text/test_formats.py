@@ -238,20 +238,26 @@ class TestSheets:
         ]
         assert found.warnings[0].startswith("did not compute 1 formula")
 
-    def test_a_workbook_without_its_styles_is_read(self, tmp_path):
+    @pytest.mark.parametrize(
+        "rename",
+        [
+            lambda name: "" if name == "xl/styles.xml" else name,
+            lambda name: name.replace("sharedStrings", "SharedStrings"),
+            lambda name: name.replace("/", "\\"),
+        ],
+    )
+    def test_a_workbook_without_its_styles_or_with_parts_of_other_names_is_read(
+        self, rename, tmp_path
+    ):
         book = Workbook()
-        book.active["A1"] = 12.5
-        book.active["A1"].number_format = "0.00%"
+        book.active.append([12.5, "Ann"])
+        book.active["A1"].number_format = "0.0"
         book.save(tmp_path / "whole.xlsx")
-        with (
-            ZipFile(tmp_path / "whole.xlsx") as whole,
-            ZipFile(tmp_path / "a.xlsx", "w") as lacking,
-        ):
-            for name in whole.namelist():
-                if name != "xl/styles.xml":
-                    lacking.writestr(name, whole.read(name))
+        with ZipFile(tmp_path / "whole.xlsx") as whole, ZipFile(tmp_path / "a.xlsx", "w") as other:
+            for name in filter(rename, whole.namelist()):
+                other.writestr(rename(name), whole.read(name))
 
-        assert "| 12.5 |" in read(tmp_path / "a.xlsx").text
+        assert "| 12.5 | Ann |" in read(tmp_path / "a.xlsx").text
 
 
 class TestPdf:
