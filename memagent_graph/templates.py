@@ -290,7 +290,11 @@ def _spaces_between(name: str) -> str:
     return _GAP.join(map(re.escape, name))
 
 
-_PLURALS = {"person": "people"}
+_PLURALS = {
+    "page whose fonts name no letters": "pages whose fonts name no letters",
+    "page with a picture": "pages with a picture",
+    "person": "people",
+}
 """Plurals that follow no rule."""
 
 

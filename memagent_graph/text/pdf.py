@@ -32,6 +32,12 @@ _PICTURE_SHARE = 0.1
 _SCAN_SHARE = 0.7
 """Share of a page above which a picture is the page, scanned."""
 
+_NO_LETTER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
+"""A code instead of a letter, as in a font that does not say which letters it draws."""
+
+_GARBLED_SHARE = 0.1
+"""Share of such codes above which the text of a page is not what it shows."""
+
 _STAMP = 200
 """Characters below which the text of a scanned page is a stamp or header that was added to it."""
 
@@ -49,7 +55,8 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, damaged, pictured, visual, ocr = list[str](), 0, 0, 0, PageReader()
+    texts, ocr = list[str](), PageReader()
+    damaged = garbled = pictured = visual = 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -59,10 +66,13 @@ def read_pdf(content: bytes) -> Converted:
             continue
         text = _read_page(page)
         picture = _picture_share(page)
-        if not text or (picture > _SCAN_SHARE and len(text) < _STAMP):
+        is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
+        if not text or is_garbled or (picture > _SCAN_SHARE and len(text) < _STAMP):
             scanned = ocr.read(page, number + 1)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
-            text, picture = "\n".join(filter(None, [scanned, *stamps])), 0 if scanned else picture
+            if scanned:
+                text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
+            garbled += is_garbled and not scanned
         visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
         if _has_remarks(page):
@@ -77,6 +87,7 @@ def read_pdf(content: bytes) -> Converted:
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
     warnings = warn_of(
         damaged_page=damaged,
+        page_whose_fonts_name_no_letters=garbled,
         page_with_a_picture=pictured,
         attached_file=document.count_attachments(),
     )

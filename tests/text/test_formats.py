@@ -273,6 +273,14 @@ class TestPdf:
         assert "Kestrel" in text
         assert "12345678" not in text
 
+    def test_pages_whose_fonts_name_no_letters_are_counted(self, tmp_path):
+        codes = "".join(map(chr, range(14, 28)))
+        drawn = [[(50, 700, "Ann signed.")], [(50, 700, codes)], [(50, 700, codes)]]
+
+        found = read(write_pages(tmp_path / "a.pdf", drawn))
+
+        assert found.warnings == ("did not read 2 pages whose fonts name no letters.",)
+
     def test_a_damaged_page_is_left_out_and_counted(self, tmp_path):
         names = ("Ann", "Bo", "Eve")
         pages = write_pages(tmp_path / "a.pdf", [[(50, 700, name)] for name in names])
