@@ -1,12 +1,14 @@
-"""A fact in 14 MB of text: is it found, how fast, and in how much memory?
+"""A fact in 14 MB of text: is it found, how fast, and in how much memory? And cutting and skimming.
 
-    MEMAGENT_DATA=... python benchmarks/long_document.py
+    MEMAGENT_DATA=... python benchmarks/long_document.py [--millions 3.5 30]
 
-Each reading runs in a process of its own, so that its peak memory is its own.
+Each reading runs in a process of its own, so that its peak memory is its own. Cutting and skimming
+are measured in processor time, after the imports.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -16,27 +18,48 @@ from pathlib import Path
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
-READ = """
+PREPARE = """
 import json, resource, sys, time
 from pathlib import Path
-from memagent_graph import create_memagent
-agent = create_memagent("extractive")
-started = time.perf_counter()
-out = agent.invoke({"question": sys.argv[2], "document": Path(sys.argv[1])})
-seconds = time.perf_counter() - started
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.text.chunks import chunks
+from memagent_graph.text.files import open_source
+from memagent_graph.text.tokens import EstimatingTokenizer
+agent = create_memagent("extractive", config=ReadingConfig(skim=json.loads(sys.argv[3])))
+def read():
+    return agent.invoke({"question": sys.argv[2], "document": Path(sys.argv[1])})
+def cut():
+    source = open_source(Path(sys.argv[1]))
+    found = chunks(source, tokenizer=EstimatingTokenizer(), chunk_tokens=5000)
+    return sum(chunk.tokens for chunk in found)
+"""
+READ = """
+started = time.process_time()
+out = read()
+found = out["answer"].splitlines()[0]
+"""
+CUT = """
+started = time.process_time()
+found = cut()
+"""
+REPORT = """
+seconds = time.process_time() - started
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([out["answer"].splitlines()[0], out["usage"]["document_tokens"], seconds, peak]))
+print(json.dumps([found, seconds, peak]))
 """
 
 
-def read(text: str) -> tuple[str, int, float, float]:
+def run(work: str, text: str, skim: str | None = None) -> tuple[object, float, float]:
+    """What was found in a text, seconds of processor time, and the peak memory in MB."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "long.txt")
         file.write_text(text)
-        command = [sys.executable, "-c", READ, str(file), QUESTION]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    answer, tokens, seconds, peak = json.loads(printed)
-    return answer, tokens, seconds, peak
+        code = PREPARE + work + REPORT
+        command = [sys.executable, "-c", code, str(file), QUESTION, json.dumps(skim)]
+        environment = {**os.environ, "MEMAGENT_CACHE": "off"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found, seconds, peak = json.loads(done.stdout)
+    return found, seconds, peak
 
 
 def planted(text: str, share: float) -> str:
@@ -44,18 +67,42 @@ def planted(text: str, share: float) -> str:
     return f"{text[:place]}\n\n{FACT}\n\n{text[max(place, 0) :]}"
 
 
+def repeated(text: str, size: int) -> str:
+    return (text * (size // len(text) + 1))[:size]
+
+
 def main() -> None:
-    novel = Path(os.environ["MEMAGENT_DATA"], "war_and_peace.txt").read_text("utf-8")
-    long = (novel * 5)[:14_500_000]
-    *_, small_peak = read(planted(novel[:150_000], 0.5))
-    print(f"35,000 tokens: peak memory {small_peak:.0f} MB")
-    for name, share in (("start", 0.0), ("middle", 0.5), ("end", 1.0)):
-        answer, tokens, seconds, peak = read(planted(long, share))
-        found = "found" if answer == FACT else f"NOT FOUND: {answer}"
-        print(
-            f"{tokens:,} tokens, fact at the {name}: {found}, {tokens / seconds:,.0f} tokens/s, "
-            f"peak memory {peak:.0f} MB ({peak - small_peak:+.0f})"
-        )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--millions", type=float, nargs="+", default=[0.35, 3.5])
+    options = parser.parse_args()
+    folder = Path(os.environ["MEMAGENT_DATA"])
+    novel = (folder / "war_and_peace.txt").read_text("utf-8")
+    articles = json.loads((folder / "xquad.zh.json").read_text("utf-8"))["data"]
+    paragraphs = [one["context"] for article in articles for one in article["paragraphs"]]
+    texts = {
+        "ASCII": (novel.encode("ascii", "ignore").decode(), 4.1),
+        "English, with typographic quotes": (novel, 4.1),
+        "Chinese": ("\n\n".join(paragraphs), 1.15),
+    }
+    print(
+        "| | tokens | cut, tokens/s | MB | skimmed, tokens/s | MB | read, tokens/s | MB | found |"
+    )
+    print("|" + "---|" * 9)
+    for name, (text, size) in texts.items():
+        for millions in options.millions:
+            long = planted(repeated(text, int(millions * size * 1e6)), 0.5)
+            cells = []
+            tokens, seconds, peak = run(CUT, long)
+            cells += [f"{tokens / seconds:,.0f}", f"{peak:.0f}"]
+            ways = [run(READ, long, skim) for skim in ("lexical", None)]
+            for _, seconds, peak in ways:
+                cells += [f"{tokens / seconds:,.0f}", f"{peak:.0f}"]
+            found = all(answer == FACT for answer, *_ in ways)
+            print(f"| {name} | {tokens:,} | {' | '.join(cells)} | {found} |", flush=True)
+    long = repeated(novel, 14_500_000)
+    for place, share in (("start", 0.0), ("end", 1.0)):
+        answer, seconds, peak = run(READ, planted(long, share))
+        print(f"fact at the {place}: {answer == FACT}, {seconds:.1f} s, peak memory {peak:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ def next_chunk(
     else:
         header = ""
     end = _last_row_end(source, offset, window, fits) if fits < len(window) else 0
-    for cut in ([end] if end else []) + [*_cuts(window, fits)]:
+    for cut in chain([end] if end else [], _cuts(window, fits)):  # lazily: the first mostly fits
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
         if tokens <= chunk_tokens or cut == 1:
             return Chunk(window[:cut], offset, offset + cut, tokens, source, header)

@@ -20,8 +20,9 @@ numpy has wheels for all Python versions and systems that this package runs on.
 from __future__ import annotations
 
 import threading
+from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,8 @@ _FORM = "index 2"
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
+_BLOCK_TERMS = 1 << 20
+"""Terms counted at once: what they take in memory does not grow with the document."""
 _RECENT_BYTES = 1 << 26
 """Size of the parts kept in memory for the next question, in bytes."""
 _MOST_BYTES = 1 << 30
@@ -96,25 +99,30 @@ class IndexPart:
     @classmethod
     def of(cls, texts: Iterable[str]) -> IndexPart:
         """Index texts, each one a passage."""
-        known: dict[str, int] = {}
-        ids: list[int] = []
+        known: defaultdict[str, int] = defaultdict()
+        known.default_factory = known.__len__
+        ids, first = array("I"), 0
         ends, sizes, end = [], [], 0
+        postings: list[tuple[NDArray[Any], ...]] = []
         for text in texts:
             found = terms(text)
-            ids += [known.setdefault(term, len(known)) for term in found]
+            ids.extend(map(known.__getitem__, found))
             end += len(text)
             ends.append(end)
             sizes.append(len(found))
-        numbers = np.repeat(np.arange(len(sizes)), sizes)
-        rows, counts = np.unique(np.array(ids, np.int64) * len(sizes) + numbers, return_counts=True)
-        row, number = np.divmod(rows, max(len(sizes), 1))
+            if len(ids) > _BLOCK_TERMS:
+                postings.append(_count(ids, sizes, first))
+                ids, first = array("I"), len(sizes)
+        postings.append(_count(ids, sizes, first))
+        row, number, count = map(np.concatenate, zip(*postings, strict=True))
+        order = np.argsort(row, kind="stable")
         return cls(
             np.array(ends, _INT),
             np.array(sizes, _INT),
             [*known],
-            np.searchsorted(row, np.arange(len(known) + 1)).astype(_INT),
-            number.astype(_INT),
-            np.minimum(counts, _MOST_COUNTED).astype(_BYTE),
+            np.searchsorted(row, np.arange(len(known) + 1), sorter=order).astype(_INT),
+            number[order],
+            count[order],
         )
 
     def encode(self) -> tuple[bytes, ...]:
@@ -156,6 +164,15 @@ class IndexPart:
         return 60 * len(self.terms) + 5 * len(self.numbers) + 8 * len(self.ends)
 
 
+def _count(ids: array[int], sizes: list[int], first: int) -> tuple[NDArray[Any], ...]:
+    """Count terms of the passages from `first` on: term, passage and count, sorted by term."""
+    numbers = np.repeat(np.arange(first, len(sizes)), sizes[first:])
+    pairs = np.array(ids, np.int64) * max(len(sizes), 1) + numbers
+    pairs, counts = np.unique(pairs, return_counts=True)
+    row, number = np.divmod(pairs, max(len(sizes), 1))
+    return row.astype(_INT), number.astype(_INT), np.minimum(counts, _MOST_COUNTED).astype(_BYTE)
+
+
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
@@ -173,23 +190,24 @@ class Index:
         known, add = self._terms, self._terms.setdefault
         rows = [
             np.repeat(
-                np.fromiter((add(term, len(known)) for term in part.terms), np.int64),
+                np.fromiter((add(term, len(known)) for term in part.terms), _INT),
                 np.diff(part.first),
             )
             for part in parts
         ]
-        row = np.concatenate([np.empty(0, np.int64), *rows])
-        order = np.argsort(row, kind="stable")
-        self._first = np.searchsorted(row[order], np.arange(len(known) + 1))
+        row = np.concatenate([np.empty(0, _INT), *rows])
+        order = np.argsort(row, kind="stable").astype(_INT)
+        self._first = np.searchsorted(row, np.arange(len(known) + 1), sorter=order)
         empty = np.empty(0, _INT)
         places = [part.numbers + begin for part, begin in zip(parts, before, strict=False)]
         self._numbers = np.concatenate([empty, *places])[order]
-        counts = np.concatenate([empty, *(part.counts for part in parts)])[order]
+        counts = np.concatenate([np.empty(0, _BYTE), *(part.counts for part in parts)])[order]
         sizes = np.concatenate([empty, *(part.sizes for part in compress(parts, own))])
         for number in headings:
             sizes[before[number]] += parts[number].sizes.sum()
         usual = sizes.mean() if sizes.sum() else 1.0
-        damp = _K1 * (1 - _B + _B * sizes / usual)
+        damp = (_K1 * (1 - _B + _B * sizes / usual)).astype(np.float32)
+        counts = counts.astype(np.float32)
         self._weights = counts * (_K1 + 1) / (counts + damp[self._numbers])
         ends = [part.ends + begin for part, begin in zip(parts, offsets, strict=False)]
         self._ends: list[int] = np.concatenate([empty, *compress(ends, own)]).tolist()

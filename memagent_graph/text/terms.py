@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
+from itertools import chain
 from operator import add
 
 import regex
@@ -21,6 +22,9 @@ _TOKEN = regex.compile(
     r"|(?P<number>\d+(?:[.,:]\d+)*)"
     rf"|(?P<word>[^\W\d{_UNSPACED}][^\W{_UNSPACED}]*(?:['’][\p{{L}}]+)?)"
 )
+_IS_UNSPACED = regex.compile(f"[{_UNSPACED}]")
+_SPACED_TOKEN = regex.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*(?:['’]\p{L}+)?")
+"""`_TOKEN` for text without unspaced scripts, in half the time."""
 _LETTER, _MARKED = regex.compile(r"\X"), regex.compile(r"\p{M}")
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
@@ -163,7 +167,12 @@ _QUESTION_CJK = regex.compile(
 
 @lru_cache(1 << 16)
 def word_terms(word: str) -> tuple[str, ...]:
-    """Return the terms of a word: its stem; for an identifier, itself and its parts' stems."""
+    """Return the terms of a word: its stem; for an identifier, itself and its parts' stems.
+
+    A number is one term, without the commas between its digits.
+    """
+    if word[0].isdecimal():
+        return (word.replace(",", ""),)
     lower = word.lower()
     if word.isalpha() and (word[1:].islower() or word.isupper() or len(word) == 1):
         return (stem(lower),)
@@ -180,6 +189,7 @@ _HYPHEN = r"[-\u00ad\u2010][ \t\r]*+\n[ \t]*+"
 BROKEN_END = regex.compile(r"\p{L}[-\u00ad\u2010]\Z")
 """The end of a line that breaks off within a word."""
 _BROKEN = regex.compile(rf"(?<=\p{{L}}){_HYPHEN}(?=\p{{Ll}})")
+_LINE_HYPHEN = regex.compile(_HYPHEN)
 _BROKEN_WORD = regex.compile(rf"(?<!\p{{L}})(\p{{L}}++){_HYPHEN}(\p{{Ll}}\p{{L}}*+)")
 _INVISIBLE = regex.compile("[\u00ad\u200b\u2060\ufeff]")
 _JOINERS = regex.compile("[\u200c\u200d]")
@@ -192,7 +202,9 @@ def join_lines(text: str) -> str:
 
     Ligatures, full-width letters and full-width digits are plain, and letters composed (NFC).
     """
-    text = _BROKEN.sub("", same_line_ends(text))
+    text = same_line_ends(text)
+    if _LINE_HYPHEN.search(text):
+        text = _BROKEN.sub("", text)
     if text.isascii():
         return text
     text = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
@@ -205,19 +217,23 @@ def one_form(text: str) -> str:
     A word that is broken at a line's end comes whole and in its parts: only a reader knows whether
     "well-known" or "lighthouse" was broken.
     """
-    text = join_lines(_BROKEN_WORD.sub(r"\1\2 \1 \2", same_line_ends(text)))
+    text = same_line_ends(text)
+    if _LINE_HYPHEN.search(text):
+        text = _BROKEN_WORD.sub(r"\1\2 \1 \2", text)
+    text = join_lines(text)
     return text if text.isascii() else _JOINERS.sub("", text)
 
 
 def terms(text: str) -> list[str]:
     """Return all terms of a text, in order, with repetitions."""
+    text = one_form(text)
+    if text.isascii() or not _IS_UNSPACED.search(text):
+        return [*chain.from_iterable(map(word_terms, _SPACED_TOKEN.findall(text)))]
     found: list[str] = []
-    for match in _TOKEN.finditer(one_form(text)):
+    for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match[0]
-        if kind == "word":
+        if kind != "unspaced":
             found += word_terms(token)
-        elif kind == "number":
-            found.append(token.replace(",", ""))
         else:
             # A vowel or tone mark belongs to its letter.
             letters = _LETTER.findall(token) if _MARKED.search(token) else token

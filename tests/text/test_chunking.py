@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from memagent_graph.text import chunks as cutting
 from memagent_graph.text.chunks import chunks as cut_all
 from memagent_graph.text.chunks import cut_at_sentence, next_chunk
 from memagent_graph.text.files import open_source
@@ -286,3 +287,16 @@ def test_a_line_that_is_no_table_repeats_no_header():
     for text in ("| a\n" * 500, "a | b\n" * 500, "| - |\n" * 3 + "word " * 500):
         cut = cut_all(open_source(text), tokenizer=ESTIMATE, chunk_tokens=100)
         assert not any(chunk.header for chunk in cut)
+
+
+@pytest.mark.parametrize("text", ["The fox ran on. " * 2000, "狐狸在跑。" * 4000])
+def test_places_to_cut_at_are_looked_for_until_one_fits(text, monkeypatch):
+    looked = []
+    ends = cutting._grapheme_end
+    monkeypatch.setattr(
+        cutting, "_grapheme_end", lambda text, end: looked.append(end) or ends(text, end)
+    )
+
+    assert next_chunk(TextSource(text), 0, tokenizer=ESTIMATE, chunk_tokens=5000)
+
+    assert len(looked) < 10

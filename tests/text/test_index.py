@@ -253,3 +253,11 @@ class TestForgetting:
 
         assert done.cached == 1
         assert len(indexed) == 2
+
+
+def test_an_index_is_the_same_however_many_terms_are_counted_at_once(monkeypatch):
+    texts = ["The fox and the fox", "", "A dog", "The lamp of the fox 12", "犬と狐"]
+    at_once = IndexPart.of(texts).encode()
+    monkeypatch.setattr(indexes, "_BLOCK_TERMS", 2)
+
+    assert IndexPart.of(texts).encode() == at_once

@@ -26,6 +26,11 @@ def test_a_number_is_the_same_with_and_without_thousands_marks():
     assert terms("1,190") == terms("1190") == ["1190"]
 
 
+@given(st.text("ab'sTor’é٣\u0301—-\n 01.,:_", max_size=40))
+def test_a_text_has_the_terms_that_it_has_beside_an_unspaced_script(text):
+    assert terms(f"{text}\n\n. 灯") == [*terms(text), "灯"]
+
+
 def test_threads_that_stem_at_once_get_the_stems_of_one():
     words = sorted({word.lower() for text in topics.values() for word in text.split()})
     alone = [stem(word) for word in words]
