@@ -133,7 +133,9 @@ async def bare_loop(url: str, texts: list[str], backend: Tokenizer, chunk_tokens
         memory = ""
         for start in range(0, len(ids), chunk_tokens):
             chunk = backend.decode(ids[start : start + chunk_tokens])
-            memory = await ask(update.format(question=QUESTION, memory=memory, chunk=chunk))
+            memory = await ask(
+                update.format(question=QUESTION, memory=memory, chunk=chunk, words=750)
+            )
         return await ask(answer.format(question=QUESTION, memory=memory))
 
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:

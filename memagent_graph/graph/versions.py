@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
@@ -98,7 +97,9 @@ class Versions(Layer):
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _LONG = 0.1
-"""Seconds that a call of the reader takes, beside which waiting for the store is nothing."""
+"""Seconds that a call of the reader takes, beside which waiting for a near store is nothing."""
+_NOTHING = 0.01
+"""Share of the time of a call that waiting for the store may add."""
 
 _FORGOTTEN = (
     "A document was forgotten while this was read: what this reading stored of it is deleted. Read "
@@ -174,7 +175,7 @@ class Chain:
         self._lost = 0
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
-        self._begun_at, self._takes_long = 0.0, False
+        self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -218,7 +219,7 @@ class Chain:
             fold: as it is.
             reads: whether a chunk is to be read next.
         """
-        if self._writer is not None and (self._takes_long or not reads):
+        if self._writer is not None and (self._waiting_is_nothing(self._writer) or not reads):
             other = await self._writer.settle()
             self.pauses.due |= other is not None and other.edited
         # A follower waits where its leader does: a version that this one has passed is not edited.
@@ -229,8 +230,11 @@ class Chain:
             self._stored_last, self._holder = (key, after["memory"]), key
             if self._finished is not None and self._finished.id == version:
                 self._finished = self.pauses.edit
-        self._begun_at = monotonic()
+        self._begun_at = asyncio.get_running_loop().time()
         return after
+
+    def _waiting_is_nothing(self, writer: VersionWriter) -> bool:
+        return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
 
     async def _all_stored(self) -> bool:
         """Wait for what is being written, if the memory is held: the rest cannot be edited."""
@@ -320,8 +324,14 @@ class Chain:
         await self.follower.release()
 
     async def find_other(self) -> Memory | None:
-        """Return the memory that another agent stored first in place of this one, if it differs."""
-        other = None if self._writer is None else await self._writer.settle()
+        """Return the memory that another agent stored first in place of this one, if it differs.
+
+        A store that takes longer than the reader is not waited for: it would set the pace.
+        """
+        if self._writer is None:
+            return None
+        is_slow = self._writer.seconds > max(_LONG, self._took)
+        other = await self._writer.settle(0 if is_slow else store_seconds())
         if other is None or (other.id != self.parent and not other.edited):
             return None
         self.parent, self._holder = other.id, other.unchanged or other.id
@@ -379,7 +389,7 @@ class Chain:
         )
         self._last = version
         self._read |= {version.source, *(digest for digest, _ in version.parts)}
-        self._takes_long = monotonic() - self._begun_at >= _LONG
+        self._took = asyncio.get_running_loop().time() - self._begun_at
         self._stored_last = (version.id, version.text)
         self._holder = version.unchanged or version.id
         fold = self.lineage.with_version(fold, version)
@@ -454,14 +464,17 @@ class Chain:
         edited = other is not None and other.id != fold["progress"]["version"]
         away = left or self._unmoved is not None  # it would be asked in vain, and that is said
         edits = None if away else await self.pauses.find_missed()
-        await self._leave()  # not before: who took the lease would read the last chunk again
-        message = self._unmoved
+        message, lists = self._unmoved, False
         if left and self._whole is not None:
             self._whole.take_over(self, fold)
         elif left and message is None:
             message = str(_store_error(left, self._writer))
-        elif message is None and self._whole is None:
-            message = await self._list(fold)
+        else:
+            lists = message is None and self._whole is None
+        # Not before: who took the lease would read the last chunk again.
+        leaving = asyncio.ensure_future(self._leave())
+        message = await self._list(fold) if lists else message
+        await leaving
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None or edited else other.memory

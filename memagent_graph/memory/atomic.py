@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from langgraph.store.base import PutOp, validate_op_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable
 
     from langgraph.store.base import Item, Op, TTLConfig
 
@@ -41,6 +41,22 @@ class Present(NamedTuple):
 
     value: Value
     beside: Value | None = None
+
+
+class ConditionalPut(NamedTuple):
+    """A put that is carried out unless there is an item; see `AtomicStore.aput_if_absent`.
+
+    Attributes:
+        op: the put.
+        topic: where to announce it; None for nowhere.
+        also: puts to carry out in the same atomic step in any case.
+        beside: another item to read.
+    """
+
+    op: PutOp
+    topic: str | None = None
+    also: Sequence[PutOp] = ()
+    beside: tuple[Namespace, str] | None = None
 
 
 class Announcement(NamedTuple):

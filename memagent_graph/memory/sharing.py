@@ -95,6 +95,9 @@ class Lease:
         """
         self.held = False
         with _ignore_failures():
+            if not self._beats and await self._put_beat():  # free, as mostly at first
+                self.held = True
+                return True
             found = await self._get()
             if found != self._seen:
                 self._see(found)
@@ -154,6 +157,8 @@ class Lease:
         """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
         self.held = False
         with _ignore_failures():
+            if self._is_ours(self._seen) and await self._swap(None, expected=self._seen):
+                return
             found = await self._get()
             if self._is_ours(found):
                 await self._swap(None, expected=found)

@@ -7,23 +7,28 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from langgraph.store.base import PutOp
+
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory import owners
+from memagent_graph.memory.atomic import ConditionalPut
 from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
 from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from langgraph.store.base import PutOp
-
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.atomic import Present, Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.1
 """Interval of checks on whether an unreachable store may be tried again, in seconds."""
+_AT_ONCE = 64
+"""Versions that are written in one round trip, at most."""
+_LONGEST = 16
+"""Multiple of the time limit that an attempt has, at most: a far store takes long to connect to."""
 _ENOUGH = 60.0
 """Time without success after which the writer pauses until the next version, in seconds."""
 
@@ -43,54 +48,71 @@ class Appended(NamedTuple):
 
 
 async def append_version(
+    records: Records, version: MemoryVersion, owner: str | None = None, topic: str | None = None
+) -> Appended:
+    """See `MemoryBank.aappend`."""
+    return (await append_versions(records, [(version, ())], owner, topic))[0]
+
+
+async def append_versions(
     records: Records,
-    version: MemoryVersion,
+    versions: Sequence[tuple[MemoryVersion, Sequence[PutOp]]],
     owner: str | None = None,
     topic: str | None = None,
     *,
-    also: Sequence[PutOp] = (),
     beside: Place | None = None,
-) -> Appended:
-    """See `MemoryBank.aappend`.
+    times: int = 1,
+) -> list[Appended]:
+    """Store versions in their order, several in one round trip if the store `groups`.
 
     Args:
         records: the bank's records.
-        version: see `MemoryBank.aappend`.
+        versions: the versions, each with further puts in the same atomic step.
         owner: see `MemoryBank.aappend`.
         topic: see `MemoryBank.aappend`.
-        also: further puts in the same round trip.
-        beside: another item to read in it.
+        beside: another item to read in the round trip.
+        times: multiple of the time limit of an operation.
     """
-    value = {**version.to_record(), "owners": [] if owner is None else [owner]}
-    listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
-    found = None
+    puts = []
+    for version, also in versions:
+        value = {**version.to_record(), "owners": [] if owner is None else [owner]}
+        listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
+        op = PutOp(records.versions, version.id, value, ttl=records.ttl)
+        puts.append(ConditionalPut(op, topic or version.root, [*listed, *also], beside))
+    found = await records.put_each_if_absent(puts, times=times)
+    return [
+        await _append(records, version, owner, put, one)
+        for (version, _), put, one in zip(versions, puts, found, strict=True)
+    ]
+
+
+async def _append(
+    records: Records,
+    version: MemoryVersion,
+    owner: str | None,
+    put: ConditionalPut,
+    found: Present | BadRecordError,
+) -> Appended:
+    """Return what is stored; a record that cannot be read is replaced."""
+    beside = None if isinstance(found, BadRecordError) else found.beside
     try:
-        found = await records.call(
-            lambda: records.atomic.aput_if_absent(
-                records.versions,
-                version.id,
-                value,
-                topic=topic or version.root,
-                also=[*listed, *also],
-                beside=beside,
-                ttl=records.ttl,
-            )
-        )
-        stored = found.value
-        if stored == value:
-            return Appended(version, found.beside)
-        kept = await readable(records, version.id, stored)
+        if isinstance(found, BadRecordError):
+            raise found
+        if found.value == put.op.value:
+            return Appended(version, beside)
+        kept = await readable(records, version.id, found.value)
     except NewerRecordError as error:
         _log.warning("%s It was left as it is.", error)
-        return Appended(version, None if found is None else found.beside)
+        return Appended(version, beside)
     except BadRecordError as error:
         _log.info("%s It was replaced.", error)
-        value["owners"] = sorted({*value["owners"], *await list_owners(records, version.id)})
-        await records.items([records.put(records.versions, version.id, value), *listed, *also])
-        return Appended(version, None if found is None else found.beside)
-    if owner is not None and owner not in owners_of(stored):
+        owners_ = {*([] if owner is None else [owner]), *await list_owners(records, version.id)}
+        value = {**version.to_record(), "owners": sorted(owners_)}
+        await records.items([records.put(records.versions, version.id, value), *put.also])
+        return Appended(version, beside)
+    if owner is not None and owner not in owners_of(found.value):
         await owners.adopt(records, owner, version.id)
-    return Appended(kept, found.beside, edit_of(stored, owner) is not None)
+    return Appended(kept, beside, edit_of(found.value, owner) is not None)
 
 
 class VersionWriter:
@@ -108,6 +130,7 @@ class VersionWriter:
         saw: called with the value at `beside` after each write.
 
     Attributes:
+        seconds: how long the last write took, or the one under way has taken, in seconds.
         written: ids of the versions that the store has, written here or before.
         error: the error of the last write; None if it succeeded.
     """
@@ -133,6 +156,8 @@ class VersionWriter:
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
         self._other: MemoryVersion | None = None
+        self._times = 1  # of the time limit: it doubles when an attempt fails
+        self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
         self.written: list[str] = []
 
@@ -161,19 +186,33 @@ class VersionWriter:
             self._writing = asyncio.ensure_future(self._write())
 
     @property
+    def seconds(self) -> float:
+        """See the class."""
+        if not self._since:
+            return self._seconds
+        return max(self._seconds, asyncio.get_running_loop().time() - self._since)
+
+    @property
     def idle(self) -> bool:
         """Whether everything is written."""
         return not self._waiting
 
-    async def settle(self) -> MemoryVersion | None:
+    async def settle(self, patience: float | None = None) -> MemoryVersion | None:
         """Wait for pending writes; return the version that another writer stored first, if any.
 
         It returns at once if the store is known to be unreachable.
+
+        Args:
+            patience: longest time to wait, in seconds; None for no limit.
         """
         guard = self.records.guard
-        while self._waiting and self.error is None and not (guard.failures or self._stuck()):
-            self._tried.clear()
-            await self._tried.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while (
+                    self._waiting and self.error is None and not (guard.failures or self._stuck())
+                ):
+                    self._tried.clear()
+                    await self._tried.wait()
         return None if self._waiting else self._other
 
     async def flush(self, patience: float, *, strictly: bool = False) -> int:
@@ -218,28 +257,42 @@ class VersionWriter:
                     self._tried.set()  # another caller may have failed
                     await asyncio.sleep(_PAUSE)
                     continue
-                if await self._write_one(*self._waiting[0]):
+                if await self._write_some():
                     give_up = loop.time() + _ENOUGH
         finally:
             self._count(0)
             self._tried.set()
 
-    async def _write_one(self, version: MemoryVersion, also: Sequence[PutOp]) -> bool:
+    async def _write_some(self) -> bool:
+        some = self._waiting[: _AT_ONCE if self.records.groups else 1]
+        loop = asyncio.get_running_loop()
+        self._since = loop.time()
         try:
-            done = await append_version(
-                self.records, version, self._owner, self._topic, also=also, beside=self._beside
+            done = await append_versions(
+                self.records,
+                some,
+                self._owner,
+                self._topic,
+                beside=self._beside,
+                times=self._times,
             )
-            edit = await newest_edit(self.records, version.id, self._owner) if done.edited else None
+            last, version = done[-1], some[-1][0]
+            edit = await newest_edit(self.records, version.id, self._owner) if last.edited else None
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
+            self._times = min(2 * self._times, _LONGEST)
             self._tried.set()
             await asyncio.sleep(_PAUSE)  # if the circuit is open, the guard decides when to retry
         else:
-            self.error = None
-            stored = edit or done.version
+            self.error, self._times = None, 1
+            self._seconds = loop.time() - self._since
+            stored = edit or last.version
             self._other = stored if stored.text != version.text else None
-            self.written.append(self._waiting.pop(0)[0].id)
-            self._saw(done.beside)
+            del self._waiting[: len(some)]
+            self.written += [one.id for one, _ in some]
+            self._saw(last.beside)
             self._count(len(self._waiting))
+        finally:
+            self._since = 0.0
         self._tried.set()
         return self.error is None

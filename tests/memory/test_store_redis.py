@@ -22,7 +22,8 @@ from servers.redis_server import RedisServer, free_port, wait_until
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory
-from memagent_graph.errors import ConfigurationError, StoreError
+from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
+from memagent_graph.memory.atomic import ConditionalPut
 from memagent_graph.memory.redis import RedisStore, operations
 
 AT = ("tenant", "things")
@@ -71,6 +72,44 @@ def test_a_version_that_is_put_and_announced_is_one_round_trip(proxied):
     assert (
         trips(lambda: atomically.put_if_absent(store, AT, "v1", {"t": "x" * 4096}, topic="m")) == 1
     )
+
+
+def test_versions_that_are_put_together_are_one_round_trip_and_each_keeps_what_was_first(proxied):
+    store, trips = proxied
+    atomically.put_if_absent(store, AT, "v2", {"n": 0})
+    puts = [ConditionalPut(PutOp(AT, f"v{n}", {"n": n}), "m", (), (AT, "v2")) for n in range(1, 4)]
+    found = []
+
+    assert trips(lambda: found.extend(atomically.wait_for(store.aput_each_if_absent(puts)))) == 1
+
+    assert [one.value for one in found] == [{"n": 1}, {"n": 0}, {"n": 3}]
+    assert [one.beside for one in found] == [{"n": 0}] * 3
+
+
+def test_one_unreadable_item_costs_the_others_that_are_put_together_nothing(
+    proxied, redis_client, prefix
+):
+    store, _ = proxied
+    redis_client.set(f"{prefix}:{{tenant}}/things//v2", "no item")
+    puts = [ConditionalPut(PutOp(AT, f"v{n}", {"n": n})) for n in range(1, 4)]
+
+    first, bad, last = atomically.wait_for(store.aput_each_if_absent(puts))
+
+    assert (first.value, last.value) == ({"n": 1}, {"n": 3})
+    assert isinstance(bad, BadRecordError)
+
+
+def test_a_script_is_sent_in_full_to_a_server_that_was_not_asked_before(redis_server, prefix):
+    proxy = TCPProxy(redis_server.port)
+    redis_server.client().script_flush()
+    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0", prefix=prefix) as store:
+        store.get(AT, "connects", refresh_ttl=False)
+        before = proxy.trips
+        store.put(AT, "a", {})
+        store.put(AT, "b", {})
+
+    assert proxy.trips - before == 2
+    proxy.close()
 
 
 def test_a_compare_and_put_is_one_round_trip(proxied):

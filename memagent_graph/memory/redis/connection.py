@@ -373,6 +373,7 @@ _TIMEOUT = 10.0  # seconds, for connecting and for each reply
 # Connections in a pool, as a multiple of the calls sent at once: short calls, blocking calls, and
 # those of a cluster's client that asks for the layout. A full pool raises.
 _POOL = 3
+_FEW_TRIPS: dict[str, Any] = {"protocol": 2}  # version 3 has two round trips more to connect
 _REPEATS = 5  # at most 1.6 seconds of waiting: enough for a restart of the server
 _FAILOVER_REPEATS = 15  # at most 11.6 seconds: enough for the election of a new master
 _REDIRECTIONS = 3  # times that a cluster's client looks for a slot again
@@ -416,8 +417,8 @@ def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
         return _connect_sentinel(parts, bound)
     _parse_url(url)
     return OwnClients(
-        lambda: [redis.Redis.from_url(url, **_options(Retry, bound))],
-        lambda: [redis.asyncio.Redis.from_url(url, **_options(AsyncRetry, bound))],
+        lambda: [redis.Redis.from_url(url, **_FEW_TRIPS, **_options(Retry, bound))],
+        lambda: [redis.asyncio.Redis.from_url(url, **_FEW_TRIPS, **_options(AsyncRetry, bound))],
         address=_address(parts),
         repeats=_REPEATS,
         max_connections=bound,

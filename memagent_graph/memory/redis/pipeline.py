@@ -7,13 +7,14 @@ trips as it has `yield`s.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis
 from redis import exceptions
 from redis.exceptions import NoScriptError, ResponseError
 
-from memagent_graph.errors import StoreError, StoreRefusedError
+from memagent_graph.errors import BadRecordError, StoreError, StoreRefusedError
 
 if TYPE_CHECKING:
     from memagent_graph.memory.redis.scripts import Script
@@ -155,8 +156,31 @@ class Command(NamedTuple):
 Steps = Generator[Sequence[Command], list[Reply], T]
 
 
-def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
+def together(operations: Sequence[Steps[T]]) -> Steps[list[T | BadRecordError]]:
+    """Carry out operations in the trips of the longest; return the result of each, or its error."""
+    results: dict[int, T | BadRecordError] = {}
+    replies: dict[int, list[Reply] | None] = dict.fromkeys(range(len(operations)))
+    while replies:
+        commands: dict[int, Sequence[Command]] = {}
+        for number, reply in replies.items():
+            try:
+                commands[number] = operations[number].send(reply)  # type: ignore[arg-type]  # None begins
+            except StopIteration as stop:
+                results[number] = stop.value
+            except BadRecordError as error:
+                results[number] = error
+        every = (yield [*chain.from_iterable(commands.values())]) if commands else []
+        found = iter(every)
+        replies = {number: [*islice(found, len(own))] for number, own in commands.items()}
+    return [results[number] for number in range(len(operations))]
+
+
+def wire(steps: Steps[T], cached: set[Script]) -> Generator[list[Wire], list[Reply], T]:
     """Convert commands to their form for sending, split large trips, and raise errors.
+
+    Args:
+        steps: the commands.
+        cached: scripts that the server has; those that it is sent are added.
 
     Raises:
         StoreRefusedError: The server refused a command; the others were carried out.
@@ -166,7 +190,7 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
         while True:
             replies: list[Reply] = []
             for start in range(0, len(commands), COMMANDS_PER_TRIP):
-                replies += yield from _trip(commands[start : start + COMMANDS_PER_TRIP])
+                replies += yield from _trip(commands[start : start + COMMANDS_PER_TRIP], cached)
             commands = steps.send(replies)
     except StopIteration as stop:
         result: T = stop.value
@@ -175,8 +199,17 @@ def wire(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
         steps.close()  # now, not when a traceback that holds it is freed
 
 
-def _trip(commands: Sequence[Command]) -> Generator[list[Wire], list[Reply], list[Reply]]:
-    replies = yield [command.as_evalsha() for command in commands]
+def _trip(
+    commands: Sequence[Command], cached: set[Script]
+) -> Generator[list[Wire], list[Reply], list[Reply]]:
+    new: set[Script] = set()
+    wires = []
+    for command in commands:
+        is_new = command.script is not None and command.script not in cached | new
+        wires.append(command.as_eval() if is_new else command.as_evalsha())
+        new |= {command.script} if command.script is not None else set()
+    replies = yield wires
+    cached |= new
     unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
         again = yield [commands[place].as_eval() for place in unknown]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
-from memagent_graph.memory.atomic import Announcement, Present, arrange
+from memagent_graph.memory.atomic import Announcement, ConditionalPut, Present, arrange
 from memagent_graph.memory.redis import operations, scripts
 from memagent_graph.memory.redis.codec import Codec
 from memagent_graph.memory.redis.connection import (
@@ -21,7 +21,7 @@ from memagent_graph.memory.redis.connection import (
 )
 from memagent_graph.memory.redis.keys import KnownRoots, Names, decode, list_roots, root_of
 from memagent_graph.memory.redis.operations import batch
-from memagent_graph.memory.redis.pipeline import Command, Wire, wire
+from memagent_graph.memory.redis.pipeline import Command, Wire, together, wire
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
+    from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.pipeline import Reply, Steps
 
@@ -259,6 +260,7 @@ class RedisStore(BaseStore):
         self._connection = client if isinstance(client, OwnClients) else connection_over(client)
         self._sweeper = Sweeper(self.sweep_ttl, self.asweep_ttl)
         self._known = KnownRoots(self._connection)
+        self._cached: set[scripts.Script] = set()
 
     @classmethod
     def from_url(
@@ -349,8 +351,22 @@ class RedisStore(BaseStore):
         ttl: float | None = None,
     ) -> Present:
         """See `AtomicStore`. One round trip."""
-        put = PutOp(namespace, key, value, ttl=ttl)
-        return await self._arun(self._put_if_absent(put, also, beside, topic))
+        put = ConditionalPut(PutOp(namespace, key, value, ttl=ttl), topic, also, beside)
+        return await self._arun(self._put_if_absent(put))
+
+    async def aput_each_if_absent(
+        self, puts: Sequence[ConditionalPut]
+    ) -> list[Present | BadRecordError]:
+        """Carry out several `aput_if_absent` in their order and in one round trip.
+
+        Returns:
+            The result of each; an error for one whose stored item cannot be read.
+
+        Raises:
+            ValueError: The namespaces of one begin with different labels.
+            StoreError: The store cannot be reached, or refused.
+        """
+        return await self._arun(together([self._put_if_absent(put) for put in puts]))
 
     async def acommit(
         self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
@@ -453,18 +469,12 @@ class RedisStore(BaseStore):
     ) -> None:
         await self.aclose()
 
-    def _put_if_absent(
-        self,
-        put: PutOp,
-        also: Sequence[PutOp],
-        beside: tuple[Namespace, str] | None,
-        topic: str | None,
-    ) -> Steps[Present]:
-        (op,) = arrange([put], (), self.ttl_config)
-        rest = arrange(also, [put.namespace], self.ttl_config)
-        other = None if beside is None else GetOp(*beside, refresh_ttl=False)
+    def _put_if_absent(self, put: ConditionalPut) -> Steps[Present]:
+        (op,) = arrange([put.op], (), self.ttl_config)
+        rest = arrange(put.also, [op.namespace], self.ttl_config)
+        beside = None if put.beside is None else GetOp(*put.beside, refresh_ttl=False)
         return operations.put_if_absent(
-            self._names, self._codec, self._known, op, rest, other, topic
+            self._names, self._codec, self._known, op, rest, beside, put.topic
         )
 
     def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
@@ -477,7 +487,7 @@ class RedisStore(BaseStore):
         return minutes or configured or _MINUTES_BETWEEN_SWEEPS
 
     def _run(self, steps: Steps[T]) -> T:
-        trips = wire(steps)
+        trips = wire(steps, self._cached)
         try:
             commands = next(trips)
             while True:
@@ -489,7 +499,7 @@ class RedisStore(BaseStore):
             trips.close()
 
     async def _arun(self, steps: Steps[T], *, heavy: bool = False) -> T:
-        trips = wire(steps)
+        trips = wire(steps, self._cached)
         try:
             commands = next(trips)
             while True:
