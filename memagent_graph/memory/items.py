@@ -277,9 +277,18 @@ class Records:
             each = self.store.aput_each_if_absent  # type: ignore[attr-defined]  # it `groups`
             return await self.call(lambda: each(puts), times=times)
         (op, topic, also, beside), put = puts[0], self.atomic.aput_if_absent
-        kept = {"topic": topic, "also": also, "beside": beside, "ttl": op.ttl}
         try:
-            return [await self.call(lambda: put(*op[:3], **kept), times=times)]
+            work = partial(
+                put,
+                op.namespace,
+                op.key,
+                op.value or {},
+                topic=topic,
+                also=also,
+                beside=beside,
+                ttl=op.ttl,
+            )
+            return [await self.call(work, times=times)]
         except BadRecordError as error:
             return [error]
 
