@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -496,8 +496,11 @@ def _is_foreign(found: str, text: str, start: int, end: int) -> bool:
     return dotted or text[start - 1 : start] in {"《", "「", "『"}
 
 
-def scripts(text: str) -> set[str]:
+@lru_cache(16)
+def scripts(text: str) -> frozenset[str]:
     """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
+    if text.isascii():
+        return frozenset({"latin"} if _LETTERS["latin"].search(text) else ())
     counts = {script: sum(map(len, letters.findall(text))) for script, letters in _LETTERS.items()}
     total = sum(counts.values())
-    return {script for script, count in counts.items() if count > _SHARE * total}
+    return frozenset(script for script, count in counts.items() if count > _SHARE * total)

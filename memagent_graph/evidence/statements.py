@@ -83,8 +83,13 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
         start = max(stop, begin)
 
 
-def statements(text: str) -> Iterator[Statement]:
+@lru_cache(16)
+def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
+    return (*_statements(text),)
+
+
+def _statements(text: str) -> Iterator[Statement]:
     text = same_line_ends(replace_surrogates(text))
     for block in _BLOCK.finditer(text):
         content, start = block[0], block.start()
@@ -183,8 +188,13 @@ _CONTEXT = 300
 """Code points of heading, and of text before a note, that are its context."""
 
 
-def notes(memory: str) -> Iterator[Note]:
+@lru_cache(16)
+def notes(memory: str) -> tuple[Note, ...]:
     """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
+    return (*_notes(memory),)
+
+
+def _notes(memory: str) -> Iterator[Note]:
     heading = ""
     offset = 0
     for line in memory.splitlines(keepends=True):
@@ -207,7 +217,7 @@ def leave_out(memory: str, texts: Collection[str]) -> str:
     """Return a memory without some of its notes; lines left empty are removed."""
     kept: list[str] = []
     for line in memory.splitlines(keepends=True):
-        found = [*notes(line)]
+        found = [*_notes(line)]
         out = [note for note in found if note.text in texts]
         if out and len(out) == len(found):
             continue
@@ -235,7 +245,7 @@ def _spans(content: str) -> Iterator[tuple[int, int]]:
     if content.startswith(_OBJECTS) and '":' in content:
         cuts[1:1] = [match.end() for match in _FIELD.finditer(content)]
     for first, last in pairwise(cuts):
-        for cut in statements(content[first:last]):
+        for cut in _statements(content[first:last]):
             if any(map(str.isalnum, cut.text)):
                 yield first + cut.start, first + cut.end
 
@@ -258,8 +268,13 @@ class EvidencePassage(NamedTuple):
     terms: Mapping[str, None]
 
 
-def passages(text: str) -> Iterator[EvidencePassage]:
+@lru_cache(16)
+def passages(text: str) -> tuple[EvidencePassage, ...]:
     """Cut a text into sentences that can be evidence."""
+    return (*_passages(text),)
+
+
+def _passages(text: str) -> Iterator[EvidencePassage]:
     block = last = 0
     for cut in statements(text):
         block += count_line_ends(text, last, cut.start) > 1

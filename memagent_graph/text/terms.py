@@ -248,14 +248,21 @@ def content_terms(question: str) -> list[str]:
 
 def telling_terms(text: str) -> list[str]:
     """Return the terms of a text without stop words, each once."""
+    return [*(_of_long(text) if len(text) >= _LONG else _telling_terms(text))]
+
+
+def _telling_terms(text: str) -> dict[str, None]:
     found = [
         term
         for term in terms(text)
-        if term not in _EMPTY_STEMS and not _EMPTY_CJK.intersection(term)
+        if term not in _EMPTY_STEMS and (term.isascii() or _EMPTY_CJK.isdisjoint(term))
     ]
-    return list(dict.fromkeys(found))
+    return dict.fromkeys(found)
 
 
+_LONG = 500
+"""Code points from which on a text's terms are kept: a chunk is compared with several notes."""
+_of_long = lru_cache(16)(_telling_terms)
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
