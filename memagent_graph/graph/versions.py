@@ -219,7 +219,7 @@ class Chain:
             fold: as it is.
             reads: whether a chunk is to be read next.
         """
-        if self._writer is not None and (self._waiting_is_nothing(self._writer) or not reads):
+        if self._writer is not None and (self._is_near(self._writer) or not reads):
             other = await self._writer.settle()
             self.pauses.due |= other is not None and other.edited
         # A follower waits where its leader does: a version that this one has passed is not edited.
@@ -233,7 +233,7 @@ class Chain:
         self._begun_at = asyncio.get_running_loop().time()
         return after
 
-    def _waiting_is_nothing(self, writer: VersionWriter) -> bool:
+    def _is_near(self, writer: VersionWriter) -> bool:
         return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
 
     async def _all_stored(self) -> bool:
