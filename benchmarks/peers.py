@@ -1,0 +1,443 @@
+"""Ways to ask long documents questions, side by side: what people would use instead, and ours.
+
+All of them ask one scripted server, on a clock that jumps (`virtual_clock.py`). It takes time as a
+real one does: so many seconds for a token that is read and not in its prefix cache, one prompt
+after another, and so many for a token that is written; it takes so many calls at once. Its model
+finds what is asked for wherever it stands in the prompt, and writes as much as one is asked to.
+
+- MemAgent: the loop of the paper's evaluation, written here after its description.
+- refine, map-reduce: as the LangChain documentation builds them, a chain of calls or one for each
+  part and merges of what fits, written here.
+- LlamaIndex: its own refine, compact and tree_summarize, if `llama_index.core` can be imported.
+- ours: as published, skim, segments, rounds; several questions are asked at once.
+
+    python benchmarks/peers.py [--read 43 --write 15 --slots 4] [--only NAME] [--large]
+
+Clients but ours repeat a failed call twice, as the `openai` SDK does. Each row is measured in a
+process of its own: seconds on the jumping clock; calls; tokens read, and of them from the cache;
+tokens written; processor time of the client, without that of the scripted server; what the process
+grew by; answers that came, of those asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+import openai
+import virtual_clock
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.text.chunks import chunks
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.tokens import EstimatingTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+
+TOKENS = EstimatingTokenizer()
+CHUNK, NOTES = 5_000, 1_024
+"""Tokens of a chunk, and of notes, for everyone."""
+BLOCK = 64
+"""Code points of a block of the prefix cache: about 16 tokens."""
+WRITTEN = 150
+"""Tokens that the model writes when it is asked for notes or a summary."""
+VAULTS = [f"Kestrel{number}" for number in range(16)]
+
+
+class Timing(NamedTuple):
+    """How long the server takes: tokens a second, and calls at once."""
+
+    read: float
+    write: float
+    slots: int
+    cached: int = 200_000
+    failing: float = 0.0
+
+
+class Server:
+    """The scripted server, with what it was asked for."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        self.calls = self.read = self.hits = self.wrote = 0
+        self.own = 0.0
+        self._slots = asyncio.Semaphore(timing.slots)
+        self._reading = asyncio.Lock()
+        self._cache: OrderedDict[int, None] = OrderedDict()
+        self._drawn = random.Random(1)
+
+    async def complete(self, prompt: str) -> tuple[str, int, int]:
+        """The reply to a prompt, and the tokens of both.
+
+        Raises:
+            openai.InternalServerError: The request failed.
+        """
+        began = time.process_time()
+        self.calls += 1
+        fails = self._drawn.random() < self.timing.failing
+        tokens, reply = TOKENS.count(prompt), answer(prompt)
+        written = TOKENS.count(reply)
+        self.own += time.process_time() - began
+        async with self._slots:
+            if fails:
+                request = httpx.Request("POST", "http://scripted/v1/chat/completions")
+                response = httpx.Response(503, request=request)
+                raise openai.InternalServerError("busy", response=response, body=None)
+            async with self._reading:
+                began = time.process_time()
+                hits = int(tokens * self._known(prompt))
+                self.own += time.process_time() - began
+                await asyncio.sleep((tokens - hits) / self.timing.read)
+            await asyncio.sleep(written / self.timing.write)
+        self.read, self.hits, self.wrote = (
+            self.read + tokens,
+            self.hits + hits,
+            self.wrote + written,
+        )
+        return reply, tokens, written
+
+    async def patiently(self, prompt: str) -> str:
+        """The reply, as a client with the repeats of the `openai` SDK gets it."""
+        for pause in (0.5, 1.0):
+            try:
+                return (await self.complete(prompt))[0]
+            except openai.InternalServerError:
+                await asyncio.sleep(pause)
+        return (await self.complete(prompt))[0]
+
+    def _known(self, prompt: str) -> float:
+        """Share of a prompt that begins as an earlier one; all of it is known from now on."""
+        key, known, at = 0, 0, 0
+        for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
+            key = hash((key, prompt[at : at + BLOCK]))
+            if known == at and key in self._cache:
+                known = at + BLOCK
+            self._cache[key] = None
+            self._cache.move_to_end(key)
+        while len(self._cache) * 16 > self.timing.cached:
+            self._cache.popitem(last=False)
+        return known / max(len(prompt), 1)
+
+
+_ASKED = re.compile(r"code of the (\w+) vault\?")
+_FACT = re.compile(r"The access code of the (\w+) vault is ([\d-]+)\.")
+_LONG = re.compile(r"notes that you took|Put the final answer|final answer", re.IGNORECASE)
+_FILLER = "Nothing else in this part bears on what is asked. " * (WRITTEN // 11)
+
+
+def answer(prompt: str) -> str:
+    """All facts in the prompt about the vaults that it asks for; for notes, with more around."""
+    asked = {*_ASKED.findall(prompt)}
+    found = {name: code for name, code in _FACT.findall(prompt) if name in asked}
+    facts = " ".join(f"The access code of the {name} vault is {found[name]}." for name in found)
+    if _LONG.search(prompt):
+        return facts or "The notes do not say."
+    return f"{facts} {_FILLER}"
+
+
+class Model(BaseChatModel):
+    """The server as a chat model of LangChain, without repeats of its own."""
+
+    server: Any
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        prompt = "\n".join(str(message.content) for message in messages)
+        reply, read, wrote = await self.server.complete(prompt)
+        used = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+        message = AIMessage(reply, usage_metadata=used, response_metadata={"finish_reason": "stop"})
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+Ask = "Callable[[Server, str, list[str]], Awaitable[list[str]]]"
+"""Asks one document questions; returns an answer for each."""
+
+
+def cut(document: str, size: int = CHUNK) -> list[str]:
+    found = chunks(TextSource(document), tokenizer=TOKENS, chunk_tokens=size)
+    return [chunk.text for chunk in found]
+
+
+async def memagent(server: Server, document: str, questions: list[str]) -> list[str]:
+    """The loop of the paper: chunks one after another, and the answer from the memory alone."""
+    parts = cut(document)
+
+    async def read(question: str) -> str:
+        memory = "No previous memory"
+        for part in parts:
+            memory = await server.patiently(
+                "You are presented with a problem, a section of an article that may contain the "
+                "answer to the problem, and a previous memory. Update the memory with what helps.\n"
+                f"<problem>{question}</problem>\n<memory>{memory}</memory>\n"
+                f"<section>{part}</section>\nUpdated memory:"
+            )
+        return await server.patiently(
+            "Solve the problem from the memory. Put the final answer in \\boxed{}.\n"
+            f"<problem>{question}</problem>\n<memory>{memory}</memory>"
+        )
+
+    return await every(read, questions)
+
+
+async def refine(server: Server, document: str, questions: list[str]) -> list[str]:
+    """LangChain's refine: a first answer, improved by each part in turn."""
+    first, *rest = cut(document)
+
+    async def read(question: str) -> str:
+        known = await server.patiently(f"Write a summary for: {question}\n\n{first}")
+        for part in rest:
+            known = await server.patiently(
+                f"Question: {question}\nExisting summary up to this point: {known}\n"
+                f"Refine it with the new context, if needed:\n------------\n{part}\n------------"
+            )
+        return known
+
+    return await every(read, questions)
+
+
+async def map_reduce(server: Server, document: str, questions: list[str]) -> list[str]:
+    """LangChain's map-reduce: each part by itself, then merges of as many as fit, to the answer."""
+    parts = cut(document)
+
+    async def read(question: str) -> str:
+        found = await every(
+            lambda part: server.patiently(f"Write a summary for: {question}\n\n{part}"), parts
+        )
+        while len(found) > 1:
+            groups, size = [[]], 0  # type: list[list[str]], int
+            for text in found:
+                if size + (own := TOKENS.count(text)) > CHUNK and groups[-1]:
+                    groups.append([])
+                    size = 0
+                groups[-1].append(text)
+                size += own
+            is_last = len(groups) == 1
+            found = await every(
+                lambda group, is_last=is_last: server.patiently(
+                    f"Distill these summaries into {'a final answer' if is_last else 'one'} for: "
+                    f"{question}\n\n" + "\n".join(group)
+                ),
+                groups,
+            )
+        return found[0]
+
+    return await every(read, questions)
+
+
+def llama(kind: str) -> Any:
+    """LlamaIndex's synthesizer of a kind."""
+
+    async def ask(server: Server, document: str, questions: list[str]) -> list[str]:
+        from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
+        from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
+        from llama_index.core.response_synthesizers import get_response_synthesizer
+
+        class Scripted(CustomLLM):
+            @property
+            def metadata(self) -> LLMMetadata:
+                return LLMMetadata(context_window=CHUNK + 2 * NOTES, num_output=NOTES)
+
+            def complete(self, *_: Any, **__: Any) -> CompletionResponse:
+                raise NotImplementedError
+
+            stream_complete = complete
+
+            async def acomplete(self, prompt: str, *_: Any, **__: Any) -> CompletionResponse:
+                return CompletionResponse(text=await server.patiently(prompt))
+
+        sizes = {
+            "context_window": CHUNK + 2 * NOTES,
+            "num_output": NOTES,
+            "tokenizer": lambda text: range(TOKENS.count(text)),
+        }
+        parts = cut(document, CHUNK // 5)
+
+        async def read(question: str) -> str:
+            synthesizer = get_response_synthesizer(
+                llm=Scripted(),
+                response_mode=kind,  # type: ignore[arg-type]  # the name of one
+                prompt_helper=PromptHelper(**sizes),
+                chat_prompt_helper=ChatPromptHelper(**sizes),
+                use_async=True,
+            )
+            return str(await synthesizer.aget_response(question, parts))
+
+        return await every(read, questions)
+
+    return ask
+
+
+def ours(**settings: Any) -> Any:
+    """This library, as configured."""
+
+    async def ask(server: Server, document: str, questions: list[str]) -> list[str]:
+        config = ReadingConfig(chunk_tokens=CHUNK, memory_tokens=NOTES, **settings)
+        agent = create_memagent(Model(server=server), config=config)
+        if len(questions) == 1:
+            out = await agent.ainvoke({"question": questions[0], "document": document})
+            return [out["answer"] or ""]
+        out = await agent.ainvoke({"questions": questions, "document": document})
+        return [one["answer"] or "" for one in out["answers"]]
+
+    return ask
+
+
+async def every(work: Callable[[Any], Awaitable[str]], things: list[Any]) -> list[str]:
+    """The results of all; "" for one that failed, if there are several."""
+    found = await asyncio.gather(*map(work, things), return_exceptions=len(things) > 1)
+    if len(things) > 1 and all(isinstance(one, BaseException) for one in found):
+        raise next(one for one in found if isinstance(one, BaseException))
+    return ["" if isinstance(one, BaseException) else one for one in found]
+
+
+WAYS: dict[str, Any] = {
+    "MemAgent's loop": memagent,
+    "LangChain refine": refine,
+    "LangChain map-reduce": map_reduce,
+    "LlamaIndex refine": llama("refine"),
+    "LlamaIndex compact": llama("compact"),
+    "LlamaIndex tree_summarize": llama("tree_summarize"),
+    "ours, as published": ours(),
+    "ours, skim": ours(skim="lexical"),
+    "ours, 8 segments": ours(segments=8),
+    "ours, 2 rounds of 8 segments": ours(segments=8, rounds=2),
+}
+CASES = [  # tokens, questions, documents, share of failing requests
+    (32_000, 1, 1, 0.0),
+    (128_000, 1, 1, 0.0),
+    (128_000, 16, 1, 0.0),
+    (32_000, 1, 32, 0.0),
+    (32_000, 1, 32, 0.1),
+]
+LARGE = (1_000_000, 1, 1, 0.0)
+
+
+def documents(tokens: int, number: int) -> list[tuple[str, dict[str, str]]]:
+    """Texts with a code for each vault, and the codes."""
+    found = []
+    for seed in range(number):
+        drawn = random.Random(seed)
+        syllables = [one + other for one in "bdfgklmnprstv" for other in "aeiou"]
+        words = ["".join(drawn.choices(syllables, k=drawn.randrange(1, 4))) for _ in range(400)]
+        lines: list[str] = []
+        size = 0
+        while size < tokens:
+            line = " ".join(drawn.choices(words, k=drawn.randrange(8, 20))).capitalize() + "."
+            lines.append(line)
+            size += TOKENS.count(line)
+        codes = {name: f"{drawn.randrange(100)}-{drawn.randrange(100)}" for name in VAULTS}
+        for name, code in codes.items():
+            fact = f"The access code of the {name} vault is {code}."
+            lines.insert(drawn.randrange(len(lines)), fact)
+        text = "\n".join(" ".join(lines[at : at + 5]) + "\n" for at in range(0, len(lines), 5))
+        found.append((text, codes))
+    return found
+
+
+def measure(way: str, case: tuple[int, int, int, float], timing: Timing) -> dict[str, Any]:
+    """One row, in this process."""
+    tokens, asked, number, failing = case
+    texts = documents(tokens, number)
+    questions = [f"What is the access code of the {name} vault?" for name in VAULTS[:asked]]
+
+    async def work() -> tuple[Server, int]:
+        server = Server(timing._replace(failing=failing))
+        answers = await asyncio.gather(
+            *(WAYS[way](server, text, questions) for text, _ in texts), return_exceptions=True
+        )
+        came = 0
+        for (_, codes), found in zip(texts, answers, strict=True):
+            if not isinstance(found, BaseException):
+                right = zip(VAULTS, found, strict=False)
+                came += sum(f" {codes[name]}" in f" {text}" for name, text in right)
+        return server, came
+
+    small = documents(6_000, 1)[0][0]
+
+    async def warm_up() -> None:
+        await WAYS[way](Server(timing), small, questions[:1])
+
+    virtual_clock.run(warm_up())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    (server, came), seconds = virtual_clock.run(work())
+    spent = time.process_time() - began - server.own
+    grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return {
+        "seconds": seconds,
+        "calls": server.calls,
+        "read": server.read,
+        "hits": server.hits,
+        "wrote": server.wrote,
+        "processor": spent,
+        "grew": grew,
+        "came": came,
+        "of": asked * number,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--read", type=float, default=43.0, help="tokens read a second")
+    parser.add_argument("--write", type=float, default=15.0, help="tokens written a second, a call")
+    parser.add_argument("--slots", type=int, default=4, help="calls at once")
+    parser.add_argument("--only", action="append", help="name of a way")
+    parser.add_argument("--large", action="store_true", help="1M tokens")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    timing = Timing(options.read, options.write, options.slots)
+    if options.row:
+        way, case = json.loads(options.row)
+        print(json.dumps(measure(way, tuple(case), timing)))
+        return
+    heads = "| | seconds | calls | tokens read | cached | written | processor, s | MB | came |"
+    for case in [LARGE] if options.large else CASES:
+        tokens, asked, number, failing = case
+        print(f"\n{tokens:,} tokens, {asked} questions, {number} documents, {failing:.0%} fail\n")
+        print(heads, "|" + "---|" * 9, sep="\n")
+        for way in options.only or WAYS:
+            row = ["--row", json.dumps([way, case])]
+            flags = [f"--{name}={getattr(options, name)}" for name in ("read", "write", "slots")]
+            command = [sys.executable, __file__, *flags, *row]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(f"| {way} | {done.stderr.strip().splitlines()[-1][:90]} |", flush=True)
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            cells = [
+                f"{found[name]:,.0f}" for name in ("seconds", "calls", "read", "hits", "wrote")
+            ]
+            cells += [f"{found['processor']:.2f}", f"{found['grew']:.0f}"]
+            print(f"| {way} | {' | '.join(cells)} | {found['came']}/{found['of']} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
