@@ -248,10 +248,10 @@ def content_terms(question: str) -> list[str]:
 
 def telling_terms(text: str) -> list[str]:
     """Return the terms of a text without stop words, each once."""
-    return [*(_of_long(text) if len(text) >= _LONG else _telling_terms(text))]
+    return [*(_of_long(text) if len(text) >= _LONG else _select_terms(text))]
 
 
-def _telling_terms(text: str) -> dict[str, None]:
+def _select_terms(text: str) -> dict[str, None]:
     found = [
         term
         for term in terms(text)
@@ -262,7 +262,7 @@ def _telling_terms(text: str) -> dict[str, None]:
 
 _LONG = 500
 """Code points from which on a text's terms are kept: a chunk is compared with several notes."""
-_of_long = lru_cache(16)(_telling_terms)
+_of_long = lru_cache(16)(_select_terms)
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
