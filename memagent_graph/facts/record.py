@@ -420,10 +420,10 @@ class Relation:
     @property
     def told(self) -> str:
         """The line that tells a model of it."""
-        objects = " or ".join(self.choices) if self.choices else self.object
+        objects = " or ".join(self.choices) or f"[{self.object}]"
         count = "one at a time" if self.single else "may have several"
         about = f": {self.description}" if self.description else ""
-        return f"{self.subject} | {self.name} | {objects} ({count}){about}"
+        return f"[{self.subject}] | {self.name} | {objects} ({count}){about}"
 
 
 class Facts:
@@ -450,8 +450,8 @@ class Facts:
         ...     rent: str = Field(description="rent a month")
         ...     tenant: list[str] = []
         >>> print(Facts(Lease).told)
-        Lease | rent | text (one at a time): rent a month
-        Lease | tenant | text (may have several)
+        [Lease] | rent | [text] (one at a time): rent a month
+        [Lease] | tenant | [text] (may have several)
     """
 
     def __init__(self, *entities: type[BaseModel]) -> None:

@@ -94,7 +94,7 @@ def test_what_is_no_fact_is_left_out_counted_and_warned_of():
     assert out["warnings"] == [
         "Lines that were left out: 2 (no fact), 1 (a fact outside the schema)."
     ]
-    assert "Lease | rent | text (one at a time)" in model.heard[0]
+    assert "[Lease] | rent | [text] (one at a time)" in model.heard[0]
 
 
 def test_a_reply_without_any_fact_is_asked_for_once_more_and_changes_nothing():
