@@ -449,6 +449,10 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "00:00:00,000 ", ""),
         ("", "00:00:00,0", ""),
     ],
+    "memagent_graph.text.office._STRICT": [
+        ("", "http://purl.oclc.org/ooxml/", ""),
+        ("", "http://purl.oclc.org/ooxml/aa", ""),
+    ],
     "memagent_graph.text.pdf._NO_LETTER": [("", "\x01", "")],
     "memagent_graph.text.pdf._NUMBER": [("", " ", ""), ("", "\na", "")],
     "memagent_graph.text.pdf._RIGHT_TO_LEFT": [("", "א", "")],

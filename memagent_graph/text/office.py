@@ -6,6 +6,7 @@ This runs in the process that converts documents.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import defaultdict
 from io import BytesIO
 from itertools import accumulate
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 Element: TypeAlias = Any
 """An element of lxml, which has no types."""
+
+
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w{1,20})/")
+"""Beginning of the namespaces of ISO's strict form, which some libraries do not know."""
+_USUAL = rb"http://schemas.openxmlformats.org/\1/2006/"
 
 
 class Package:
@@ -42,17 +48,28 @@ class Package:
         """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
         return parse_xml(self.read(part), part) if self.holds(part) else None
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether its parts have the names that it lists, and no namespaces of the strict form."""
+        listed = self._listed()
+        return not _STRICT.search(self.read(self.main())) and all(
+            name == listed.get(key, name.replace("\\", "/")) for key, name in self._names.items()
+        )
+
     def repack(self) -> BytesIO:
-        """Return the archive with the names of its parts written as its own list has them."""
-        types = self.parse("[Content_Types].xml")
-        listed = () if types is None else types.iter("{*}Override")
-        right = {name.lower(): name for part in listed if (name := get(part, "PartName")[1:])}
-        packed = BytesIO()
+        """Return the archive with the names that it lists, and the usual namespaces."""
+        listed, packed = self._listed(), BytesIO()
         with ZipFile(packed, "w") as archive:
             for key, name in self._names.items():
-                now = right.get(key, name.replace("\\", "/"))
-                archive.writestr(now, self._archive.read(name))
+                now = listed.get(key, name.replace("\\", "/"))
+                archive.writestr(now, _STRICT.sub(_USUAL, self._archive.read(name)))
         return packed
+
+    def _listed(self) -> dict[str, str]:
+        """Return the names of parts as the archive lists them."""
+        types = self.parse("[Content_Types].xml")
+        listed = () if types is None else types.iter("{*}Override")
+        return {name.lower(): name for part in listed if (name := get(part, "PartName")[1:])}
 
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""

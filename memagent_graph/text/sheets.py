@@ -38,11 +38,9 @@ def read_xlsx(content: bytes) -> Converted:
     A formula without a stored value, as programs write it, is shown itself.
     """
     package = Package(content)
-    try:
-        values = load_workbook(BytesIO(content), read_only=True, data_only=True)
-    except KeyError:  # programs write "xl/SharedStrings.xml", or "xl\\styles.xml"
+    if not package.is_usual:
         content = package.repack().getvalue()
-        values = load_workbook(BytesIO(content), read_only=True, data_only=True)
+    values = load_workbook(BytesIO(content), read_only=True, data_only=True)
     formulas = load_workbook(BytesIO(content), read_only=True) if _has_formulas(package) else None
     text, pages, unknown, pictures = "", [], 0, 0
     for name, part in _sheet_parts(package).items():

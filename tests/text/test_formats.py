@@ -167,6 +167,9 @@ def test_slides_have_their_tables_groups_and_notes(tmp_path):
     ]
 
 
+USUAL = b"http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+
+
 class TestSheets:
     @pytest.mark.parametrize(
         ("value", "number_format", "shown"),
@@ -239,15 +242,16 @@ class TestSheets:
         assert found.warnings[0].startswith("did not compute 1 formula")
 
     @pytest.mark.parametrize(
-        "rename",
+        ("rename", "namespace"),
         [
-            lambda name: "" if name == "xl/styles.xml" else name,
-            lambda name: name.replace("sharedStrings", "SharedStrings"),
-            lambda name: name.replace("/", "\\"),
+            (lambda name: "" if name == "xl/styles.xml" else name, USUAL),
+            (lambda name: name.replace("sharedStrings", "SharedStrings"), USUAL),
+            (lambda name: name.replace("/", "\\"), USUAL),
+            (str, b"http://purl.oclc.org/ooxml/spreadsheetml/main"),
         ],
     )
-    def test_a_workbook_without_its_styles_or_with_parts_of_other_names_is_read(
-        self, rename, tmp_path
+    def test_a_workbook_that_lacks_styles_or_has_other_names_is_read(
+        self, rename, namespace, tmp_path
     ):
         book = Workbook()
         book.active.append([12.5, "Ann"])
@@ -255,7 +259,7 @@ class TestSheets:
         book.save(tmp_path / "whole.xlsx")
         with ZipFile(tmp_path / "whole.xlsx") as whole, ZipFile(tmp_path / "a.xlsx", "w") as other:
             for name in filter(rename, whole.namelist()):
-                other.writestr(rename(name), whole.read(name))
+                other.writestr(rename(name), whole.read(name).replace(USUAL, namespace))
 
         assert "| 12.5 | Ann |" in read(tmp_path / "a.xlsx").text
 
