@@ -8,8 +8,9 @@ docs/measuring/documents.md. Each library converts every file in a process of it
 on time per file. A library that is not installed is an error.
 
 The words of a file come from a reference: for PDF what pdftotext prints, for DOCX and PPTX the text
-elements of all parts that are shown (a fallback's copy once), for others what the first library of
-`--with` finds. *Words* is the share of the reference's words that a library finds, *order* the
+elements of all parts that are shown (a fallback's copy once), for XLSX the cells that are text, as
+python-calamine has them (how numbers and days are shown is for tests: these libraries give bare
+values), for others what the first library of `--with` finds. *Words* is the share of the reference's words that a library finds, *order* the
 share of its pairs of neighbours that are neighbours in the library's text too, and *worst* the
 files in which fewer than 99% of the words are found. Files without words count as neither.
 """
@@ -208,6 +209,19 @@ def own_words(path: Path) -> list[str]:
     return found
 
 
+def text_cells(path: Path) -> list[str]:
+    """Return the words of all cells of a workbook that are text."""
+    from python_calamine import CalamineError, CalamineWorkbook
+
+    try:
+        book = CalamineWorkbook.from_path(path)
+        sheets = [book.get_sheet_by_name(name).to_python() for name in book.sheet_names]
+    except CalamineError:
+        return []
+    cells = (cell for rows in sheets for row in rows for cell in row)
+    return words("\n".join(cell for cell in cells if isinstance(cell, str)))
+
+
 def words(text: str) -> list[str]:
     """Return the words of a text, in one form."""
     text = re.sub(r"\xad|[-‐\u2010]\s*[\r\n]+\s*", "", text)
@@ -277,6 +291,8 @@ def main() -> None:
     suffix = f".{asked.format}"
     if suffix in OWN:
         references = [_own(path) for path in paths]
+    elif suffix == ".xlsx":
+        references = [text_cells(path) for path in paths]
     else:
         basis = "pdftotext" if "pdftotext" in records else asked.libraries[0]
         references = [record["words"] for record in records[basis]]

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from openpyxl import load_workbook
+from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
 from memagent_graph.text.office import (
@@ -94,13 +95,16 @@ def _rows(book: Workbook | None, name: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _text(cell: Any) -> str:
-    if cell.value is None:
+    value = cell.value
+    if value is None:
         return ""
+    if isinstance(value, str):
+        value = unescape(value)  # "_x000D_" is a carriage return
     try:
         number_format = cell.number_format
     except (IndexError, TypeError):  # the workbook lacks the style that the cell names
         number_format = None
-    return show(cell.value, number_format or "General")
+    return show(value, number_format or "General")
 
 
 _TOKEN = re.compile(

@@ -254,14 +254,14 @@ class TestSheets:
         self, rename, namespace, tmp_path
     ):
         book = Workbook()
-        book.active.append([12.5, "Ann"])
+        book.active.append([12.5, "Ann_x0020_K."])
         book.active["A1"].number_format = "0.0"
         book.save(tmp_path / "whole.xlsx")
         with ZipFile(tmp_path / "whole.xlsx") as whole, ZipFile(tmp_path / "a.xlsx", "w") as other:
             for name in filter(rename, whole.namelist()):
                 other.writestr(rename(name), whole.read(name).replace(USUAL, namespace))
 
-        assert "| 12.5 | Ann |" in read(tmp_path / "a.xlsx").text
+        assert "| 12.5 | Ann K. |" in read(tmp_path / "a.xlsx").text
 
 
 class TestPdf:
