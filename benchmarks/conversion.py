@@ -10,9 +10,10 @@ on time per file. A library that is not installed is an error.
 The words of a file come from a reference: for PDF what pdftotext prints, for DOCX and PPTX the text
 elements of all parts that are shown (a fallback's copy once), for XLSX the cells that are text, as
 python-calamine has them (how numbers and days are shown is for tests: these libraries give bare
-values), for others what the first library of `--with` finds. *Words* is the share of the reference's words that a library finds, *order* the
-share of its pairs of neighbours that are neighbours in the library's text too, and *worst* the
-files in which fewer than 99% of the words are found. Files without words count as neither.
+values), for others what the first library of `--with` finds. *Words* is the share of the
+reference's words that a library finds, *order* the share of its pairs of neighbours that are
+neighbours in the library's text too, and *worst* the files in which fewer than 99% of the words are
+found. Files without words count as neither.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import asyncio
 import random
 import sys
 from itertools import count
+from typing import Annotated
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from doubles import ScriptedReader
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
+    AgentState,
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
     SummarizationMiddleware,
@@ -19,11 +21,19 @@ from langchain.agents.middleware import (
     wrap_model_call,
 )
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+)
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import _messages_delta_reducer
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import Field
@@ -87,7 +97,16 @@ class Agent(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def agent_with(*middleware, model, saver=None, store=None):
+class ChangesState(AgentState):
+    """Checkpoints have the changes of the messages, as those of deepagents do."""
+
+    messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer)]
+
+
+HOSTS = pytest.mark.parametrize("host", [AgentState, ChangesState])
+
+
+def agent_with(*middleware, model, saver=None, store=None, host=None):
     return create_agent(
         model,
         [price, weather],
@@ -95,6 +114,7 @@ def agent_with(*middleware, model, saver=None, store=None):
         middleware=middleware,
         checkpointer=saver or InMemorySaver(),
         store=store,
+        state_schema=host,
     )
 
 
@@ -378,9 +398,10 @@ def test_nothing_that_fails_in_the_memory_ends_a_turn(remember, monkeypatch):
     assert "noted" in out["messages"][-1].text
 
 
-def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages():
+@HOSTS
+def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages(host):
     memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
-    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()))
+    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()), host=host)
     for number in range(8):
         agent.invoke({"messages": [HumanMessage(f"I own boat {number}.", id=f"m{number}")]}, ANN)
         memory.flush()
@@ -391,10 +412,11 @@ def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages():
     assert all(m.id in {k.id for k in kept} for m in model.heard[-1][1:])
 
 
-def test_the_thread_is_shortened_if_asked_to():
+@HOSTS
+def test_the_thread_is_shortened_if_asked_to(host):
     memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
     middleware = MemAgentMiddleware(memory, shorten_state=True)
-    agent = agent_with(middleware, model=Agent())
+    agent = agent_with(middleware, model=Agent(), host=host)
     for number in range(8):
         agent.invoke({"messages": [("human", f"I own boat {number}.")]}, ANN)
         memory.flush()
@@ -402,9 +424,10 @@ def test_the_thread_is_shortened_if_asked_to():
     assert len(agent.get_state(ANN).values["messages"]) <= 8
 
 
-def test_a_fork_sees_what_was_recent_where_it_begins():
+@HOSTS
+def test_a_fork_sees_what_was_recent_where_it_begins(host):
     memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
-    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()))
+    agent = agent_with(MemAgentMiddleware(memory), model=(model := Agent()), host=host)
     for number in range(6):
         agent.invoke({"messages": [HumanMessage(f"I own boat {number}.", id=f"m{number}")]}, ANN)
         memory.flush()
