@@ -134,9 +134,9 @@ test-model-quick: $(INSTALLED_ALL)  ## A part of them with the smallest model, b
 test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
 	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py
 
-test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagents, which is installed beside the environment
+test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagents, and ChatAnthropic; both are installed beside the environment
 	$(BIN)/python -m pip install --quiet --upgrade --target build/deepagents $(DEEPAGENTS)
-	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py
+	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py tests/test_clients.py
 
 test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
 	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \

@@ -51,21 +51,21 @@ class Package:
     @property
     def is_usual(self) -> bool:
         """Whether its parts have the names that it lists, and no namespaces of the strict form."""
-        listed = self._listed()
+        listed = self._right_names()
         return not _STRICT.search(self.read(self.main())) and all(
             name == listed.get(key, name.replace("\\", "/")) for key, name in self._names.items()
         )
 
     def repack(self) -> BytesIO:
         """Return the archive with the names that it lists, and the usual namespaces."""
-        listed, packed = self._listed(), BytesIO()
+        listed, packed = self._right_names(), BytesIO()
         with ZipFile(packed, "w") as archive:
             for key, name in self._names.items():
                 now = listed.get(key, name.replace("\\", "/"))
                 archive.writestr(now, _STRICT.sub(_USUAL, self._archive.read(name)))
         return packed
 
-    def _listed(self) -> dict[str, str]:
+    def _right_names(self) -> dict[str, str]:
         """Return the names of parts as the archive lists them."""
         types = self.parse("[Content_Types].xml")
         listed = () if types is None else types.iter("{*}Override")
