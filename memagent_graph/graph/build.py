@@ -250,7 +250,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
             builder.add_conditional_edges("merge_memories", _after_merge, after)
             builder.add_conditional_edges("begin_round", _next_step, ["fold", "merge_memories"])
     builder.add_node("write_answer", async_node(write_answer, reading), retry_policy=retry)
-    if reading.config.skim is None and not reading.config.update_gate:
+    if reading.config.skim is None and not reading.has_update_gate:
         builder.add_edge("write_answer", END)
     else:  # what was skipped may be read after all
         builder.add_conditional_edges("write_answer", _until_it_stops, ["read_chunk", END])

@@ -337,7 +337,7 @@ def chunk_event(
         update: the update.
     """
     progress, same = after["progress"], after["memory"] == before["memory"]
-    closed = reading.config.update_gate and update.memory is None
+    closed = reading.has_update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
     _, start, end = span_of(after["source"])
     step, read = progress["step"], count_covered(progress, start, end)

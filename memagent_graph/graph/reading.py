@@ -136,17 +136,22 @@ class Reading:
     def layers(self) -> tuple[Layer, ...]:
         """The layers that the settings ask for, the outermost first."""
         config, indexes = self.config, Indexes()
-        gated = config.update_gate or config.exit != "never"
+        gated = self.has_update_gate or config.exit != "never"
         return (
             HoldLayer(),
             *([Deadline()] if config.deadline is not None else ()),
             *([Skim(config, indexes)] if config.skim is not None else ()),
             *([LookBackLayer(config, indexes)] if config.recalls else ()),
-            *([Gates(config)] if gated else ()),
+            *([Gates(config, update_gate=self.has_update_gate)] if gated else ()),
             Versions(),
             *([Trust(indexes)] if gated and self._is_watched else ()),
             *([CheckLayer()] if self.reader.shortens else ()),
         )
+
+    @property
+    def has_update_gate(self) -> bool:
+        """Whether a reply may say that a chunk adds nothing; one of what it adds always may."""
+        return self.config.update_gate or self.reader.adds
 
     @property
     def _is_watched(self) -> bool:

@@ -200,12 +200,14 @@ class Reader(Protocol):
             If not, a memory over its budget is cut at once.
         standing: whether every statement bears on the question, so that none may be left out, as in
             a memory of a user.
+        adds: whether an update asks what a chunk adds to the memory, rather than for all of it.
         concurrency: number of calls that can run at once in about the time of one.
     """
 
     identity: Identity
     shortens: bool = False
     standing: bool = False
+    adds: bool = False
     concurrency: int = 16
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:

@@ -129,6 +129,7 @@ class ChatReader(Reader):
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
         self.concurrency = most or Reader.concurrency
         self._counter = load_tokenizer(own_tokenizer or tokenizer)
+        self.adds = self.prompts.adds
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
@@ -196,7 +197,7 @@ class ChatReader(Reader):
             return update
         if not text and (step.memory.text or recall is not None):
             return update
-        if self.prompts.adds and not (step.exit_gate or step.look_back):
+        if self.adds and not (step.exit_gate or step.look_back):
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
 

@@ -32,13 +32,14 @@ class Gates(Layer):
     """Allow replies that leave the memory unchanged, and replies that say it is enough.
 
     Args:
-        config: gives `update_gate` and `exit`.
+        config: gives `exit`.
+        update_gate: whether a reply may be that the chunk adds nothing.
     """
 
     name = "gates"
 
-    def __init__(self, config: ReadingConfig) -> None:
-        self._update_gate, self._exit = config.update_gate, config.exit
+    def __init__(self, config: ReadingConfig, *, update_gate: bool) -> None:
+        self._update_gate, self._exit = update_gate, config.exit
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Open the gates, and count closed update gates."""

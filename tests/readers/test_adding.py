@@ -1,0 +1,116 @@
+"""A prompt without the memory asks what a chunk adds, and the library adds it."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+
+from memagent_graph import Prompts, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError
+
+CHUNKS = (
+    "Ann Kestrel signed the lease of the mill in 1901.",
+    "The harbour was dredged twice that year, and again in the next.",
+    "Ann Kestrel sold the mill to Bo Lind for 900 crowns.",
+)
+QUESTION = "To whom did Ann Kestrel sell the mill?"
+SIGNED, SOLD = "Ann Kestrel signed the lease in 1901.", "Ann Kestrel sold the mill to Bo Lind."
+
+
+class Recorded(FakeListChatModel):
+    """Keeps the prompts that it was sent."""
+
+    prompts: list[str] = []
+
+    def _call(self, messages, *args, **kwargs):
+        self.prompts.append(messages[0].text)
+        return super()._call(messages, *args, **kwargs)
+
+
+def read(*replies: str, **settings):
+    model = Recorded(responses=[*replies], prompts=[])
+    config = ReadingConfig(**{"chunk_tokens": 18, "memory_tokens": 64} | settings)
+    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+    document = "\n\n".join(CHUNKS)
+    return agent.invoke({"question": QUESTION, "document": document}), model.prompts
+
+
+def test_what_a_chunk_says_is_added_with_its_place():
+    out, prompts = read(SIGNED, "unchanged", SOLD, "\\boxed{Bo Lind}")
+
+    assert out["memory"].splitlines() == [SIGNED, SOLD]
+    assert out["answer"] == "Bo Lind"
+    assert out["found"]
+    assert not out["warnings"]
+    assert out["usage"]["calls"] == 4
+    assert [item["text"] for item in out["evidence"]] == [SIGNED, SOLD]
+    assert not any(SIGNED in prompt for prompt in prompts[:3]), "an update was shown the notes"
+    assert all('"unchanged"' in prompt for prompt in prompts[:3])
+
+
+def test_a_line_that_is_there_is_not_added_again():
+    out, _ = read(SIGNED, SIGNED, f"{SIGNED}\n{SOLD}", "Bo Lind")
+    assert out["memory"].splitlines() == [SIGNED, SOLD]
+
+
+def test_a_full_memory_is_merged_by_one_more_call():
+    merged = "Ann Kestrel signed the lease in 1901 and sold the mill to Bo Lind."
+    out, prompts = read(SIGNED, "unchanged", SOLD, merged, "Bo Lind", memory_tokens=20)
+
+    assert out["memory"] == merged
+    assert out["usage"]["calls"] == 5
+    assert SIGNED in prompts[3]
+    assert SOLD in prompts[3]
+
+
+@pytest.mark.parametrize(
+    "reply", ["I cannot help with that.", "(empty: this is the first section)"]
+)
+def test_a_merge_that_is_no_notes_loses_nothing_that_fits(reply):
+    out, _ = read(SIGNED, "unchanged", SOLD, reply, SOLD, reply, "Bo Lind", memory_tokens=20)
+    assert "Ann Kestrel" in out["memory"]
+    assert reply not in out["memory"]
+
+
+@pytest.mark.parametrize("settings", [{"exit": "model"}, {"recalls": 1}])
+def test_ways_out_that_speak_of_the_notes_show_them(settings):
+    _, prompts = read(SIGNED, SIGNED, f"{SIGNED} {SOLD}", "Bo Lind", **settings)
+    assert SIGNED in prompts[1]
+
+
+class Shy(Recorded):
+    """Says "unchanged" whenever it may."""
+
+    def _call(self, messages, *args, **kwargs):
+        self.prompts.append(messages[0].text)
+        if '"unchanged"' in self.prompts[-1]:
+            return "unchanged"
+        return SOLD if "900 crowns" in self.prompts[-1] else "Bo Lind"
+
+
+def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_it():
+    model = Shy(responses=[""], prompts=[])
+    config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
+    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+
+    out = agent.invoke({"question": QUESTION, "document": "\n\n".join(CHUNKS[1:])})
+
+    assert SOLD in out["memory"].splitlines()
+    assert any("update gate was switched off" in warning for warning in out["warnings"])
+
+
+def test_a_closed_gate_is_not_questioned_where_nothing_bears_on_the_question():
+    model = Shy(responses=[""], prompts=[])
+    config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
+    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+    document = "Ann came.\n\nThe harbour was dredged twice that year.\n\nNobody knew why."
+
+    out = agent.invoke({"question": QUESTION, "document": document})
+
+    assert out["found"] is False
+    assert all('"unchanged"' in prompt for prompt in model.prompts)
+
+
+def test_a_prompt_without_the_memory_needs_the_chunk():
+    with pytest.raises(ConfigurationError, match="update prompt"):
+        Prompts(update="What of {question}?")
