@@ -304,11 +304,9 @@ class _Aligner:
         """Find the evidence and the state of one note."""
         numbers = figures(note.text)
         wanted = self.read.want(note, numbers, self.asked)
-        read, noted = _choose(
-            self.read.match(wanted, _MOST_READ),
-            self.noted.match(wanted, _MOST_REWRITTEN),
-            wanted.weights,
-        )
+        matched = self.read.match(wanted, _MOST_READ)
+        noted = self.noted.match(wanted, _MOST_REWRITTEN)
+        read, noted = _choose(matched, noted, wanted.weights)
         texts = [self.read.items[number] for number in read.places]
         lines = [self.older[number] for number in noted.places]
         doubts = [
@@ -316,6 +314,12 @@ class _Aligner:
         ]
         doubted = [name for item in doubts for name in item.missing]
         judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines, doubted)
+        if judgement.missing and not texts and matched.covered >= LEAST_COVERED:
+            # An older note in other words but for one value, which the chunk may state.
+            found = [self.read.items[number] for number in matched.places]
+            again = self.judge.judge(note, numbers, found, self._beside(matched), lines, doubted)
+            if len(again.missing) < len(judgement.missing):
+                read, texts, judgement = matched, found, again
         texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
         kept = (item for number in noted.places for item in self.evidence.get(number, ()))
         evidence = dict.fromkeys(self._place(note, item) for item in texts)

@@ -596,3 +596,17 @@ def test_an_answer_cites_all_notes_that_it_rests_on_and_no_other(question, answe
     memory = Memory("\n".join(HOMES), tuple(evidence))
 
     assert {item.line for item in cite(answer, memory, question)} == lines
+
+
+def test_a_note_that_changes_one_value_of_an_older_one_is_supported_by_the_chunk():
+    filler = "The grass is green. The sky is blue. Here we go. There and back again.\n" * 3
+    text = f"{filler}One of the special magic numbers for fair-yogurt is: 9375710.\n{filler}"
+    chunk = Chunk(text, 0, len(text), 100, TextSource(text))
+    question = "What is the special magic number for fair-yogurt mentioned in the provided text?"
+    note = "The special magic number for fair-yogurt mentioned in the provided text is {}."
+
+    made_up = align(note.format(100), Memory(), chunk, question).memory
+    assert made_up.unsupported
+    assert not align(note.format(9375710), made_up, chunk, question).memory.unsupported
+    wrong = align(note.format(9375711), made_up, chunk, question).memory.unsupported
+    assert wrong[0].missing == ("9375711",)
