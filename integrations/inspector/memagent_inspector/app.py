@@ -59,6 +59,7 @@ _ROUTES = (
     Route("/people", people.show_list),
     Route("/people/rows", people.show_rows),
     Route("/person", people.show),
+    Route("/person/facts", people.show_facts),
     Route("/person/edit", people.show_edit),
     Route("/person/edit", people.edit, methods=["POST"]),
     Route("/person/export", people.export),

@@ -6,8 +6,10 @@ import re
 
 import pytest
 from inspecting import at, store_memory, text_of
+from langchain_core.messages import HumanMessage
 from test_hostile import HOSTILE, check
 
+from memagent_graph import ConversationMemory, Facts
 from memagent_graph.evidence.places import Evidence, Unsupported
 
 LINES = [
@@ -105,3 +107,20 @@ def test_a_drawing_of_many_facts_has_an_end(page, bank):
 
     assert len(names_in(drawn(html))) == 60
     assert html.count("<tr>") == 501
+
+
+def test_the_facts_of_a_user_are_shown_with_the_times_of_their_messages(page, store):
+    memory = ConversationMemory(store=store, schema=Facts)
+    said = HumanMessage(
+        "I live in Husum.", id="1", additional_kwargs={"told_at": "2026-03-05T10:00"}
+    )
+    memory.save([said], user="ann", thread="monday")
+
+    person = page.get(at("/person", of="ann")).text
+    html = text_of(page.get(at("/person/facts", of="ann")))
+
+    assert "/person/facts?of=ann" in person
+    assert names_in(drawn(html)) == ["user", "Husum"]
+    assert "2026-03-05 10:00</time> in <bdi>monday</bdi>" in html
+    assert 'href="/person/edit?of=ann"' in html
+    check(html)

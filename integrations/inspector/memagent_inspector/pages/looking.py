@@ -82,8 +82,17 @@ async def show_facts(request: Request) -> Response:
     fields, bank = fields_of(request), bank_of(request)
     subject = await find(bank, needed(fields, "of"))
     about, at = fields.get("about", "")[:400], fields.get("at", "")[:10]
-    found = facts_page(subject.version, about, at)
-    values = {"subject": subject, "shown": subject.version, "found": found, "at": at}
+    is_editable = subject.kind in {"memory", "reading"}
+    values = {
+        "of": subject.reference,
+        "section": "memories" if subject.kind in {"memory", "version"} else "readings",
+        "here": "/facts",
+        "back": "/memory",
+        "edit": "/edit" if is_editable else "",
+        "shown": subject.version,
+        "found": facts_page(subject.version, about, at),
+        "at": at,
+    }
     return page("facts.html", values)
 
 

@@ -10,10 +10,12 @@ from starlette.responses import RedirectResponse
 from memagent_graph.cli.options import operator
 from memagent_graph.conversation import proposal
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.facts.record import is_facts
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import export_of, needed, sought, users_of
 from memagent_inspector.pages.changing import show_form
 from memagent_inspector.rendering import page, url
+from memagent_inspector.views.facts import facts_page
 from memagent_inspector.views.people import list_people, show_person
 
 if TYPE_CHECKING:
@@ -34,7 +36,27 @@ async def show_rows(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """Show what is remembered of a person, from which messages, and what was done to it."""
     user = needed(fields_of(request), "of")
-    return page("person.html", {"person": await show_person(users_of(request), user)})
+    person = await show_person(users_of(request), user)
+    has_facts = person.version is not None and is_facts(person.version.text)
+    return page("person.html", {"person": person, "has_facts": has_facts})
+
+
+async def show_facts(request: Request) -> Response:
+    """The facts that are remembered of a person."""
+    fields = fields_of(request)
+    user, at = needed(fields, "of"), fields.get("at", "")[:10]
+    version = await users_of(request).aget(user)
+    values = {
+        "of": user,
+        "section": "people",
+        "here": "/person/facts",
+        "back": "/person",
+        "edit": "/person/edit",
+        "shown": version,
+        "found": facts_page(version, fields.get("about", "")[:400], at),
+        "at": at,
+    }
+    return page("facts.html", values)
 
 
 async def show_edit(request: Request) -> Response:
