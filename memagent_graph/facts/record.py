@@ -419,11 +419,10 @@ class Relation:
 
     @property
     def told(self) -> str:
-        """The line that tells a model of it."""
-        objects = " or ".join(self.choices) or f"[{self.object}]"
-        count = "one at a time" if self.single else "may have several"
-        about = f": {self.description}" if self.description else ""
-        return f"[{self.subject}] | {self.name} | {objects} ({count}){about}"
+        """The words that tell a model of it."""
+        objects = " or ".join(self.choices) or ("" if self.object == "text" else f"a {self.object}")
+        about = "; ".join(filter(None, (objects, self.description)))
+        return f"{self.name} ({about})" if about else self.name
 
 
 class Facts:
@@ -450,8 +449,7 @@ class Facts:
         ...     rent: str = Field(description="rent a month")
         ...     tenant: list[str] = []
         >>> print(Facts(Lease).told)
-        [Lease] | rent | [text] (one at a time): rent a month
-        [Lease] | tenant | [text] (may have several)
+        Lease: rent (rent a month), tenant
     """
 
     def __init__(self, *entities: type[BaseModel]) -> None:
@@ -493,8 +491,11 @@ class Facts:
 
     @property
     def told(self) -> str:
-        """The relations, for a model; "" if all are kept."""
-        return "\n".join(relation.told for relation in self.relations.values())
+        """The relations of each kind of entity, for a model; "" if all are kept."""
+        kinds: dict[str, list[str]] = {}
+        for relation in self.relations.values():
+            kinds.setdefault(relation.subject, []).append(relation.told)
+        return "\n".join(f"{kind}: {', '.join(told)}" for kind, told in kinds.items())
 
     def is_single(self, relation: str) -> bool:
         """Whether a subject has one object of this relation at a time."""

@@ -95,7 +95,7 @@ def test_a_model_is_asked_for_what_a_conversation_adds_and_a_schema_bounds_it():
 
     (fact,) = memory.facts("ann")
     assert (fact.object, fact.message) == ("Husum", "m1")
-    assert "[Person] | lives in | [text] (one at a time)" in model.heard[0]
+    assert "Person: lives in" in model.heard[0]
     assert "user | lives in | Husum" in model.heard[1]
     assert "1 (a fact outside the schema)" in memory.history("ann")[-1].warnings[0]
 

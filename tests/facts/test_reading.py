@@ -19,7 +19,7 @@ from structure.house import files_of_a_chunk
 
 from memagent_graph import Facts, MemAgentNode, MemoryBank, ReadingConfig, create_memagent, facts_of
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.facts.reader import EXAMPLE, fit, state_fact
+from memagent_graph.facts.reader import fit, state_fact
 from memagent_graph.facts.record import read_fact
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -94,7 +94,7 @@ def test_what_is_no_fact_is_left_out_counted_and_warned_of():
     assert out["warnings"] == [
         "Lines that were left out: 2 (no fact), 1 (a fact outside the schema)."
     ]
-    assert "[Lease] | rent | [text] (one at a time)" in model.heard[0]
+    assert "Lease: rent" in model.heard[0]
 
 
 def test_a_reply_without_any_fact_is_asked_for_once_more_and_changes_nothing():
@@ -110,12 +110,6 @@ def test_a_reply_without_any_fact_is_asked_for_once_more_and_changes_nothing():
     assert out["memory"] == "Lease 7 | rent | 900 euros"
     assert "no line of a fact" in model.heard[2]
     assert any("no notes" in warning for warning in out["warnings"])
-
-
-def test_an_example_of_the_prompt_is_no_fact_of_the_text():
-    model = scripted(f"{EXAMPLE}\nLease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
-
-    assert read(model, LEASE)["memory"] == "Lease 7 | rent | 900 euros"
 
 
 def test_what_the_text_does_not_say_is_marked_and_closes_nothing():

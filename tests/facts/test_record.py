@@ -169,13 +169,11 @@ def test_a_schema_is_told_and_accepts_what_has_a_place_in_it():
     schema = Facts(Person)
 
     assert schema.told.splitlines() == [
-        "[Person] | works at | [Company] (one at a time)",
-        "[Person] | speaks | [text] (may have several)",
-        "[Person] | born on | [date] (one at a time)",
-        "[Person] | state | open or closed (one at a time)",
-        "[Person] | grade | junior or senior (one at a time)",
-        "[Person] | height | [number] (one at a time)",
-        "[Company] | seat | [text] (one at a time): the (city) of its (seat)",
+        (
+            "Person: works at (a Company), speaks, born on (a date), state (open or closed), "
+            "grade (junior or senior), height (a number)"
+        ),
+        "Company: seat (the (city) of its (seat))",
     ]
     fits = [
         "A | is speaks | German",
