@@ -272,14 +272,14 @@ def read_remarks(memory: str) -> Iterator[Remark]:
 
 def _user_statements(chunk: Chunk) -> Iterator[Remark]:
     """The statements of users in a rendered conversation."""
-    for day, speaker, said, _ in _spoken(chunk):
+    for day, speaker, said, _ in _user_sentences(chunk):
         text = said.text.lstrip("@ ")
         # A day would pass for one of the memory's own lines.
         if is_statement(text) and not _DAY.fullmatch(text):
             yield Remark(day, speaker, text)
 
 
-def _spoken(chunk: Chunk) -> Iterator[tuple[str, str, Statement, int]]:
+def _user_sentences(chunk: Chunk) -> Iterator[tuple[str, str, Statement, int]]:
     """The day, the speaker and each sentence of what users say, and where its line begins."""
     begins = find_continued(chunk)
     begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
@@ -294,7 +294,7 @@ def _spoken(chunk: Chunk) -> Iterator[tuple[str, str, Statement, int]]:
         at += len(line)
 
 
-def spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
+def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
     """Return the function that finds the facts which users state, with their places.
 
     Args:
@@ -305,7 +305,7 @@ def spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
     banned = topics(never)
 
     def find(chunk: Chunk) -> Iterator[Fact]:
-        for _, speaker, (text, start, end), begin in _spoken(chunk):
+        for _, speaker, (text, start, end), begin in _user_sentences(chunk):
             fact = state_fact(text, speaker) if banned.isdisjoint(terms(text)) else None
             if fact is not None:
                 place = locate(fact.line, chunk.source, begin + start, begin + end)

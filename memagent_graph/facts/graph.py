@@ -123,7 +123,7 @@ def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact
     return [fact for fact, far in zip(facts, distances(facts, about), strict=True) if far < hops]
 
 
-def shown_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
+def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
     """Return the part of a memory that an answer is written from.
 
     If the question asks what holds at a date, these are the facts that hold then. If what is left

@@ -14,7 +14,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.places import locate
 from memagent_graph.evidence.statements import statements_of
-from memagent_graph.facts.graph import distances, neighbourhood, shown_for
+from memagent_graph.facts.graph import distances, neighbourhood, view_for
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -232,7 +232,7 @@ class FactsReader(ChatReader):
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Ask for the answer, from the facts that bear on the question."""
-        shown = shown_for(question, memory, self._memory_tokens, self._counter)
+        shown = view_for(question, memory, self._memory_tokens, self._counter)
         return await super().respond(question, shown, config=config)
 
     async def _ask(
@@ -496,7 +496,7 @@ class RuleReader(ExtractiveReader):
     ) -> None:
         super().__init__(config, tokenizer)
         self.standing = said is not None
-        self._stated = said or _stated
+        self._stated = said or _find_facts
         self._schema, self._tokens = schema, tokenizer
         self.identity = self._identity(f"{_VERSION} {schema.told} {self.standing}")
 
@@ -525,11 +525,11 @@ class RuleReader(ExtractiveReader):
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Quote the facts that hold and bear most on the question."""
-        shown = shown_for(question, memory, self.memory_tokens, self._tokens)
+        shown = view_for(question, memory, self.memory_tokens, self._tokens)
         return await super().respond(question, shown, config=config)
 
 
-def _stated(chunk: Chunk) -> Iterator[Fact]:
+def _find_facts(chunk: Chunk) -> Iterator[Fact]:
     """The facts that the sentences of a document state, with their places."""
     for text, start, end in statements_of(chunk):
         fact = state_fact(text)

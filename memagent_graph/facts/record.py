@@ -114,7 +114,7 @@ class Fact:
                 known has always held; one that was replaced at an unknown time never did.
         """
         day = str(at or date.today())[:10]  # noqa: DTZ011 - a day of the user's
-        begins, ends = (_dated(time) for time in (self.since, self.until))
+        begins, ends = (_comparable(time) for time in (self.since, self.until))
         if begins and at is not None and not (begins <= day or begins.startswith(day)):
             return False
         if ends is None:
@@ -122,7 +122,7 @@ class Fact:
         return ends > day or (self.status != "replaced" and day.startswith(ends))
 
 
-def _dated(time: str | None) -> str | None:
+def _comparable(time: str | None) -> str | None:
     """A time that can be compared, or None."""
     return time if time and _ISO.fullmatch(time) else None
 
@@ -190,6 +190,7 @@ _BEHIND = regex.compile(
 _AFTER_OBJECT = regex.compile(
     r"[ ,(]\(?(?P<word>since|as of|until)\s(?P<date>[^()]{4,30})\)?\.?$", regex.IGNORECASE
 )
+_HAS = frozenset({"has", "have", "had"})
 _HEADER = frozenset({"subject", "entity", "name", "who"})
 _LEAST, _MOST = 3, 12
 _LONGEST_LINE, _LONGEST_FIELD = 2_000, 300
@@ -213,8 +214,10 @@ def read_fact(line: str) -> Fact | None:
     cleaned = [_clean(_ESCAPED.sub(r"\1", part)) for part in parts]
     while cleaned and not cleaned[0]:
         cleaned.pop(0)
+    if len(cleaned) > _LEAST and cleaned[1].lower() in _HAS and not _says_more(cleaned[3]):
+        del cleaned[1]  # "Lease 7 | has | rent | 900 euros"
     subject, relation, thing, *behind = [*cleaned, "", "", ""]
-    whole = all(map(_named, (subject, thing))) and any(map(str.isalpha, relation))
+    whole = all(map(_has_word, (subject, thing))) and any(map(str.isalpha, relation))
     if not whole or not _LEAST <= len(cleaned) <= _MOST:
         return None
     if any(len(part) > _LONGEST_FIELD for part in (subject, relation, thing)):
@@ -226,7 +229,12 @@ def read_fact(line: str) -> Fact | None:
     return _qualify(found, [one for part in behind for one in _SPLIT.split(part) if one.strip()])
 
 
-def _named(text: str) -> bool:
+def _says_more(part: str) -> bool:
+    """Whether a field says more of a fact, and is not its object."""
+    return _BEHIND.fullmatch(part) is not None or read_date(part) is not None
+
+
+def _has_word(text: str) -> bool:
     return bool(text) and not _WORDLESS.fullmatch(text)
 
 
@@ -259,9 +267,9 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
             fact = replace(fact, status=status, until=until)
         elif word == "disputed":
             fact = replace(fact, disputed=True)
-        elif word in {"replaces", "instead of"} and _named(rest):
+        elif word in {"replaces", "instead of"} and _has_word(rest):
             fact = replace(fact, replaces=(*fact.replaces, rest))
-        elif word == "not" and _named(rest):
+        elif word == "not" and _has_word(rest):
             fact = replace(fact, corrects=(*fact.corrects, rest))
         elif word in {"until", "till", "through", "to"} and _time(rest):
             status = "ended" if fact.status == "holds" else fact.status
@@ -270,7 +278,7 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
             fact = replace(fact, since=_time(rest))
         elif read_date(part):
             fact = replace(fact, since=read_date(part))
-        elif not match and _named(part) and len(fact.object) + len(part) < _LONGEST_FIELD:
+        elif not match and _has_word(part) and len(fact.object) + len(part) < _LONGEST_FIELD:
             fact = replace(fact, object=f"{fact.object}, {_clean(part)}")
     return fact
 

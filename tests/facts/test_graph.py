@@ -15,9 +15,9 @@ from memagent_graph.facts.graph import (
     list_conflicts,
     neighbourhood,
     select_facts,
-    shown_for,
     to_graphml,
     to_networkx,
+    view_for,
 )
 from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
 from memagent_graph.facts.rules import overwrite
@@ -60,7 +60,7 @@ def test_an_answer_is_written_from_what_held_then_and_from_what_is_near():
     memory, counter = memory_of_facts(FACTS), EstimatingTokenizer()
 
     def shown(question, tokens=1000):
-        return shown_for(question, memory, tokens, counter).text.splitlines()
+        return view_for(question, memory, tokens, counter).text.splitlines()
 
     assert shown("What is the rent?") == LINES
     assert LINES[1] not in shown("What was the rent in 2021?")
@@ -163,4 +163,4 @@ def test_an_agent_looks_up_facts_of_its_user():
 def test_a_memory_without_facts_is_shown_as_it_is():
     memory = Memory("Nora Brand rents Lease 7.")
 
-    assert shown_for("Who rents Lease 7?", memory, 100, EstimatingTokenizer()) == memory
+    assert view_for("Who rents Lease 7?", memory, 100, EstimatingTokenizer()) == memory

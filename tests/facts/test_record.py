@@ -41,6 +41,7 @@ ACME = "Anna Bell | works at | Acme | since 2021-03"
         "Anna Bell - works at - Acme - from 2021-03",
         "Anna Bell -> works at -> Acme -> 2021-03",
         "(Anna Bell, works at, Acme, since 2021-03)",
+        "Anna Bell | has | works at | Acme since March 2021",
         "Anna Bell | works at | Acme since March 2021",
         '  "Anna Bell" |   works  at | Acme (since 2021-03).',
     ],
