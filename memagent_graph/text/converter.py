@@ -31,7 +31,7 @@ from memagent_graph.errors import (
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
 from memagent_graph.text.conversion import Limit, Reply, Request
-from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
+from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY, has_ocr
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 LOOK_SECONDS = 0.02
@@ -379,7 +379,7 @@ class ConvertedSource(TextSource):
         numbers = ", ".join(map(str, blank))
         warning = (
             f"{self.name}: no text on {'page' if len(blank) == 1 else 'pages'} {numbers} of "
-            f"{len(self._pages)}.{'' if find_spec('rapidocr') else _NO_OCR}"
+            f"{len(self._pages)}.{'' if has_ocr() else _NO_OCR}"
         )
         return (warning,)
 
@@ -456,7 +456,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES)]} {_FORM}"
-        if suffix == ".pdf" and find_spec("rapidocr"):  # reads as many pages as it has time for
+        if suffix == ".pdf" and has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None

@@ -13,6 +13,7 @@ from email import policy
 from email.parser import BytesParser
 from html import unescape
 from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -148,6 +149,11 @@ READ_BY = {
     ".rtf": "striprtf",
 }
 """The package that reads a format; the others need the standard library only."""
+
+
+def has_ocr() -> bool:
+    """Whether the `ocr` extra is installed."""
+    return all(map(find_spec, ("onnxruntime", "rapidocr")))
 
 
 def load() -> None:

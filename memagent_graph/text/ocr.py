@@ -6,7 +6,6 @@ This runs in the process that converts documents.
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from math import inf, prod
 from statistics import mean, median
 from time import monotonic
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pypdfium2 import raw
 
+from memagent_graph.text.formats import has_ocr
 from memagent_graph.text.source import ENDS_AT
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class PageReader:
 
     def read(self, page: pdfium.PdfPage, number: int) -> str:
         """Return the text of a page; "" where there is none, or it was not reached."""
-        if find_spec("rapidocr") is None:
+        if not has_ocr():
             return ""
         if any(prod(picture.get_px_size()) > _MOST_PIXELS for picture in pictures(page)):
             return self._note("did not run OCR on {}: a picture is too large.", number)
@@ -86,7 +86,12 @@ class PageReader:
         drawn = _crop(drawn)
         if not drawn.size:  # blank
             return ""
-        found = _engine()(drawn)
+        try:
+            found = _engine()(drawn)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an older release wants to download its models
+            return self._note(f"OCR failed on {{}} ({type(error).__name__}).", number)
         self._slowest = max(self._slowest, monotonic() - begin)
         if not found.txts:
             return ""

@@ -371,6 +371,14 @@ class TestScans:
         assert not found.text.strip()
         assert found.warnings == ("did not run OCR on page 1: a picture is too large.",)
 
+    def test_where_ocr_fails_the_page_is_named(self, tmp_path, monkeypatch):
+        from memagent_graph.text import ocr, pdf
+
+        scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
+        monkeypatch.setattr(ocr, "_engine", lambda: 1 / 0)
+
+        assert pdf.read_pdf(scan).warnings == ("OCR failed on page 1 (ZeroDivisionError).",)
+
     def test_a_scan_with_a_stamp_in_its_text_layer_is_read_with_it(self, tmp_path):
         scan = write_scan(tmp_path / "a.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
         scan = pypdfium2.PdfDocument(scan)
@@ -407,8 +415,7 @@ class TestScans:
 
 
 def test_without_ocr_pages_without_text_name_the_extra(tmp_path, monkeypatch):
-    find = converter.find_spec
-    monkeypatch.setattr(converter, "find_spec", lambda name: name != "rapidocr" and find(name))
+    monkeypatch.setattr(converter, "has_ocr", lambda: False)
     scan = write_pages(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")], []])
 
     assert open_source(scan).warnings[0].endswith('pip install "memagent-graph[ocr]"')
