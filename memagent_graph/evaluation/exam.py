@@ -287,7 +287,10 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
         settings |= {"chunk_tokens": chunk, "memory_tokens": max(128, min(1024, chunk // 2))}
     elif window is not None and window < ReadingConfig().window_tokens:
         settings["chunk_tokens"] = max(window - ReadingConfig(chunk_tokens=1).window_tokens, 250)
-    if solved["update gate"]:
+    basic = [mark.right for mark in marks if mark.task.skill in {"notes", "nothing new", "answer"}]
+    reads = sum(basic) >= _PASSED * len(basic)
+    right, count = table["update gate"]
+    if reads and 2 * right >= count:  # a reading notices a gate that is closed too often
         settings["update_gate"] = True
     if solved["exit"]:
         settings["exit"] = "safe"
@@ -295,5 +298,4 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
         settings["recalls"] = 1
     if not solved["not in the text"]:
         settings["unsupported"] = "drop"
-    basic = [mark.right for mark in marks if mark.task.skill in {"notes", "nothing new", "answer"}]
-    return ExamReport(tuple(marks), settings, sum(basic) >= _PASSED * len(basic))
+    return ExamReport(tuple(marks), settings, reads)
