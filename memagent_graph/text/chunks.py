@@ -82,7 +82,7 @@ def next_chunk(
     Raises:
         SourceChangedError: The source changed since it was opened.
     """
-    window, fits = _fitting_prefix(source, offset, tokenizer, chunk_tokens)
+    window, fits = _prefix_that_fits(source, offset, tokenizer, chunk_tokens)
     if not window:
         return None
     if exact_cuts:
@@ -247,7 +247,7 @@ _LIKELY_SIZE = 6
 """Code points that a token rarely exceeds."""
 
 
-def _fitting_prefix(
+def _prefix_that_fits(
     source: Source, offset: int, tokenizer: Tokenizer, tokens: int
 ) -> tuple[str, int]:
     """A window that exceeds the budget or reaches the end, and how many code points of it fit."""
