@@ -357,7 +357,8 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
         ModelError: The reader failed.
     """
     update = await reading.reader.update(step, config=config)
-    usage = replace(update.usage, calls=max(1, update.usage.calls))
+    calls = update.usage.calls if reading.reader.adds else 1  # with that of a merge
+    usage = replace(update.usage, calls=max(1, calls))
     update = replace(update, done=update.done and step.exit_gate, usage=usage)
     if update.memory is None:
         return update
