@@ -15,7 +15,13 @@ from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
 from memagent_graph.graph.events import Observer
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
-from memagent_graph.prompts import MERGE_PROMPT, REPEAT_PROMPT, SHORTER_PROMPT, UPDATE_PROMPT
+from memagent_graph.prompts import (
+    LOOK_BACK_PROMPT,
+    MERGE_PROMPT,
+    REPEAT_PROMPT,
+    SHORTER_PROMPT,
+    UPDATE_PROMPT,
+)
 
 FIRST = "Ann Kestrel signed the lease in Husum. The rent is 1,480 euros a month."
 SECOND = "The harbour was dredged in spring. Gulls came back to the quay."
@@ -190,6 +196,25 @@ def test_the_prompt_s_own_sentences_are_never_memory(echo, segments):
             {"question": ASKED, "document": DOCUMENT}
         )
         assert set(out["memory"].splitlines()) == {NOTES}
+
+
+@pytest.mark.parametrize("settings", [{}, {"recalls": 1}])
+def test_a_model_that_repeats_the_prompt_at_first_is_asked_again(settings):
+    asked = UPDATE_PROMPT.partition("<section>")[0]
+    echo = LOOK_BACK_PROMPT.replace("{number}", "1") if settings else asked
+    config = CONFIG.model_copy(update=settings)
+
+    out, heard = read(echo, NOTES, NOTES, "Ann Kestrel", config=config)
+
+    assert out["memory"] == NOTES
+    assert "of no use as notes" in heard[1]
+    assert "LOOK BACK" not in heard[1]
+
+
+@pytest.mark.parametrize("reply", ["(empty: this is the first section)", "<notes>\n</notes>"])
+def test_a_model_that_has_nothing_to_note_at_first_is_not_asked_again(reply):
+    _, heard = read(reply, NOTES, "Ann Kestrel")
+    assert len(heard) == 3
 
 
 def test_a_document_may_speak_as_the_prompt_does():

@@ -267,10 +267,12 @@ def check_overwrite(
             statement that shares no word with the question may be dropped.
         unfinished: whether the reply was cut off: then it may not lose any statement.
     """
-    text = notes_in(reply, tags=tags, known=(before, read), question=question)
-    text = _without_instructions(text, prompt, read)
-    if not text:
-        return Overwrite("", fault="placeholder") if before else Overwrite("", unchanged=True)
+    whole = notes_in(reply, tags=tags, known=(before, read), question=question)
+    text = _without_instructions(whole, prompt, read)
+    if not text:  # without notes there may be none to take, but a whole reply is no copied prompt
+        copied = whole and not unfinished
+        fault: Fault | None = "placeholder" if before or copied else None
+        return Overwrite("", unchanged=fault is None, fault=fault)
     text, said = _without_nothing_new(text, before, read)
     if said and not text:
         return Overwrite("", unchanged=True)

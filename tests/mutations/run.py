@@ -133,7 +133,10 @@ def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQue
     before = file.read_text("utf-8")
     try:
         file.write_text(mutation.mutate(copy), "utf-8")
-        done = _pytest(copy, *(["-x"] if len(nodes) == 1 else []), *words)
+        words = [*(["-x"] if len(nodes) == 1 else []), *words]
+        done = _pytest(copy, *words)
+        if "PytestUnraisableExceptionWarning" in done.stderr:  # pytest ended before its summary
+            done = _pytest(copy, "-p", "no:unraisableexception", *words)
     finally:
         file.write_text(before, "utf-8")
         copies.put(copy)
