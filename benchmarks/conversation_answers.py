@@ -21,6 +21,7 @@ from typing import Any
 
 from conversation_told import OURS, beam, contexts, interval, locomo
 from langchain_core.messages import HumanMessage
+from local_models import recorded
 
 from memagent_graph.evaluation.metrics import token_f1
 from memagent_graph.evaluation.scores import holds
@@ -86,12 +87,6 @@ async def ask(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         if (row["set"], row["question"], way) not in done
     ]
     await asyncio.gather(*jobs)
-
-
-def recorded(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none if there is no such file."""
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def report(rows: list[dict[str, Any]]) -> None:

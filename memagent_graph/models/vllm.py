@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.tokens import Tokenizer
 
-# Before version 0.27 or so, vLLM had no such kinds, and raised a ValueError for a bad request.
+# vLLM 0.26 has no such kinds, and raises a ValueError for a bad request; 0.32 has them.
 _BUSY = tuple(
     kind
     for name in ("GracefulHTTPError", "RetryableRequestError")

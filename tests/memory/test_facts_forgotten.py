@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
-from servers.redis_server import RedisServer
 
-from memagent_graph import Facts, MemoryBank, ReadingConfig, RedisStore, create_memagent, facts_of
+from memagent_graph import Facts, MemoryBank, ReadingConfig, create_memagent, facts_of
 from memagent_graph.text.source import TextSource
 
 ASKED = {"question": "What is known of Lease 7?", "memory_name": "lease"}
@@ -16,21 +13,6 @@ LEASE = TextSource(
 )
 AMENDMENT = TextSource("The rent of Lease 7 is 950 euros since 2022.", "l")
 LATER = TextSource("The rent of Lease 7 is 990 euros since 2024.", "later.txt")
-
-
-@pytest.fixture(params=["in memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "in memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(str(tmp_path / "facts.sqlite")) as found:
-            found.setup()
-            yield found
-    else:
-        server = RedisServer(tmp_path)
-        with RedisStore.from_url(server.url) as found:
-            yield found
-        server.kill()
 
 
 def read(store, *documents, config=None):

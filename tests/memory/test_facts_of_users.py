@@ -6,29 +6,12 @@ import pytest
 from doubles import Hearing
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 from pydantic import BaseModel
-from servers.redis_server import RedisServer
 
-from memagent_graph import ConversationMemory, Facts, RedisStore
+from memagent_graph import ConversationMemory, Facts
 from memagent_graph.errors import ConfigurationError
 
 IDS = {"user": "ann", "thread": "monday"}
-
-
-@pytest.fixture(params=["in memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "in memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(str(tmp_path / "facts.sqlite")) as found:
-            found.setup()
-            yield found
-    else:
-        server = RedisServer(tmp_path)
-        with RedisStore.from_url(server.url) as found:
-            yield found
-        server.kill()
 
 
 def said(*texts, first=1):
