@@ -62,6 +62,19 @@ def plain_text_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(user_cache, "_no_plain_text", Event())
 
 
+@pytest.fixture(autouse=True)
+def nothing_waits_to_be_folded_behind_a_test() -> Iterator[None]:
+    """What runs in the background of the next test may break it: hypothesis sees each random."""
+    yield
+    background = sys.modules.get("memagent_graph.conversation.backlog")
+    if background is not None:
+        from memagent_graph.sync import wait_for
+
+        for users in [*background._backlogs.values()]:  # noqa: SLF001 - not public
+            for backlog in [*users.values()]:
+                wait_for(backlog.drop())
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that hangs is taken for away as soon as users see it."""

@@ -2,24 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from servers.openai_server import OpenAIServer
-
-from memagent_graph.sync import wait_for
-
-
-@pytest.fixture(autouse=True)
-def nothing_waits_to_be_folded_behind_a_test():
-    """What runs in the background of the next test may break it: hypothesis sees each random."""
-    yield
-    background = sys.modules.get("memagent_graph.conversation.backlog")
-    if background is not None:
-        for users in [*background._backlogs.values()]:
-            for backlog in [*users.values()]:
-                wait_for(backlog.drop())
 
 
 @pytest.fixture
