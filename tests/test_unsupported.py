@@ -279,3 +279,81 @@ def test_a_merged_memory_without_anything_supported_stays_and_is_warned_of():
 
     assert out["memory"] == "!No such line."
     assert out["warnings"][0].startswith("1 statement of the memory has no support")
+
+
+VILLAGE = """\
+Bread is baked twice a week by the brothers Aune, who sell it from a blue van. Children like the \
+rolls with sugar best, and on the first day of the holidays they get them for nothing.
+
+{}
+The lighthouse of Skarvik was lit for the first time in 1868. Its lamp burned oil until 1931. \
+Today the lamp is electric, and its keeper is called Ragna Solheim.
+
+{}
+In the winter of 2003 a storm took the roof of the boathouse. The village paid for a new one with \
+a lottery, and the first prize was a rowing boat that the doctor won.
+""".format("It rained on the fields. " * 40, "The gulls cried over the sea. " * 40)
+KEEPER = "Who keeps the old lighthouse of Skarvik today, and lights the lamp?"
+BREAD = "Bread is baked by the brothers Aune, who sell it from a blue van."
+
+
+def answered(memory, answer, question=KEEPER, document=VILLAGE, **more):
+    model = FakeListChatModel(responses=[memory, answer])
+    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=3000, **more))
+    return agent.invoke({"question": question, "document": document})
+
+
+def test_an_answer_from_where_the_text_speaks_of_something_else_is_not_found():
+    out = answered(f"The lamp of the lighthouse is lit today. {BREAD}", "The brothers Aune")
+
+    assert out["found"] is False
+    assert out["warnings"] == [
+        'The text that the answer comes from does not speak of the question: "The brothers Aune".'
+    ]
+    assert out["answer"] == "The brothers Aune"
+
+
+def test_such_an_answer_is_left_out_where_what_nothing_supports_is():
+    out = answered(BREAD, "The brothers Aune", unsupported="drop")
+
+    assert out["found"] is False
+    assert out["answer"] == "Nothing in what was read supports an answer."
+
+
+def test_an_answer_without_any_place_in_the_document_is_not_found():
+    out = answered("The keeper of the lighthouse lights the lamp.", "an old friend of hers")
+
+    assert out["citations"] == []
+    assert out["found"] is False
+
+
+@pytest.mark.parametrize(
+    ("memory", "answer", "question"),
+    [
+        ("The keeper of the lighthouse is called Ragna Solheim.", "Ragna Solheim", KEEPER),
+        (BREAD, "No, it is not the brothers Aune.", "Do the two bakers keep the lighthouse too?"),
+        (BREAD, "The brothers Aune", "Wer hütet den alten Leuchtturm von Skarvik und das Licht?"),
+        (BREAD, "The brothers Aune", "谁看守着斯卡维克的老灯塔，谁点亮那盏灯？"),
+        (BREAD, "The brothers Aune", "List all the keepers of the lighthouse of Skarvik."),
+        (BREAD, "The brothers Aune", "Who is it?"),
+    ],
+    ids=["its place", "yes or no", "German", "Chinese", "all", "a short question"],
+)
+def test_what_cannot_be_judged_by_its_place_counts_as_found(memory, answer, question):
+    assert answered(memory, answer, question)["found"] is True
+
+
+def test_an_answer_from_an_earlier_document_is_not_judged_by_this_one():
+    model = FakeListChatModel(responses=[BREAD, "Aune", BREAD, "The brothers Aune"])
+    agent = create_memagent(model, store=InMemoryStore())
+    named = {"question": KEEPER, "memory_name": "village"}
+    agent.invoke({**named, "document": VILLAGE})
+
+    out = agent.invoke({**named, "document": numbered(20)})
+
+    assert out["memory"] == BREAD
+    assert out["found"] is True
+
+
+def test_a_recorded_reading_and_one_as_published_are_left_alone():
+    assert answered(BREAD, "The brothers Aune", exact_cuts=True)["found"] is True

@@ -35,7 +35,13 @@ from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_
 from memagent_graph.graph.layers.gates import count_closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
-from memagent_graph.graph.reading import drop_from_answer, warn, warn_of_answer, where
+from memagent_graph.graph.reading import (
+    drop_from_answer,
+    question_place,
+    warn,
+    warn_of_answer,
+    where,
+)
 from memagent_graph.graph.segments import (
     Merged,
     calls_each,
@@ -485,6 +491,7 @@ async def write_answer(
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
         raise await reading.classify(error, attempt, None, fold["source"]) from error
+    answer = _question_place(reading, state, run, answer, exact=exact)
     progress, source = fold["progress"], fold["source"]
     usage = answer.usage
     progress = {
@@ -558,6 +565,17 @@ async def write_answer(
             *warn_of_answer(answer, dropped=drops and answer.structured is None),
         ],
     }
+
+
+def _question_place(
+    reading: Reading, state: ReadingState, run: Run, answer: Answer, *, exact: bool
+) -> Answer:
+    """Return a language model's answer, as not found if its place is about something else."""
+    if exact or run.cutter is None or state.get("version"):
+        return answer
+    if not (answer.found and reading.is_watched):
+        return answer
+    return question_place(answer, state["question"], run.cutter.source)
 
 
 NOTHING_NOTED = Answer(

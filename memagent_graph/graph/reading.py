@@ -12,8 +12,10 @@ from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
     QuestionError,
+    SourceChangedError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import Unsupported
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.fold import ask, compose
 from memagent_graph.graph.hold import HoldLayer
@@ -28,6 +30,7 @@ from memagent_graph.graph.versions import Versions
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
 from memagent_graph.models.failures import obey
+from memagent_graph.readers.replies import is_beside
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import Chunk, chunks, cut_at_sentence
 from memagent_graph.text.index import Indexes
@@ -70,6 +73,19 @@ def drop_from_answer(answer: Answer) -> Answer:
     return replace(answer, final=NOTHING_SUPPORTED, found=False, evidence=())
 
 
+def question_place(answer: Answer, question: str, source: Source) -> Answer:
+    """Return the answer, as not found if the text that it comes from speaks of something else."""
+    if answer.structured is not None and not answer.evidence:
+        return answer
+    try:
+        beside = is_beside(answer.final, answer.evidence, question, source)
+    except SourceChangedError:
+        return answer
+    if not beside:
+        return answer
+    return replace(answer, found=False, is_beside=True, unsupported=(Unsupported(answer.final),))
+
+
 NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
 """The answer in place of one of which every statement was dropped."""
 
@@ -88,6 +104,8 @@ def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
     names = f" ({', '.join(first.missing)})" if first.missing else ""
     if dropped:
         return [f'Left out of the answer, without support in the memory: "{quoted}"{names}.']
+    if answer.is_beside:
+        return [f'The text that the answer comes from does not speak of the question: "{quoted}".']
     what = "The answer has" if answer.found is False else "A statement of the answer has"
     return [f'{what} no support in the memory: "{quoted}"{names}.']
 
@@ -144,7 +162,7 @@ class Reading:
             *([LookBackLayer(config, indexes)] if config.recalls else ()),
             *([Gates(config, update_gate=self.has_update_gate)] if gated else ()),
             Versions(),
-            *([Trust(indexes)] if gated and self._is_watched else ()),
+            *([Trust(indexes)] if gated and self.is_watched else ()),
             *([CheckLayer()] if self.reader.shortens else ()),
         )
 
@@ -154,7 +172,7 @@ class Reading:
         return self.config.update_gate or self.reader.adds
 
     @property
-    def _is_watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether a language model looks for an answer, and may misuse a way out."""
         return self.reader.shortens and not self.reader.standing
 

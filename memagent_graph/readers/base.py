@@ -156,6 +156,7 @@ class Answer:
         finish_reason: why the engine stopped, in its own words, if known.
         structured: the answer in the shape that was asked for, as JSON values; None if no shape
             was asked for.
+        is_beside: whether the text that it comes from does not speak of the question.
     """
 
     text: str
@@ -166,6 +167,7 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     structured: dict[str, Any] | None = None
+    is_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.claims import may_share_language, roots, scripts
-from memagent_graph.evidence.places import Recall
+from memagent_graph.evidence.claims import (
+    is_in_language,
+    may_share_language,
+    roots,
+    scripts,
+)
+from memagent_graph.evidence.places import BARE, Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.readers.scope import scope
@@ -25,7 +30,9 @@ from memagent_graph.text.terms import telling_terms, terms
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from memagent_graph.evidence.places import Evidence
     from memagent_graph.readers.base import Fault
+    from memagent_graph.text.source import Source
 
 
 def take_verdict(reply: str) -> tuple[str, bool, str | None]:
@@ -216,6 +223,45 @@ def _is_beside(memory: str, question: str) -> bool:
         and may_share_language(question, memory)
     )
 
+
+def is_beside(answer: str, places: Sequence[Evidence], question: str, source: Source) -> bool:
+    """Whether what an answer rests on stands where the text speaks of something else.
+
+    Left alone are answers of yes or no, questions that ask for everything, and texts in another
+    language than the question.
+
+    Args:
+        answer: the answer.
+        places: places in the source of the notes that it rests on; without any, it rests on none.
+        question: the question.
+        source: the document that was read.
+
+    Raises:
+        SourceChangedError: The source changed since it was opened.
+    """
+    asked = roots(question)
+    opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
+    is_bare = bool(opening) and opening[0].strip(_AROUND_A_WORD).casefold() in BARE
+    if len(asked) < _LEAST_ASKED or is_bare or scope(question) == "all":
+        return False
+    spans = [(place.start, place.end) for place in places] or [(source.length // 2,) * 2]
+    around = [
+        source.read(max(0, start - _AROUND), end - start + 2 * _AROUND) for start, end in spans
+    ]
+    if not all(is_in_language(question, text) for text in around):
+        return False
+    if not all(
+        roots(place.text) & roots(text) for place, text in zip(places, around, strict=False)
+    ):  # of an earlier document
+        return False
+    return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
+
+
+_AROUND = 400
+"""Code points before and after the place of a note that may speak of the question."""
+_SPOKEN = 0.25
+"""Share of the question's words from which a text speaks of it. On Natural Questions with a model
+of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""
 
 _KEPT = 0.5
 """Share of a statement's words that notes must have to have kept it."""
