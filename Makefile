@@ -129,7 +129,7 @@ test-model: $(VLLM_INSTALLED) $(LLAMA_SERVER)  ## What users do, with a real lan
 
 test-model-quick: $(INSTALLED_ALL)  ## A part of them with the smallest model, by transformers alone
 	$(BIN)/python tests/real_models.py --convert 135m
-	REAL_MODEL=135m $(BIN)/python -m pytest -m "model and not slow" tests/integration
+	REAL_MODEL=135m $(BIN)/python -m pytest -n 2 --dist worksteal -m "model and not slow" tests/integration
 
 test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
 	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py

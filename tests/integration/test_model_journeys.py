@@ -215,6 +215,22 @@ def test_a_tool_answers_an_agents_call(model):
     check(message.artifact, model)
 
 
+@pytest.mark.slow
+def test_the_server_answers_a_client_whose_request_is_longer_than_the_window(model):
+    serving = pytest.importorskip("memagent_openai_server")
+    testing = pytest.importorskip("starlette.testclient")
+    config = ReadingConfig(**BUDGETS, question_tokens=64)
+    asked = {"role": "user", "content": f"{DOCUMENT * 4}\n\n{QUESTION}"}
+
+    with testing.TestClient(serving.create_app(model, config=config, window=600)) as client:
+        name = client.get("/v1/models").json()["data"][0]["id"]
+        reply = client.post("/v1/chat/completions", json={"model": name, "messages": [asked]})
+
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"]
+    assert reply.json()["memagent"]["coverage"] == 1
+
+
 class Lighthouse(BaseModel):
     keeper: str | None = None
     lit: int | None = None
