@@ -235,6 +235,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "A'a", "1"),
     ],
     "memagent_graph.evidence.claims._UNSPACED": [("", "汉a", "")],
+    "memagent_graph.readers.resolve._SIZE": [("", "1", ""), ("", "1.", ""), ("", "1.1", "m")],
     "memagent_graph.evidence.claims._SHORT": [("", "a ", ""), ("", "a", "")],
     "memagent_graph.evidence.claims._WORD": [("", "a.", "")],
     "memagent_graph.evidence.numbers._DAY_BESIDE": [(".", " ", "a")],

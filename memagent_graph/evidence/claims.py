@@ -395,27 +395,26 @@ def may_share_language(one: str, other: str, but: Collection[str] = ()) -> bool:
         other: another text.
         but: words that do not count.
     """
-    return _share_short(one, other, _ALIKE, but)
+    short = [{*_SHORT.findall(text.casefold())}.difference(but) for text in (one, other)]
+    least = min(map(len, short))
+    return least > 1 and len(short[0] & short[1]) >= _ALIKE * least
 
 
 def is_in_language(question: str, text: str) -> bool:
-    """Whether a text can be in the language of a question: in its script, with its short words."""
+    """Whether a longer text can be in the language of a question: in its script, with its words."""
     shared = scripts(question) & scripts(text)
-    return bool(shared) and (shared != {"latin"} or _share_short(question, text, _AKIN))
-
-
-def _share_short(one: str, other: str, share: float, but: Collection[str] = ()) -> bool:
-    short = [{*_SHORT.findall(text.casefold())}.difference(but) for text in (one, other)]
-    least = min(map(len, short))
-    return least > 1 and len(short[0] & short[1]) >= share * least
+    if shared != {"latin"}:
+        return bool(shared)
+    short, known = ({*_SHORT.findall(one.casefold())} for one in (question, text))
+    return len(short) > 1 and len(short & known) >= _AKIN * len(short)
 
 
 _ROOT = 5
 _SHORT = regex.compile(r"(?<![\p{L}\p{M}\p{N}])\p{Ll}{1,3}(?![\p{L}\p{M}\p{N}])")
 _ALIKE = 0.7
 """Share of a text's short words that a longer one in its language has."""
-_AKIN = 0.3
-"""Share of a question's short words that a text in its language has."""
+_AKIN = 0.5
+"""Share of a question's short words that some pages in its language have."""
 
 
 def _names_of(texts: Sequence[str]) -> ClaimTexts:

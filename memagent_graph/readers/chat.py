@@ -121,7 +121,7 @@ class ChatReader(Reader):
         budgets = [config.memory_tokens, config.answer_tokens]
         record = json.dumps([*about, *budgets], sort_keys=True, default=_kind)
         self.identity = Identity(
-            name or _model_name(model),
+            name or model_name(model),
             sha256(record.encode()).hexdigest()[:32],
             own_tokenizer,
             getattr(model, "window_tokens", None),
@@ -431,7 +431,8 @@ async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bo
     return add_ai_message_chunks(*heard)
 
 
-def _model_name(model: BaseChatModel) -> str:
+def model_name(model: BaseChatModel) -> str:
+    """Return the name of a chat model, or else that of its class."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     return str(name) if name else type(model).__name__
 

@@ -244,14 +244,15 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
     is_bare = bool(opening) and opening[0].strip(_AROUND_A_WORD).casefold() in BARE
     if len(asked) < _LEAST_ASKED or is_bare or scope(question) == "all":
         return False
-    spans = [(place.start, place.end) for place in places] or [(source.length // 2,) * 2]
-    around = [
-        source.read(max(0, start - _AROUND), end - start + 2 * _AROUND) for start, end in spans
-    ]
-    if not all(is_in_language(question, text) for text in around):
+    center = places[0].start if places else source.length // 2
+    if not is_in_language(question, source.read(max(0, center - _SAMPLE // 2), _SAMPLE)):
         return False
+    around = [
+        source.read(max(0, place.start - _AROUND), place.end - place.start + 2 * _AROUND)
+        for place in places
+    ]
     if not all(
-        roots(place.text) & roots(text) for place, text in zip(places, around, strict=False)
+        roots(place.text) & roots(text) for place, text in zip(places, around, strict=True)
     ):  # of an earlier document
         return False
     return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
@@ -259,6 +260,8 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
 
 _AROUND = 400
 """Code points before and after the place of a note that may speak of the question."""
+_SAMPLE = 4000
+"""Code points of the document by which its language is known."""
 _SPOKEN = 0.25
 """Share of the question's words from which a text speaks of it. On Natural Questions with a model
 of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import regex
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.resolve import name_provider, resolve_model, unwrap_model
+from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Reader
-from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.chat import ChatReader, model_name
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat
-    from memagent_graph.prompts import Prompts
 
 EXTRACTIVE = "extractive"
 _QUOTES = (
@@ -30,6 +31,33 @@ _QUOTES = (
 def default_model() -> str:
     """Return the model to use if none is given: `MEMAGENT_MODEL`, or else "extractive"."""
     return os.environ.get("MEMAGENT_MODEL") or EXTRACTIVE
+
+
+def default_prompts(name: str, config: ReadingConfig) -> Prompts:
+    """Return the prompts with which a model reads that was not trained to.
+
+    A small model is asked for what each chunk adds, any other for the whole memory, as in the
+    paper. Its size is what its name says, as in "Qwen2.5-0.5B-Instruct".
+
+    Args:
+        name: name, hub id or path of the model.
+        config: with `exact_cuts`, every model reads as in the paper.
+    """
+    name = name.rstrip("/").rpartition("/")[2].casefold()
+    sizes = [
+        float(size["number"]) / (1000 if size["unit"] == "m" else 1)
+        for size in _SIZE.finditer(name)
+    ]
+    is_small = bool(sizes) and max(sizes) <= _SMALL and "memagent" not in name
+    return Prompts.adding() if is_small and not config.exact_cuts else Prompts()
+
+
+_SIZE = regex.compile(
+    r"(?<![\p{L}\p{N}.])(?P<number>\d{1,4}(?:\.\d{1,3})?(?=b)|\d{3}(?=m))(?P<unit>[bm])(?![\p{L}\p{N}])"
+)
+_SMALL = 2.0
+"""Billions of parameters up to which a model keeps more if it only adds to its notes. It was
+measured with 0.5 and 1.5: docs/measuring/models.md."""
 
 
 def resolve_reader(
@@ -49,7 +77,7 @@ def resolve_reader(
         model: a reader, a chat model, or a string: "extractive", or one that `resolve_model`
             accepts. None stands for `default_model()`.
         config: the budgets, in tokens.
-        prompts: the prompts of a chat model.
+        prompts: the prompts of a chat model; `default_prompts` if None.
         tokenizer: counts the built-in reader's memory; no text can forge its control tokens in the
             prompts of a chat model.
         verify: decides which statements are supported, as in `ChatReader`; ignored by the
@@ -80,7 +108,7 @@ def resolve_reader(
         name = name_provider(model, base_url)
         return ChatReader(
             chat,
-            prompts=prompts,
+            prompts=prompts or default_prompts(model, config),
             config=config,
             name=name,
             verify=verify,
@@ -90,7 +118,7 @@ def resolve_reader(
     if isinstance(model, BaseChatModel):
         return ChatReader(
             model,
-            prompts=prompts,
+            prompts=prompts or default_prompts(model_name(model), config),
             config=config,
             verify=verify,
             response_format=response_format,

@@ -7,6 +7,7 @@ from langchain_core.language_models import FakeListChatModel
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.readers.resolve import default_prompts, resolve_reader
 
 CHUNKS = (
     "Ann Kestrel signed the lease of the mill in 1901.",
@@ -114,3 +115,46 @@ def test_a_closed_gate_is_not_questioned_where_nothing_bears_on_the_question():
 def test_a_prompt_without_the_memory_needs_the_chunk():
     with pytest.raises(ConfigurationError, match="update prompt"):
         Prompts(update="What of {question}?")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf:/models/smollm2-135m-instruct/",
+        "vllm:Qwen/Qwen2.5-0.5B-Instruct",
+        "openai:qwen2.5-coder-1.5b-instruct",
+        "meta-llama/Llama-3.2-1B",
+        "google/gemma-3-270m-it",
+        "some-0.5b-instruct-128k",
+    ],
+)
+def test_a_small_model_adds_by_default(name):
+    assert default_prompts(name, ReadingConfig()).adds
+    assert not default_prompts(name, ReadingConfig(exact_cuts=True)).adds
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:gpt-4o",
+        "Qwen/Qwen2.5-7B-Instruct-1M",
+        "Qwen/Qwen3-30B-A3B",
+        "mistralai/Mixtral-8x7B",
+        "BytedTsinghua-SIA/RL-MemoryAgent-14B",
+        "/runs/memagent-1.5b",
+        "/models-0.5b/final",
+        "anthropic:claude-haiku-4-5",
+        "phi-3.5-mini",
+        "",
+    ],
+)
+def test_another_model_writes_its_whole_memory_again_by_default(name):
+    assert not default_prompts(name, ReadingConfig()).adds
+
+
+def test_prompts_that_are_given_stand_for_a_small_model_too():
+    small = FakeListChatModel(responses=[""], name="x")
+    object.__setattr__(small, "model", "tiny-0.5b")
+
+    assert resolve_reader(small, config=ReadingConfig()).prompts.adds
+    assert not resolve_reader(small, config=ReadingConfig(), prompts=Prompts()).prompts.adds
