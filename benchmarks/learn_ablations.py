@@ -34,23 +34,35 @@ CHANGES: dict[str, Row] = {
     "divergence term, weight 1e-3": {"kl_weight": 1e-3},
     "update reward of GRU-Mem, mixed 0.9 to 0.1": {"shaping": {"update": 1.0}, "step_weight": 0.1},
     "information reward of InfoMem, weight 0.1": {"shaping": {"information": 0.1}},
+    "half of the groups start from one memory": {"shared_start": 0.5},
+    "all groups start from one memory": {"shared_start": 1.0},
 }
 TIMES = {1: 400, 16: 200}
 """How many times as long the documents are that are asked about, and how many of each task."""
 
 
-def ablate(seed: int, out: Path, *, times: Mapping[int, int] = TIMES, **fields: object) -> None:
+def ablate(
+    seed: int,
+    out: Path,
+    *,
+    only: str = "",
+    times: Mapping[int, int] = TIMES,
+    **fields: object,
+) -> None:
     """Train and score with each change, as far as the rows lack it.
 
     Args:
         seed: of everything.
         out: folder of rows and models, where `learn.py` may have been before.
+        only: words of the changes to try; as it is, the loop is always tried.
         times: documents of each length.
         fields: change the settings of all runs.
     """
     rows = Rows(out / "ablations.jsonl", seed=seed)
     shorter = {"iterations": ITERATIONS, "decay_steps": 4 * ITERATIONS, "evaluate_every": 0}
     for number, (name, change) in enumerate(CHANGES.items()):
+        if only not in name and name != AS_IS:
+            continue
         run = Run(seed, out, **shorter | change | fields)
         run.models(["before"])
         folder = out / f"ablations{seed}" / str(number)
@@ -67,6 +79,8 @@ def report(rows: Sequence[Row]) -> str:
     lengths = sorted({row["times"] for row in scores})
     table = [["change", *(f"{at}x{more}" for at in lengths for more in ("", ", difference"))]]
     for name in CHANGES:
+        if not any(row["way"] == name for row in scores):
+            continue
         cells = []
         for at in lengths:
             base, found = (right_answers(scores, way=way, times=at) for way in (AS_IS, name))
@@ -84,12 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--out", type=Path, default=Path("learned"))
+    parser.add_argument("--only", default="", help="words of the changes to try; all by default")
     parser.add_argument("--report", action="store_true", help="measure nothing, and only report")
     asked = parser.parse_args(arguments)
     prepare(threads=1)
     asked.out.mkdir(parents=True, exist_ok=True)
     for seed in () if asked.report else asked.seeds:
-        ablate(seed, asked.out)
+        ablate(seed, asked.out, only=asked.only)
     print(report(read_rows(asked.out / "ablations.jsonl")))
 
 

@@ -74,9 +74,9 @@ def to_sampling(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
     return {name: parameters[name] for name in names if name in parameters}
 
 
-ROLLOUT = "memagent_rollout"
-"""Key of the rollout's id in a run's metadata."""
-_KNOWN = ("memagent_sample", "memagent_group", ROLLOUT)
+GROUP, ROLLOUT = "memagent_group", "memagent_rollout"
+"""Keys of the ids of group and rollout in a run's metadata."""
+_KNOWN = ("memagent_sample", GROUP, ROLLOUT)
 """Keys of sample, group and rollout in a run's metadata."""
 _NO_TOKENS = (
     "The model does not report token ids and log-probabilities, which training needs. Create it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -15,7 +16,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
+from memagent_graph.rl.recorder import GROUP, ROLLOUT, TraceRecorder
 from memagent_graph.rl.rewards import Case
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
@@ -69,6 +70,8 @@ class RolloutRunner:
         prompts: the policy's prompts.
         concurrency: most readings at once.
         seed: seed of the sampling.
+        shared_start: share of the questions whose readings start from one memory
+            (`TrainingSettings.shared_start`).
 
     Attributes:
         reader: the reader that calls the policy.
@@ -85,8 +88,11 @@ class RolloutRunner:
         prompts: Prompts | None = None,
         concurrency: int = 256,
         seed: int = 0,
+        shared_start: float = 0.0,
     ) -> None:
         self._reward = reward
+        self._seed = seed
+        self._shared_start = shared_start
         self._rescore = rescore
         self._slots = concurrency
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
@@ -107,8 +113,8 @@ class RolloutRunner:
         """Read each sample `times` times; failed readings are counted, and the others continue."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        self.reader.begin()
         opened = {sample.id: sample.opened() for sample in samples}
+        self.reader.begin(self._draw_starts(opened) if times > 1 else {})
         cases = {
             sample.id: Case(sample.question, sample.answers, tuple(opened[sample.id][1]))
             for sample in samples
@@ -150,6 +156,15 @@ class RolloutRunner:
         worths = await asyncio.gather(*map(worth, samples))
         return {sample.id for sample, reward in zip(samples, worths, strict=True) if reward >= 1}
 
+    def _draw_starts(self, opened: Mapping[str, tuple[Source, object]]) -> dict[str, int]:
+        """Draw the questions whose readings share their start, and where in the text it ends."""
+        starts = {}
+        for sample, (source, _) in opened.items():
+            chance = random.Random(f"{self._seed} {self.version} {sample}")  # noqa: S311 - no secret
+            if chance.random() < self._shared_start:
+                starts[sample] = int(chance.random() * source.length)
+        return starts
+
     def _score(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
         answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
         return replace(rollout, reward=self._reward(answer, answers))
@@ -157,6 +172,8 @@ class RolloutRunner:
 
 class _SeededReader(ChatReader):
     """Gives every call its own seed, derived from the rollout and the prompt.
+
+    Where the readings of a group share their start, its chunks are read once, unrecorded.
 
     Attributes:
         speechless: ids of rollouts with an empty reply.
@@ -171,17 +188,35 @@ class _SeededReader(ChatReader):
         self._seed = seed
         self.begin()
 
-    def begin(self) -> None:
-        """Forget previous rollouts."""
+    def begin(self, starts: Mapping[str, int] | None = None) -> None:
+        """Forget previous rollouts.
+
+        Args:
+            starts: for each group whose readings share their start, the code point up to which
+                they do.
+        """
         self.speechless: set[str] = set()
         self._asked: Counter[bytes] = Counter()
+        self._starts = starts or {}
+        self._shared: dict[tuple[object, ...], asyncio.Future[Update]] = {}
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Do as `ChatReader` does, except for an empty reply."""
+        """Do as `ChatReader` does, except for an empty reply and a start that is shared."""
+        group = _get_named(config, GROUP)
+        if step.chunk.end > self._starts.get(group, 0):
+            return await self._update(step, config)
+        key = (group, step.number, step.chunk.start, step.chunk.end, step.fault is None)
+        if key not in self._shared:
+            # Without the recorder: only what follows the shared start is trained on.
+            alone: RunnableConfig = {"callbacks": [], "metadata": {ROLLOUT: f"{group}#start"}}
+            self._shared[key] = asyncio.ensure_future(self._update(step, alone))
+        return await asyncio.shield(self._shared[key])
+
+    async def _update(self, step: Step, config: RunnableConfig | None) -> Update:
         try:
             return await super().update(step, config=config)
         except EmptyReplyError:
-            self.speechless.add(_rollout(config))
+            self.speechless.add(_get_named(config, ROLLOUT))
             return Update(None, usage=Usage(calls=1))
 
     async def respond(
@@ -191,13 +226,13 @@ class _SeededReader(ChatReader):
         try:
             return await super().respond(question, memory, config=config)
         except EmptyReplyError:
-            self.speechless.add(_rollout(config))
+            self.speechless.add(_get_named(config, ROLLOUT))
             return Answer(_SILENCE, "", usage=Usage(calls=1))
 
     async def _ask(
         self, prompt: str, config: RunnableConfig | None, options: Mapping[str, object]
     ) -> tuple[AIMessage, str]:
-        about = sha256(f"{self._seed} {_rollout(config)} {prompt}".encode()).digest()
+        about = sha256(f"{self._seed} {_get_named(config, ROLLOUT)} {prompt}".encode()).digest()
         self._asked[about] += 1  # a repeated attempt must not fail in the same way
         seed = (int.from_bytes(about[:4], "little") + self._asked[about]) % 2**31
         return await super()._ask(prompt, config, {**options, "seed": seed})
@@ -206,6 +241,6 @@ class _SeededReader(ChatReader):
 _SILENCE = "(an empty reply)"
 
 
-def _rollout(config: RunnableConfig | None) -> str:
+def _get_named(config: RunnableConfig | None, key: str) -> str:
     metadata = (config or {}).get("metadata", {})
-    return str(metadata.get(ROLLOUT, ""))
+    return str(metadata.get(key, ""))

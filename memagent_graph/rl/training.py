@@ -216,6 +216,7 @@ class Training:
                 rescore=self._rescore,
                 concurrency=1 if settings.deterministic else settings.concurrency,
                 seed=settings.seed,
+                shared_start=settings.shared_start,
             )
             questions = (
                 number_questions(self._questions, settings.held_out)

@@ -134,6 +134,49 @@ def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
     assert len({str(rollout) for rollout in together}) > 3
 
 
+def test_readings_of_a_group_can_start_from_one_memory_and_are_trained_from_there(folder):
+    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    samples = [question(index) for index in range(8)]
+
+    def collected(**options):
+        runner = RolloutRunner(
+            model,
+            AutoTokenizer.from_pretrained(folder),
+            config=ReadingConfig(chunk_tokens=60, memory_tokens=5, answer_tokens=5),
+            reward=reward,
+            **options,
+        )
+        found = asyncio.run(runner.collect(samples, times=3))
+        assert not found.failed
+        return {
+            sample.id: [one for one in found.rollouts if one.sample == sample.id]
+            for sample in samples
+        }
+
+    def written(found):
+        return {
+            one.rollout: [part.completion_ids for part in one.conversations]
+            for rollouts in found.values()
+            for one in rollouts
+        }
+
+    apart, shared = collected(), collected(shared_start=1.0)
+    again = collected(shared_start=1.0, concurrency=1)
+    assert written(shared) == written(again) != written(apart)
+
+    later = []
+    for name, rollouts in shared.items():
+        [begun] = {len(apart[name][0].conversations) - len(one.conversations) for one in rollouts}
+        if not begun:  # the place that was drawn is in the first chunk
+            continue
+        [first] = {one.conversations[0].prompt_ids for one in rollouts}
+        assert [one.step for one in rollouts[0].conversations] == list(
+            range(len(rollouts[0].conversations))
+        )
+        later.append(first)
+    assert len(later) >= 2
+
+
 def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
     original = ChatTransformers._agenerate
