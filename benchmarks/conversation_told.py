@@ -38,7 +38,7 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Step
 from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import content_terms, telling_terms, terms
+from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +170,7 @@ def are_told(asked: list[BaseMessage], question: Asked, context: str) -> tuple[b
             if piece and piece in text
             for term in terms(piece)
         }
-        content = set(telling_terms(text)) or set(terms(text))
+        content = set(specific_terms(text)) or set(terms(text))
         half.append(2 * len(content & own) >= len(content))
         key.append(" ".join(told(str(message.content), wanted).split()) in everything)
     return all(half), all(key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from memagent_graph.evaluation.report import in_markdown
-from memagent_graph.evaluation.scores import mean_score, paired_interval
+from memagent_graph.evaluation.scores import compute_paired_interval, mean_score
 from memagent_graph.rl.loop import Journal
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> str:
     """Return the change of the mean in points, with its 95% interval, as text."""
     if not before or len(before) != len(after):
         return "-"
-    low, high = paired_interval(before, after)
+    low, high = compute_paired_interval(before, after)
     change = fmean(after) - fmean(before)
     return f"{100 * change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
 

@@ -33,7 +33,7 @@ from extractive_recall import Item, has
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evaluation.methods import PassageSearch
-from memagent_graph.evaluation.scores import paired_interval
+from memagent_graph.evaluation.scores import compute_paired_interval
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.fold import Call, advance
@@ -242,7 +242,7 @@ def search(source: TextSource, asked: list[Asked]) -> dict[str, bool]:
 
 def report(name: str, everything: list[Any], skimmed: list[Skimmed], bm25: list[bool]) -> None:
     before, after = [float(one["kept"]) for one in everything], [float(s.kept) for s in skimmed]
-    low, high = paired_interval(before, after)
+    low, high = compute_paired_interval(before, after)
     calls, all_calls = [one.calls for one in skimmed], [one["calls"] for one in everything]
     missed = [
         one

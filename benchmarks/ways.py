@@ -123,7 +123,7 @@ class Job(NamedTuple):
 def work(job: Job) -> list[Row]:
     tokenizer = EstimatingTokenizer()
     sample = known_task(job.task).sample(job.length, job.index, seed=0, tokenizer=tokenizer)
-    source, _ = sample.opened()
+    source, _ = sample.open()
     rows = []
     for way, setting in job.settings:
         if job.plain:
@@ -246,7 +246,7 @@ async def check(seconds: float) -> tuple[float, float]:
     """Seconds of one reading in segments, on a real clock and on the virtual one."""
     tokenizer = EstimatingTokenizer()
     sample = known_task("niah_single_1").sample(128 * K, 0, seed=0, tokenizer=tokenizer)
-    source, _ = sample.opened()
+    source, _ = sample.open()
     asked = ("map", {"segments": 16}, sample.question, source, seconds)
     started = perf_counter()
     real = await read(*asked)

@@ -10,7 +10,7 @@ from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, family,
 
 from memagent_graph.evaluation.report import in_markdown
 from memagent_graph.evaluation.samples import format_length
-from memagent_graph.evaluation.scores import mean_score, paired_interval
+from memagent_graph.evaluation.scores import compute_paired_interval, mean_score
 from memagent_graph.readers.scope import scope
 
 if TYPE_CHECKING:
@@ -134,7 +134,9 @@ def against_best(told: Sequence[Row], way: str, name: str) -> list[str]:
     places = [*scored[best].keys() & scored[way].keys()]
     before, after = ([scored[one][at].score for at in places] for one in (best, way))
     # The same question at two lengths is not two.
-    low, _ = paired_interval(before, after, [f"{task} {index}" for task, _, index in places])
+    low, _ = compute_paired_interval(
+        before, after, [f"{task} {index}" for task, _, index in places]
+    )
     worse = 100 * (fmean(before) - fmean(after))
     met = "yes" if -low <= MOST_WORSE else "no"
     return [name, str(len(places)), best, f"{worse:.1f}", f"{-100 * low:.1f}", met]

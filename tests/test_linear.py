@@ -282,7 +282,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.completion._CUT_OFF": [("", "max_", ""), ("max_", "a", "")],
     "memagent_graph.models.completion._FAILED": [("", "erro", "")],
     "memagent_graph.models.completion._REFUSED": [("", "filte", "")],
-    "memagent_graph.models.completion.ending_of": [],
+    "memagent_graph.models.completion.find_ending": [],
     "memagent_graph.models.endpoint._BAD_VALUE": [("", "out o", "")],
     "memagent_graph.models.endpoint._OPTIONAL": [],
     "memagent_graph.models.endpoint._UNSUPPORTED": [("", "not a ", ""), ("not ", "a", "")],

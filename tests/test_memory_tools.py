@@ -88,7 +88,7 @@ def test_an_error_is_the_tools_message():
 
     (said,), _ = ask(memory, ("forget", {"subject": "it"}))
 
-    assert "telling words" in said
+    assert "specific words" in said
 
 
 def test_what_was_not_found_is_not_reported_as_forgotten():
@@ -137,5 +137,5 @@ def test_what_is_no_request_to_forget_deletes_nothing(text):
 def test_a_profile_and_a_subject_without_words_are_refused():
     memory = ConversationMemory(ScriptedReader(), store=InMemoryStore())
 
-    with pytest.raises(ConfigurationError, match="telling words"):
+    with pytest.raises(ConfigurationError, match="specific words"):
         memory.forget_about("ann", "it")

@@ -133,7 +133,7 @@ def _add_missing(name: str) -> None:
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
-    def missing() -> None:
+    def refuse() -> None:
         print(f"memagent: error: the command {name!r} needs: {install}", file=sys.stderr)
         raise typer.Exit(1)
 

@@ -446,7 +446,7 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
-        return self._of(self._chosen(store), name)
+        return self._of(self._choose_store(store), name)
 
     def _make(self, store: BaseStore, name: str) -> UserMemory:
         return UserMemory(
@@ -463,7 +463,7 @@ class UserMemories:
 
     def users(self, store: BaseStore | None) -> Users:
         """Return all who are remembered; the store is as for `of`."""
-        return Users(self._chosen(store), self.namespace, ttl=self._ttl)
+        return Users(self._choose_store(store), self.namespace, ttl=self._ttl)
 
     def backlog(self, user: UserId, store: BaseStore | None) -> Backlog:
         """Return the backlog of a person; the arguments are as for `of`."""
@@ -472,7 +472,7 @@ class UserMemories:
         self.seen.add(found)
         return found
 
-    def _chosen(self, store: BaseStore | None) -> BaseStore:
+    def _choose_store(self, store: BaseStore | None) -> BaseStore:
         chosen = self._store or store or self._here
         if chosen is None:
             chosen = self._here = InMemoryStore()

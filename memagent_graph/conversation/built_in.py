@@ -16,7 +16,7 @@ from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.evidence.statements import statements
 from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.text.terms import telling_terms, terms
+from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -154,7 +154,7 @@ def subjects_to_forget(text: str) -> list[frozenset[str]]:
 
 def _plain_words(statement: str) -> set[str]:
     """Its words that are neither grammar nor small talk."""
-    return {t for t in telling_terms(statement) if t not in _SMALL_TALK and "'" not in t}
+    return {t for t in specific_terms(statement) if t not in _SMALL_TALK and "'" not in t}
 
 
 _VERSION = "newest-1"
@@ -174,8 +174,8 @@ class NewestReader(ExtractiveReader):
     Args:
         config: the budgets, of which it needs `memory_tokens`.
         tokenizer: measures the memory; the built-in estimate by default.
-        keep: statements with one of its telling words stay before all others.
-        never: statements with one of its telling words are left out.
+        keep: statements with one of its specific words stay before all others.
+        never: statements with one of its specific words are left out.
 
     Raises:
         ConfigurationError: `never` has no such word.

@@ -34,7 +34,7 @@ from memagent_graph.conversation.profile import MessageStart, Past, attest, read
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
-from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper, standing_question
+from memagent_graph.conversation.reader import STANDING_QUESTION, compose_question, resolve_keeper
 from memagent_graph.conversation.search import recall
 from memagent_graph.errors import (
     ConfigurationError,
@@ -99,7 +99,7 @@ class Keeping:
     redact: Redact
     never: str
 
-    def said(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
+    def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
         """Return messages as they are kept; one of which nothing remains has no text.
 
         Args:
@@ -107,20 +107,20 @@ class Keeping:
             thread: id of their thread.
         """
         known = word_for_word(messages, thread, self.redact)
-        return [replace(one, text=self._allowed(one.text)) for one in known]
+        return [replace(one, text=self._drop_banned(one.text)) for one in known]
 
     def clean(self, page: Page) -> Page:
         """Return a page without the statements that were banned after it was kept."""
         if not self.never.strip():
             return page
-        said = [replace(one, text=self._allowed(one.text)) for one in page.said]
+        said = [replace(one, text=self._drop_banned(one.text)) for one in page.said]
         return page if said == [*page.said] else Page(said)
 
     def allows(self, text: str) -> bool:
         """Whether nothing in a text is banned."""
-        return self._allowed(text) == text
+        return self._drop_banned(text) == text
 
-    def _allowed(self, text: str) -> str:
+    def _drop_banned(self, text: str) -> str:
         if not self.never.strip():
             return text
         banned = topics(self.never)
@@ -310,7 +310,7 @@ class Folding:
             config = _with_room_for(fields, config, counter)
         self.reading = Reading("conversation", reader, config, counter, cut=cut)
         asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
-        self._question = standing_question(keep, never, asked)
+        self._question = compose_question(keep, never, asked)
         self._redact = redact
         self._model = reader.identity.name
         self._past = past
@@ -360,7 +360,7 @@ class Folding:
                 return 0  # the user was forgotten at this moment
             self._check(head)
             before = head
-            done = await memory.folded(thread, mark)
+            done = await memory.read_folded(thread, mark)
             whole = len(done) < self._known
             found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
             replaced = await self._find_replaced(memory, thread, found.edited)
@@ -370,7 +370,7 @@ class Folding:
                 for message in found.known
                 if str(message.id) not in found.resent and not is_excluded(message)
             ]
-            said, gone = _without_forgotten(self.keeping.said(given, thread), changed)
+            said, gone = _without_forgotten(self.keeping.keep(given, thread), changed)
             step = await memory.episodes.keep(
                 [one for one in said if one.id not in changed] if self._approve else said,
                 new={str(message.id) for message in found.new},
@@ -405,7 +405,7 @@ class Folding:
                     head,
                     messages=[str(message.id) for message in new],
                     said=[one for one in said if one.id in changed and one.text],
-                    starts=self._rendered(new, replaced)[0],
+                    starts=self._render(new, replaced)[0],
                     model=self._model,
                 )
                 if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
@@ -492,7 +492,7 @@ class Folding:
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
-        said, text = self._rendered(new, replaced)
+        said, text = self._render(new, replaced)
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
@@ -503,7 +503,7 @@ class Folding:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)
             if self._built_in:
-                now = {one.id: one.text for one in self.keeping.said(new, thread)}
+                now = {one.id: one.text for one in self.keeping.keep(new, thread)}
                 edits = [(was.day, was.text, now.get(key, "")) for key, was in replaced.items()]
                 fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
@@ -552,7 +552,7 @@ class Folding:
             warnings=warnings,
         )
 
-    def _rendered(
+    def _render(
         self, messages: Sequence[BaseMessage], replaced: Mapping[str, KeptMessage]
     ) -> tuple[list[MessageStart], str]:
         """The messages as text, and where each begins in it.

@@ -235,7 +235,7 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
-        return self._shaped(await self._head(user, store))
+        return self._shape_notes(await self._head(user, store))
 
     async def aentries(self, user: UserId, *, store: BaseStore | None = None) -> list[ProfileEntry]:
         """Return the values of a user's profile with their evidence: current ones, then earlier.
@@ -330,7 +330,9 @@ class ConversationMemory(Generic[Shape]):
         found: list[MessagePassage] = []
         try:
             text, messages = find_current(about)
-            memory, kept = await asyncio.gather(self._head(user, store), self._kept(personal, text))
+            memory, kept = await asyncio.gather(
+                self._head(user, store), self._read_kept(personal, text)
+            )
             backlog.told = memory
             if kept.pages:
                 found = await asyncio.to_thread(self._find, kept, text, messages, personal)
@@ -411,7 +413,7 @@ class ConversationMemory(Generic[Shape]):
         talk = self.talk(user, thread, store, config)
         await talk.fold(said, {})
         talk.backlog.remove(talk.thread, said)
-        return self._shaped(await self._head(user, store))
+        return self._shape_notes(await self._head(user, store))
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages that wait in this process, before it ends or in a test.
@@ -521,7 +523,7 @@ class ConversationMemory(Generic[Shape]):
             by: author of the change.
 
         Raises:
-            ConfigurationError: The subject has no telling word, or the memory is a profile.
+            ConfigurationError: The subject has no specific word, or the memory is a profile.
             MemoryConflictError: The memory changed meanwhile.
             StoreError: The store failed.
         """
@@ -542,7 +544,7 @@ class ConversationMemory(Generic[Shape]):
         self._check_writable()
         wanted = topics(subject)
         if not wanted or self._fields is not None:
-            message = f"Name the subject to forget by telling words; {subject!r} has none."
+            message = f"Name the subject to forget by specific words; {subject!r} has none."
             if wanted:
                 message = "A profile has no statements: edit its fields, or forget the user."
             raise ConfigurationError(message)
@@ -621,7 +623,7 @@ class ConversationMemory(Generic[Shape]):
         """
         self._check_writable()
         await decide(self.people.of(user, store), accept=ids_of(chosen), by=by)
-        return self._shaped(await self._head(user, store))
+        return self._shape_notes(await self._head(user, store))
 
     async def arefuse(
         self,
@@ -717,14 +719,14 @@ class ConversationMemory(Generic[Shape]):
         self._check_writable()
         return await self._get_folding(user).fold(personal, thread, config, messages, sure)
 
-    async def _kept(self, personal: UserMemory, about: str) -> Kept:
+    async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
 
     def _find(
         self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
     ) -> list[MessagePassage]:
         keeping = self._get_folding(personal.user).keeping
-        told = {(one.id, one.text) for one in keeping.said(messages, "")}
+        told = {(one.id, one.text) for one in keeping.keep(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, told=told)
         return [passage for passage in found if keeping.allows(passage.text)]
 
@@ -740,7 +742,7 @@ class ConversationMemory(Generic[Shape]):
         head = await self.people.of(user, store).head()
         return "" if head is None else head.text
 
-    def _shaped(self, text: str) -> Shape:
+    def _shape_notes(self, text: str) -> Shape:
         text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))
 

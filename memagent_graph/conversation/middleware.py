@@ -195,7 +195,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> _Response:
         """Tell the model what is remembered."""
         request = _without_left(request)
-        return await handler(_add_memory(request, await self._told(request)))
+        return await handler(_add_memory(request, await self._recall(request)))
 
     def wrap_model_call(
         self,
@@ -204,9 +204,9 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> _Response:
         """Do what `awrap_model_call` does."""
         request = _without_left(request)
-        return handler(_add_memory(request, wait_for(self._told(request))))
+        return handler(_add_memory(request, wait_for(self._recall(request))))
 
-    async def _told(self, request: _Request) -> list[SystemMessage]:
+    async def _recall(self, request: _Request) -> list[SystemMessage]:
         known = cast("MemAgentState", request.state).get("memory_user")
         runtime, config = request.runtime, get_config()
         user = AnonymousUser.restore(known) if known else ""

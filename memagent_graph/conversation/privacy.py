@@ -68,13 +68,13 @@ def check_redaction(redact: Redact | None) -> Redact:
     if iscoroutinefunction(redact):
         raise ConfigurationError(_WRONG)
 
-    def redacted(text: str) -> str:
+    def redact_checked(text: str) -> str:
         found: object = redact(text)
         if not isinstance(found, str):
             raise ConfigurationError(_WRONG)
         return found
 
-    return redacted
+    return redact_checked
 
 
 class Threads(NamedTuple):

@@ -38,7 +38,7 @@ from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import label
 from memagent_graph.memory.version import MemoryVersion, edit_id, edit_version, still_told
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Proposal:
 
 def _count_shared(one: Remark, other: Remark) -> int:
     """Return how many words two statements share."""
-    return len({*telling_terms(one.text)} & {*telling_terms(other.text)})
+    return len({*specific_terms(one.text)} & {*specific_terms(other.text)})
 
 
 def _without(text: str, subjects: Sequence[frozenset[str]]) -> str:
@@ -307,8 +307,8 @@ def _source(fact: Remark, version: MemoryVersion, starts: Sequence[MessageStart]
 
 def _alike(fact: Remark, said: Sequence[KeptMessage]) -> list[str]:
     """The ids of the messages with most of a statement's words, if that is half of them."""
-    own = {*telling_terms(fact.text)}
-    shares = {one.id: len(own & {*telling_terms(one.text)}) for one in said}
+    own = {*specific_terms(fact.text)}
+    shares = {one.id: len(own & {*specific_terms(one.text)}) for one in said}
     most = max(shares.values(), default=0)
     return [key for key, share in shares.items() if share == most and 2 * share >= len(own) > 0]
 

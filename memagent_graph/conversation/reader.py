@@ -76,7 +76,7 @@ _TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
 """A fact with its day, which is one fact however often it is written."""
 
 
-def standing_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
+def compose_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
     """Return the question that the memory of a conversation answers.
 
     Args:

@@ -21,7 +21,7 @@ from memagent_graph.conversation.messages import ASSISTANT, USER
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.index import Index, IndexPart
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import content_terms, telling_terms, terms
+from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -89,7 +89,7 @@ class _Indexed:
             IndexPart.of(one.text for one in page.said),
         )
         self.timely = [tells_time(text) for text in texts]
-        self.telling = [frozenset(telling_terms(text)) for text in texts]
+        self.specific = [frozenset(specific_terms(text)) for text in texts]
         self.sizes = self.passages.sizes
 
 
@@ -126,7 +126,7 @@ class MessageSearch:
             name: frozenset(terms(name)) for name in {*self._speakers} - {USER, ASSISTANT}
         }
         self._named = frozenset[str]().union(*self._names.values())
-        self._telling = [found - self._named for part in indexed for found in part.telling]
+        self._specific = [found - self._named for part in indexed for found in part.specific]
 
     def find(
         self, about: str, *, since: str = "", told: Container[tuple[str, str]] = ()
@@ -178,7 +178,7 @@ class MessageSearch:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
         for lead in np.argsort(-scores, kind="stable")[:_LEADS].tolist():
-            message, own = self._of[lead], self._telling[lead]
+            message, own = self._of[lead], self._specific[lead]
             if scores[lead] <= 0 or self._speakers[message] == ASSISTANT:
                 continue
             shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
@@ -198,12 +198,12 @@ class MessageSearch:
     def _likeness(self, one: int, other: int) -> float:
         """Share of the shorter passage's words in the other, weighted by their rarity."""
         whole = min(self._whole(one), self._whole(other))
-        return self._rarity(self._telling[one] & self._telling[other]) / whole if whole else 0.0
+        return self._rarity(self._specific[one] & self._specific[other]) / whole if whole else 0.0
 
     def _whole(self, number: int) -> float:
         """Sum of the rarities of a passage's words."""
         if number not in self._wholes:
-            self._wholes[number] = self._rarity(self._telling[number])
+            self._wholes[number] = self._rarity(self._specific[number])
         return self._wholes[number]
 
     def _rarity(self, terms_: frozenset[str]) -> float:

@@ -191,7 +191,7 @@ class Talk:
     async def _find_folded(self, messages: Sequence[BaseMessage]) -> set[str]:
         """Return the ids, as they are here, of the messages that were folded."""
         said = [message for message in messages if not is_instruction(message)]
-        recorded = await self.personal.folded(self.thread)
+        recorded = await self.personal.read_folded(self.thread)
         found = align(said, recorded, sure=self._sure(said), redact=self.redact)
         changed = {str(message.id) for message in (*found.new, *found.edited)}
         return {
@@ -327,7 +327,7 @@ class Speakers:
         """
         configurable = config.get("configurable", {})
         thread = str(_first_id(configurable.get("thread_id")))
-        named = self._named(runtime, config)
+        named = self._find_user(runtime, config)
         if named or known:
             return Speaker(named or AnonymousUser.restore(known or ""), thread)
         if self._strict or not thread:
@@ -342,7 +342,7 @@ class Speakers:
         """Return what a run may do with the memory; see `access_of`."""
         return access_of(config, runtime.context)
 
-    def _named(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
+    def _find_user(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
         if self._user is not None:
             return _name(self._user(runtime, config))
         context = runtime.context

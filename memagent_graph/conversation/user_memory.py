@@ -346,7 +346,7 @@ class UserMemory:
         (mark,) = await records.values([(records.threads, thread)])
         return mark
 
-    async def folded(
+    async def read_folded(
         self, thread: str, mark: Value | BadRecordError | EllipsisType | None = ...
     ) -> list[Recorded]:
         """Return the thread's messages that were folded last, the newest at the end.
@@ -361,7 +361,7 @@ class UserMemory:
             return []
         found = mark.get("messages") if isinstance(mark, dict) else None
         if not isinstance(found, list):
-            return [Recorded(one, "", "") for one in await self._folded_last(thread)]
+            return [Recorded(one, "", "") for one in await self._read_last_folded(thread)]
         said = mark.get("said") if isinstance(mark, dict) else None
         said = said if isinstance(said, list) and len(said) == len(found) else [""] * len(found)
         return [
@@ -369,8 +369,8 @@ class UserMemory:
             for one, text in zip(found, said, strict=True)
         ]
 
-    async def _folded_last(self, thread: str) -> list[str]:
-        """The ids of `folded` from the versions, if the mark cannot be read."""
+    async def _read_last_folded(self, thread: str) -> list[str]:
+        """The ids of `read_folded` from the versions, if the mark cannot be read."""
         history = await self.bank.ahistory(MEMORY)
         return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
 

@@ -295,7 +295,7 @@ class Users:
         Args:
             users: ids of the users; all by default.
         """
-        return [found async for found in self._remembered(users)]
+        return [found async for found in self._scan_users(users)]
 
     async def asearch(self, words: str, users: Iterable[UserId] | None = None) -> list[UserMatch]:
         """Return lines of memories, and kept messages, that have all of these words.
@@ -308,11 +308,11 @@ class Users:
         """
         has = finder(words)
         found: list[UserMatch] = []
-        async for user, version in self._remembered(users):
+        async for user, version in self._scan_users(users):
             named = has(user)
             lines = [] if version is None else [*filter(None, version.text.splitlines())]
             known = "\n".join(lines)
-            lines += [line for line in await self._said(user) if line not in known]
+            lines += [line for line in await self._list_said(user) if line not in known]
             found += [UserMatch(user, line) for line in lines if named or has(line)]
         return found
 
@@ -392,9 +392,9 @@ class Users:
         messages: dict[str, int] = {}
         marks: dict[str, int] = {}
         forgotten: list[str] = []
-        async for user, version in self._remembered(users):
+        async for user, version in self._scan_users(users):
             personal = self.of(user)
-            if limit is not None and await self._changed(user, version) < limit:
+            if limit is not None and await self._find_last_change(user, version) < limit:
                 forgotten.append(user)
                 if not preview:
                     await personal.delete(by=by)
@@ -437,7 +437,7 @@ class Users:
             await import_user(self.of(user), own, by=by)
         return [*users]
 
-    async def _remembered(self, users: Iterable[UserId] | None) -> AsyncIterator[Remembered]:
+    async def _scan_users(self, users: Iterable[UserId] | None) -> AsyncIterator[Remembered]:
         left = iter(await self.anames() if users is None else map(name_user, users))
         while batch := [*islice(left, _AT_ONCE)]:
             heads = [((*place_of(user, self.namespace), "heads"), MEMORY) for user in batch]
@@ -459,7 +459,7 @@ class Users:
             return True
         return False
 
-    async def _said(self, user: str) -> list[str]:
+    async def _list_said(self, user: str) -> list[str]:
         """The kept messages of a user."""
         place = place_of(user, self.namespace)
         page = ListNamespacesOp((MatchCondition("prefix", place),), limit=_PAGE)
@@ -473,7 +473,7 @@ class Users:
                         found += _texts(item.value)
         return found
 
-    async def _changed(self, user: str, version: MemoryVersion | None) -> str:
+    async def _find_last_change(self, user: str, version: MemoryVersion | None) -> str:
         """The time of the last change of a user's memory, ISO 8601, UTC."""
         place = place_of(user, self.namespace)
         if version is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
 from memagent_graph.evaluation.samples import format_length
-from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score, paired_interval
+from memagent_graph.evaluation.scores import Mean, compute_paired_interval, mean_cost, mean_score
 from memagent_graph.templates import escape_controls
 
 if TYPE_CHECKING:
@@ -567,8 +567,11 @@ def _difference(
     task: str, method: str, unit: Unit, length: int, found: list[tuple[SampleResult, SampleResult]]
 ) -> Difference:
     old, new = ([pair[side].score or 0.0 for pair in found] for side in (0, 1))
-    low, high = paired_interval(old, new, [after.cluster for _, after in found])
-    means = fmean(old), fmean(new)  # as `paired_interval` takes them: it holds their difference
+    low, high = compute_paired_interval(old, new, [after.cluster for _, after in found])
+    means = (
+        fmean(old),
+        fmean(new),
+    )  # as `compute_paired_interval` takes them: it holds their difference
     return Difference(task, method, unit, length, len(found), *means, low, high)
 
 

@@ -162,7 +162,7 @@ async def _run(
     unit: Unit,
     methods: list[str],
 ) -> list[SampleResult]:
-    source, spans = sample.opened()
+    source, spans = sample.open()
     depths = [round(start / max(1, source.length), 4) for start, _ in _few(spans)]
     blank = SampleResult(
         id=sample.id,

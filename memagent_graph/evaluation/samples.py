@@ -84,7 +84,7 @@ class Sample:
     cluster: str = ""
     criteria: tuple[Criterion, ...] = ()
 
-    def opened(self) -> tuple[Source, list[tuple[int, int]]]:
+    def open(self) -> tuple[Source, list[tuple[int, int]]]:
         """Return the document, and the spans of its evidence, in code points.
 
         The document is in a temporary file: it takes no memory, however long it is.

@@ -22,7 +22,7 @@ from memagent_graph.evaluation.metrics import (
     without_latex,
 )
 from memagent_graph.evidence.statements import statements
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,7 +299,7 @@ _STUDENT = (
 """The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
 
 
-def paired_interval(
+def compute_paired_interval(
     before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()
 ) -> tuple[float, float]:
     """The 95% interval around the mean of `after - before`, of scores of the same samples.
@@ -412,7 +412,7 @@ def conveys(message: str, question_and_answer: str, context: str) -> bool:
         question_and_answer: question and answer, whose words to look for in it.
         context: text that an answer was written from.
     """
-    about = frozenset(telling_terms(question_and_answer))
+    about = frozenset(specific_terms(question_and_answer))
     gist = _gist(message, about)
     weights = {term: _ASKED if term in about or term[0].isdigit() else 1 for term in gist}
     least = _SHARE * sum(weights.values())
@@ -457,5 +457,5 @@ def _places(context: str) -> list[frozenset[str]]:
 
 def _sentences(text: str) -> list[frozenset[str]]:
     """Terms of each sentence or line that has any."""
-    found = (frozenset(telling_terms(statement.text)) for statement in statements(text))
+    found = (frozenset(specific_terms(statement.text)) for statement in statements(text))
     return [terms for terms in found if terms]

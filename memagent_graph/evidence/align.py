@@ -34,7 +34,7 @@ from memagent_graph.evidence.statements import (
 )
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import names, telling_terms
+from memagent_graph.text.terms import names, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -240,10 +240,10 @@ def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
         missing = tuple(name for name in missing if _count(name) not in _SMALL)
     elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
         first, bare = name["first"], note.text.strip(" .*_\"'!").casefold() in BARE
-        had = {term for text in (memory, question) for term in telling_terms(text)}
+        had = {term for text in (memory, question) for term in specific_terms(text)}
         if (
             not bare
-            and had.isdisjoint(telling_terms(note.text))
+            and had.isdisjoint(specific_terms(note.text))
             and scripts(memory) & scripts(first)
         ):
             missing = (first,)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.evidence.numbers import Figure, figures
-from memagent_graph.text.terms import stem, telling_terms, word_terms
+from memagent_graph.text.terms import specific_terms, stem, word_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -63,7 +63,7 @@ def claims(text: str, numbers: Sequence[Figure]) -> list[Claim]:
     found = [Claim(*item[:3], item) for item in numbers if _states(item, text)]
     for match in _NAME_WORD.finditer(text):
         word = match[0] if match["tail"] and match["tail"] != "s" else match["word"]
-        if match.start() in taken or word.lower() in _NO_NAMES or not telling_terms(word):
+        if match.start() in taken or word.lower() in _NO_NAMES or not specific_terms(word):
             continue
         before = text[max(match.start() - 9, 0) : match.start()].rstrip(" (")
         doubtful = not before or before[-1] in _OPENERS
@@ -95,7 +95,7 @@ def runs(text: str, numbers: Sequence[Figure]) -> list[set[str]]:
     last = -1
     rows: list[set[str]] = []
     for figure in numbers:
-        terms = {*telling_terms(figure.text), *(f"={value}" for value in figure.values)}
+        terms = {*specific_terms(figure.text), *(f"={value}" for value in figure.values)}
         if rows and text[last : figure.start].strip(" -–,/") in {"", "and", "to"}:
             rows[-1] |= terms
         else:
@@ -305,7 +305,7 @@ class NoteJudge:
         fresh = ClaimTexts([item.text for item in said], terms)
         own = fresh
         if lines:
-            own = ClaimTexts([*fresh.texts, *lines], terms.union(*map(telling_terms, lines)))
+            own = ClaimTexts([*fresh.texts, *lines], terms.union(*map(specific_terms, lines)))
         doubts = _names_of(doubted)
         missing: list[str] = []
         lent: dict[int, EvidencePassage] = {}
@@ -384,7 +384,7 @@ class NoteJudge:
 
 def roots(text: str) -> set[str]:
     """Return the beginnings of a text's terms: "champion" and "championship" have one."""
-    return {term[:_ROOT] for term in telling_terms(text)}
+    return {term[:_ROOT] for term in specific_terms(text)}
 
 
 def may_share_language(one: str, other: str, but: Collection[str] = ()) -> bool:
@@ -418,7 +418,7 @@ _AKIN = 0.5
 
 
 def _names_of(texts: Sequence[str]) -> ClaimTexts:
-    return ClaimTexts(texts, {term for text in texts for term in telling_terms(text)})
+    return ClaimTexts(texts, {term for text in texts for term in specific_terms(text)})
 
 
 def _lender(

@@ -11,7 +11,7 @@ import regex
 from memagent_graph.evidence.numbers import simple_values
 from memagent_graph.templates import count_line_ends, replace_surrogates, same_line_ends
 from memagent_graph.text.source import JoinedSource
-from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, telling_terms, terms
+from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -294,7 +294,7 @@ _TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")
 
 @lru_cache(1 << 16)
 def _token_terms(token: str) -> tuple[str, ...]:
-    found = telling_terms(token)
+    found = specific_terms(token)
     values = simple_values(found, token)
     words = (term for term in found if not values or not simple_values([term], ""))
     return (*words, *values)

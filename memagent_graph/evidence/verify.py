@@ -17,7 +17,7 @@ from memagent_graph.errors import (
     ModelError,
 )
 from memagent_graph.evidence.align import remember
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,7 +152,7 @@ _SHORT = 3
 
 
 def _statement_for(text: str, question: str) -> str:
-    return f"{question} {text}" if question and len(telling_terms(text)) <= _SHORT else text
+    return f"{question} {text}" if question and len(specific_terms(text)) <= _SHORT else text
 
 
 _BATCH = 32

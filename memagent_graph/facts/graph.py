@@ -9,7 +9,7 @@ import regex
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.facts.record import SAME_AS, Fact, facts_of, memory_of_facts, read_date
 from memagent_graph.facts.rules import Entities
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,13 +93,13 @@ def distances(facts: Sequence[Fact], text: str) -> list[int]:
     Without a name, facts that share a word with the text are at 1. Facts that nothing connects with
     the text are farthest.
     """
-    names, said = Entities(facts), {*telling_terms(text)}
+    names, said = Entities(facts), {*specific_terms(text)}
     ends = [(names.key(fact.subject), names.key(fact.object)) for fact in facts]
     near = {
         names.key(name)
         for fact in facts
         for name in (fact.subject, fact.object)
-        if (terms := telling_terms(name)) and said.issuperset(terms)
+        if (terms := specific_terms(name)) and said.issuperset(terms)
     }
     found = [_FAR] * len(facts)
     for distance in range(_FAR):
@@ -107,7 +107,9 @@ def distances(facts: Sequence[Fact], text: str) -> list[int]:
         for at in reached:
             found[at] = distance
         near |= {key for at in reached for key in ends[at]}
-    shared = [said.intersection(telling_terms(f"{fact.relation} {fact.subject}")) for fact in facts]
+    shared = [
+        said.intersection(specific_terms(f"{fact.relation} {fact.subject}")) for fact in facts
+    ]
     return [1 if far == _FAR and words else far for far, words in zip(found, shared, strict=True)]
 
 

@@ -16,7 +16,7 @@ from memagent_graph.memory.version import (
     root_id,
 )
 from memagent_graph.sync import see_checkpoints, wait_for
-from memagent_graph.text.source import named_parts
+from memagent_graph.text.source import identify_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -301,4 +301,6 @@ def _parts_of(chunk: Chunk, recalled: Sequence[Recalled]) -> tuple[tuple[str, st
     """The documents that a chunk of joined ones, and passages shown with it, are of."""
     spans = spans_of(recalled)
     spans += [(chunk.start, chunk.end)] if chunk.text else []
-    return tuple(dict.fromkeys(row for span in spans for row in named_parts(chunk.source, *span)))
+    return tuple(
+        dict.fromkeys(row for span in spans for row in identify_parts(chunk.source, *span))
+    )

@@ -58,7 +58,7 @@ _FAILED = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def ending_of(finish_reason: str | None) -> Ending | None:
+def find_ending(finish_reason: str | None) -> Ending | None:
     """Return what a finish reason means if the reply is not whole; None if it is.
 
     Each provider has words of its own: "length", "max_tokens" (Anthropic), "MAX_TOKENS" (Gemini,
@@ -282,7 +282,7 @@ def _check(body: Mapping[str, Any], choice: object, reason: str | None) -> None:
     """Raise the error that a reply, or a part of one, has in place of a completion."""
     if (error := reply_error(body)) is not None:
         raise error
-    if ending_of(reason) == "failed":
+    if find_ending(reason) == "failed":
         said = words_of(getattr(choice, "error", None))
         found = reply_error({"error": getattr(choice, "error", None)})
         text = f"The server broke off the reply ({reason}){': ' if said else '.'}{said}"

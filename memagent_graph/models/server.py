@@ -269,14 +269,14 @@ class Circuit:
             with _lock_circuit:
                 self._under_way -= 1
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Note that the server answered, even if with an error."""
         with _lock_circuit:
             self._answers += 1
             self._failures = self._fresh = 0
             self._opened = None
 
-    def failed(self, begun: int) -> None:
+    def record_failure(self, begun: int) -> None:
         """Note that the server could not be reached, or the connection broke.
 
         Args:
@@ -328,7 +328,7 @@ class Circuit:
             healthy = await is_healthy()
         finally:  # if it was cancelled, too: another call makes the next check
             if healthy:
-                self.succeeded()
+                self.record_success()
             else:
                 with _lock_circuit:
                     self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -399,12 +399,12 @@ class Server:
                     yield await self._connections.client()
             except Exception as error:
                 if is_unreachable(error):
-                    self._circuit.failed(begun)
+                    self._circuit.record_failure(begun)
                 elif isinstance(error, APIStatusError):
-                    self._circuit.succeeded()
-                served = await self._served() if isinstance(error, NotFoundError) else ()
+                    self._circuit.record_success()
+                served = await self._list_served() if isinstance(error, NotFoundError) else ()
                 raise model_error(error, served=served) from error
-            self._circuit.succeeded()
+            self._circuit.record_success()
 
     async def models(self) -> dict[str, int | None]:
         """Return its models, with their context lengths in tokens, None if not reported.
@@ -458,7 +458,7 @@ class Server:
         except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
 
-    async def _served(self) -> Sequence[str]:
+    async def _list_served(self) -> Sequence[str]:
         try:
             return list(await self.models())
         except ModelError:  # the 404 already says enough

@@ -298,7 +298,7 @@ class TransformersEngine:
         Raises:
             ConfigurationError: There is no such model.
         """
-        found: PreTrainedTokenizerBase = self._loaded(AutoTokenizer)
+        found: PreTrainedTokenizerBase = self._load(AutoTokenizer)
         return found
 
     @cached_property
@@ -308,7 +308,7 @@ class TransformersEngine:
         Raises:
             ConfigurationError: There is no such model, or no value of an override's name.
         """
-        load: Callable[..., PretrainedConfig] = partial(self._loaded, AutoConfig)
+        load: Callable[..., PretrainedConfig] = partial(self._load, AutoConfig)
         return override(load, self._overrides)
 
     @cached_property
@@ -321,7 +321,7 @@ class TransformersEngine:
         """The model on its device, in evaluation mode; loaded at the first use."""
         device = self._device or _best_device()
         try:
-            model = self._loaded(AutoModelForCausalLM, config=self.config, dtype=self._dtype)
+            model = self._load(AutoModelForCausalLM, config=self.config, dtype=self._dtype)
             model = model.to(device)
             if self._adapter is not None:
                 from peft import PeftModel
@@ -387,7 +387,7 @@ class TransformersEngine:
             worker.thread.join()
         self.__dict__.pop("model", None)
 
-    def _loaded(self, kind: Any, **options: object) -> Any:
+    def _load(self, kind: Any, **options: object) -> Any:
         try:
             # Set, because transformers would ask on the terminal whether to run a model's code.
             return kind.from_pretrained(**self._from, trust_remote_code=False, **options)
@@ -400,7 +400,7 @@ class TransformersEngine:
             raise ConfigurationError(message) from error
 
     def _work(self, worker: _Worker) -> None:
-        while (calls := worker.gathered(self._max_batch)) is not None:
+        while (calls := worker.gather(self._max_batch)) is not None:
             rows = [row for row, _ in calls]
             try:
                 with self._model_in_use:
@@ -448,7 +448,7 @@ class _Worker:
         )
         self.thread.start()
 
-    def gathered(self, most: int) -> list[tuple[DecodingRow, Future[DecodingRow]]] | None:
+    def gather(self, most: int) -> list[tuple[DecodingRow, Future[DecodingRow]]] | None:
         """Wait for calls, and return at least one; None once the thread is to end."""
         calls: list[tuple[DecodingRow, Future[DecodingRow]]] = []
         while len(calls) < most:

@@ -12,7 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
-from memagent_graph.models.completion import count_of, ending_of
+from memagent_graph.models.completion import count_of, find_ending
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import in_thread, is_shared_loop
@@ -93,7 +93,7 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
 
 def is_cut_off(reply: AIMessage) -> bool:
     """Whether a reply ended at its token limit."""
-    return ending_of(finish_reason(reply)) == "cut off"
+    return find_ending(finish_reason(reply)) == "cut off"
 
 
 def whole_sentences(reply: AIMessage, text: str) -> str:
@@ -232,7 +232,7 @@ def _check_ending(reply: AIMessage) -> None:
         message = f"The model declined: {refusal}"
         raise RefusalError(message)
     reason = finish_reason(reply)
-    ending = ending_of(reason)
+    ending = find_ending(reason)
     if ending == "refused":
         raise RefusalError("The provider's content filter stopped the reply.")
     if ending == "failed":

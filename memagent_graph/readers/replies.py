@@ -25,7 +25,7 @@ from memagent_graph.evidence.places import BARE, Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.readers.scope import scope
-from memagent_graph.text.terms import telling_terms, terms
+from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -326,7 +326,7 @@ def check_overwrite(
     if said and not text:
         return Overwrite("", unchanged=True)
     whole, text = text, without_loops(text)
-    if len(whole) > _LOOPED * len(text) and not telling_terms(text):
+    if len(whole) > _LOOPED * len(text) and not specific_terms(text):
         return Overwrite("", fault="repetition")
     if is_refusal(text) and text not in read:
         return Overwrite(text, fault="refusal")
@@ -362,7 +362,7 @@ def _all_words(sentence: str) -> list[str]:
 
 
 def _words(sentence: str) -> frozenset[str]:
-    return frozenset(term for term in telling_terms(sentence) if not term.isdigit())
+    return frozenset(term for term in specific_terms(sentence) if not term.isdigit())
 
 
 @lru_cache(16)
@@ -738,10 +738,10 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
 
     Notes in another script than all of these share no word, and are not called foreign.
     """
-    said = telling_terms(text)
+    said = specific_terms(text)
     if len(said) < _LEAST_JUDGED or scripts(text).isdisjoint(scripts("\n".join(known))):
         return False
-    had = {term for other in known for term in telling_terms(other)}
+    had = {term for other in known for term in specific_terms(other)}
     return sum(term in had for term in said) < max(1, _SHARED * len(said))
 
 
@@ -764,7 +764,7 @@ def lost_statements(before: str, after: str) -> list[str]:
 
 def _terms(text: str) -> list[str]:
     """Terms of notes, without the days before them, which many notes share."""
-    return telling_terms(_DAY.sub("", text))
+    return specific_terms(_DAY.sub("", text))
 
 
 _DAY = regex.compile(r"\b\d{4}-\d\d-\d\d\b")
@@ -791,7 +791,7 @@ def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> boo
     most = len(lost) > _MOST_LOST * len(had)
     if not question:
         return most
-    asked, kept = set(telling_terms(question)), set(telling_terms(after))
-    known = asked & set(telling_terms(before))
-    gone = asked & {term for one in lost for term in telling_terms(one)} - kept
+    asked, kept = set(specific_terms(question)), set(specific_terms(after))
+    known = asked & set(specific_terms(before))
+    gone = asked & {term for one in lost for term in specific_terms(one)} - kept
     return bool(gone) and (most or len(known & kept) < _MOST_LOST * len(known))

@@ -265,7 +265,7 @@ class TrainingRow:
         return len(self.prompt) + len(self.completion)
 
 
-def training_rows(
+def make_training_rows(
     rollouts: Sequence[Rollout],
     *,
     vocabulary: str,

@@ -152,10 +152,10 @@ class OnlineLoop:
         found: list[Sample] = []
         for _ in range(_DRAWS):
             numbers = self._numbers(state, count - len(found))
-            drawn = [self.questions.training(number) for number in numbers]
+            drawn = [self.questions.make_training(number) for number in numbers]
             if not self.settings.skip_guessable:
                 return drawn
-            known = await self.runner.guessed(drawn)
+            known = await self.runner.find_guessed(drawn)
             found += [sample for sample in drawn if sample.id not in known]
             if len(found) == count:
                 return found

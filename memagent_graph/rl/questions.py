@@ -45,7 +45,7 @@ class Questions:
         """The questions for evaluation."""
         return [make() for part in self._parts for make in part.held_out]
 
-    def training(self, number: int) -> Sample:
+    def make_training(self, number: int) -> Sample:
         """Return the training question of a number, counted from 0; its id contains the number.
 
         Raises:
@@ -137,17 +137,17 @@ def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) 
     def order(epoch: int) -> list[int]:
         return random.Random(f"{seed} {epoch}").sample(free, len(free))  # noqa: S311 - no secret
 
-    def training(number: int) -> Sample:
+    def make_one(number: int) -> Sample:
         epoch, place = divmod(number, len(free))
         return make(order(epoch)[place])
 
-    return TaskQuestions([partial(make, index) for index in chosen], training)
+    return TaskQuestions([partial(make, index) for index in chosen], make_one)
 
 
 def _make_numbered(make: Make, chosen: list[int], kept: set[str]) -> TaskQuestions:
     begin = len(chosen)
 
-    def training(number: int) -> Sample:
+    def make_one(number: int) -> Sample:
         for attempt in range(_ATTEMPTS):
             sample = make(begin + number + attempt * _STRIDE)
             if _key(sample) not in kept:
@@ -158,7 +158,7 @@ def _make_numbered(make: Make, chosen: list[int], kept: set[str]) -> TaskQuestio
         )
         raise ConfigurationError(message)
 
-    return TaskQuestions([partial(make, index) for index in chosen], training)
+    return TaskQuestions([partial(make, index) for index in chosen], make_one)
 
 
 def _texts(task: Task, seed: int) -> list[str] | None:

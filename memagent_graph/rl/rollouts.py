@@ -113,7 +113,7 @@ class RolloutRunner:
         """Read each sample `times` times; failed readings are counted, and the others continue."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        opened = {sample.id: sample.opened() for sample in samples}
+        opened = {sample.id: sample.open() for sample in samples}
         self.reader.begin(self._draw_starts(opened) if times > 1 else {})
         cases = {
             sample.id: Case(sample.question, sample.answers, tuple(opened[sample.id][1]))
@@ -146,7 +146,7 @@ class RolloutRunner:
             scored = self._rescore(scored, cases)
         return Collected(scored, failed, worth)
 
-    async def guessed(self, samples: Sequence[Sample]) -> set[str]:
+    async def find_guessed(self, samples: Sequence[Sample]) -> set[str]:
         """Return the ids of samples whose answer without the document has a reward of 1 or more."""
 
         async def worth(sample: Sample) -> float:

@@ -17,7 +17,7 @@ from accelerate.utils import parse_flag_from_env, set_seed
 from safetensors import SafetensorError
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.advantages import Baseline, TrainingRow, training_rows
+from memagent_graph.rl.advantages import Baseline, TrainingRow, make_training_rows
 from memagent_graph.rl.loss import grpo_loss
 from memagent_graph.rl.records import fingerprint
 
@@ -260,7 +260,7 @@ class MultiConversationGRPOTrainer:
         """
         started = perf_counter()
         settings = self.settings
-        rows, metrics = training_rows(
+        rows, metrics = make_training_rows(
             rollouts,
             vocabulary=self._vocabulary,
             settings=settings,

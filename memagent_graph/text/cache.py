@@ -147,7 +147,7 @@ class Cache:
 
     def count(self, digest: str) -> int:
         """Return the number of entries of the document with this digest."""
-        return len(self._named(f"{digest}-"))
+        return len(self._list_named(f"{digest}-"))
 
     def clear(self) -> int:
         """Remove all entries, and return their number.
@@ -162,12 +162,12 @@ class Cache:
         return sum(found.st_size for _, found in self._entries())
 
     def _remove(self, prefix: str) -> int:
-        named = self._named(prefix)
+        named = self._list_named(prefix)
         for path in named:
             path.unlink(missing_ok=True)
         return len(named)
 
-    def _named(self, prefix: str) -> list[Path]:
+    def _list_named(self, prefix: str) -> list[Path]:
         return [path for path, _ in self._entries() if path.name.startswith(prefix)]
 
     def _is_private(self) -> bool:

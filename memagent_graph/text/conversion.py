@@ -194,7 +194,7 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         suffix = request.suffix
         if content.startswith(_OFFICE) and suffix != ".msg":
             return Reply(error=_LOCKED if _ENCRYPTED in content else _OLDER), b""
-        unpacked = _unpacked_size(content)
+        unpacked = _count_unpacked(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
         parts = convert(content, suffix).encode()
@@ -215,7 +215,7 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
     return Reply(sizes, sha256(content).hexdigest()), b"".join(parts)
 
 
-def _unpacked_size(content: bytes) -> int:
+def _count_unpacked(content: bytes) -> int:
     if not is_zipfile(BytesIO(content)):
         return 0
     with ZipFile(BytesIO(content)) as archive:  # never unpacks more than its directory says

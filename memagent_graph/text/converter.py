@@ -355,7 +355,7 @@ class ConvertedSource(TextSource):
         self, path: Path, name: str, suffix: str | None = None, *, keep: bool = True
     ) -> None:
         if not can_convert():
-            raise _missing_dependency(name)
+            raise _make_missing_error(name)
         limits = Limits.from_environment()
         find = _find_or_convert if keep else _convert
         suffix = suffix or path.suffix.lower()
@@ -419,7 +419,7 @@ def _convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, C
     """The text of a file, and the digest of the bytes that it was made from."""
     reply, converted = shared.convert(path.absolute(), limits, suffix)
     if reply.missing:
-        raise _missing_dependency(name)
+        raise _make_missing_error(name)
     if reply.limit is not None:
         raise _excess(name, reply.limit, reply.error, limits)
     if reply.error is not None:
@@ -463,7 +463,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     return sha256(made_by.encode()).hexdigest()[:16]
 
 
-def _missing_dependency(name: str) -> MissingDependencyError:
+def _make_missing_error(name: str) -> MissingDependencyError:
     message = f'To read {name}: pip install "memagent-graph[documents]"'
     return MissingDependencyError(message)
 

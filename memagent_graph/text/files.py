@@ -409,7 +409,7 @@ class FileSource:
                 file.seek(entry.byte)
                 block = file.read(_BLOCK)
         except OSError as error:  # gone, or a link since the check
-            raise self._changed() from error
+            raise self._make_changed_error() from error
         decoder = self._decoder(self._errors)
         decoder.setstate(entry.state)
         text = decoder.decode(block, number == len(self._index) - 1)
@@ -422,9 +422,9 @@ class FileSource:
         except OSError:
             same = False
         if not same:
-            raise self._changed()
+            raise self._make_changed_error()
 
-    def _changed(self) -> SourceChangedError:
+    def _make_changed_error(self) -> SourceChangedError:
         message = (
             f"{self.name} changed while it was being read. The memory so far is kept; to read "
             "the new content, start the reading again."

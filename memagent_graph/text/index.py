@@ -298,7 +298,7 @@ def _leaves(source: Source) -> Iterator[Source | str]:
     if not isinstance(source, JoinedSource):
         yield source
         return
-    for heading, part in source.headed_parts():
+    for heading, part in source.parts_with_headings():
         yield heading
         yield from _leaves(part)
 

@@ -249,7 +249,7 @@ class JoinedSource:
         """The joined sources, in order."""
         return self._parts[1::2]
 
-    def headed_parts(self) -> list[tuple[str, Source]]:
+    def parts_with_headings(self) -> list[tuple[str, Source]]:
         """Return the joined sources, in order, each with its heading."""
         headings = [part.read(0, part.length) for part in self._parts[::2]]
         return [*zip(headings, self.parts, strict=True)]
@@ -355,7 +355,7 @@ def parts_at(source: Source, start: int, end: int) -> list[Source]:
     return source.parts_between(start, end) if isinstance(source, JoinedSource) else [source]
 
 
-def named_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
+def identify_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
     """Return (digest, name) of the sources between two offsets; () if the source is not joined."""
     if not isinstance(source, JoinedSource):
         return ()

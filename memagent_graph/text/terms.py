@@ -243,10 +243,10 @@ def terms(text: str) -> list[str]:
 
 def content_terms(question: str) -> list[str]:
     """Return the terms of a question that an answer is likely to repeat, each once."""
-    return telling_terms(_QUESTION_CJK.sub(" ", question)) or list(dict.fromkeys(terms(question)))
+    return specific_terms(_QUESTION_CJK.sub(" ", question)) or list(dict.fromkeys(terms(question)))
 
 
-def telling_terms(text: str) -> list[str]:
+def specific_terms(text: str) -> list[str]:
     """Return the terms of a text without stop words, each once."""
     return [*(_of_long(text) if len(text) >= _LONG else _select_terms(text))]
 

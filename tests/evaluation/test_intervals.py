@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.scores import interval, mean_cost, mean_score, paired_interval
+from memagent_graph.evaluation.scores import (
+    compute_paired_interval,
+    interval,
+    mean_cost,
+    mean_score,
+)
 
 ROUNDED = st.sampled_from([0.0, 1.0, 0.1 * 3, 1 / 3, 0.7, 5e-324, 1 - 2**-53])
 """Values of which sums, shares and square roots are rounded."""
@@ -89,7 +94,7 @@ def test_the_interval_of_a_difference_agrees_with_a_case_worked_by_hand():
     before = [1.0] * 9 + [1.0] * 1 + [0.0] * 6 + [0.0] * 4
     after = [1.0] * 9 + [0.0] * 1 + [1.0] * 6 + [0.0] * 4
 
-    assert paired_interval(before, after) == pytest.approx((-0.0105, 0.4658), abs=2e-4)
+    assert compute_paired_interval(before, after) == pytest.approx((-0.0105, 0.4658), abs=2e-4)
 
 
 pairs = st.lists(st.tuples(grades, grades), min_size=1, max_size=60)
@@ -101,15 +106,18 @@ def test_the_interval_of_a_difference_holds_it_to_the_last_digit(scores, data):
     clusters = data.draw(st.lists(CLUSTERS, min_size=len(scores), max_size=len(scores)))
     change = mean_score(after).value - mean_score(before).value
 
-    for low, high in (paired_interval(before, after), paired_interval(before, after, clusters)):
+    for low, high in (
+        compute_paired_interval(before, after),
+        compute_paired_interval(before, after, clusters),
+    ):
         assert -1 <= low <= change <= high <= 1
 
 
 @given(pairs)
 def test_the_interval_of_a_difference_turns_round_with_the_runs(scores):
     before, after = zip(*scores, strict=True)
-    low, high = paired_interval(before, after)
-    back = paired_interval(after, before)
+    low, high = compute_paired_interval(before, after)
+    back = compute_paired_interval(after, before)
 
     assert (-back[1], -back[0]) == pytest.approx((low, high), abs=1e-7)
 
@@ -118,8 +126,8 @@ def test_samples_that_go_together_narrow_the_interval():
     before, after = [0.0, 1.0] * 20, [0.0, 1.0] * 19 + [1.0, 1.0]
     shuffled = [*reversed(after)]
 
-    low, high = paired_interval(before, after)
-    wide_low, wide_high = paired_interval(before, shuffled)
+    low, high = compute_paired_interval(before, after)
+    wide_low, wide_high = compute_paired_interval(before, shuffled)
 
     assert high - low < (wide_high - wide_low) / 3
 
@@ -131,7 +139,7 @@ def test_the_interval_holds_the_true_difference_about_as_often_as_it_says(size):
         hardness = [rng.random() for _ in range(size)]
         before = [float(rng.random() > hard) for hard in hardness]  # right half of the time
         after = [float(rng.random() > hard**2) for hard in hardness]  # two times in three
-        low, high = paired_interval(before, after)
+        low, high = compute_paired_interval(before, after)
         held += low <= 2 / 3 - 1 / 2 <= high
 
     assert 930 <= held <= 985
@@ -165,7 +173,7 @@ def test_a_change_in_questions_of_one_conversation_is_not_taken_for_sure():
     for _ in range(600):
         before, clusters = conversations(rng)
         after, _ = conversations(rng)
-        low, high = paired_interval(before, after, clusters)
+        low, high = compute_paired_interval(before, after, clusters)
         held += low <= 0 <= high
 
     assert 555 <= held <= 598
@@ -197,4 +205,4 @@ def test_with_clusters_the_interval_is_never_narrower(values, data):
 
 def test_scores_that_are_no_pairs_are_refused():
     with pytest.raises(ValueError, match="as many"):
-        paired_interval([1.0], [1.0, 0.0])
+        compute_paired_interval([1.0], [1.0, 0.0])

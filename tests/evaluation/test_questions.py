@@ -31,7 +31,7 @@ def text_of(sample):
 
 def evidence_of(sample):
     text = text_of(sample)
-    return [text[start:end] for start, end in sample.opened()[1]]
+    return [text[start:end] for start, end in sample.open()[1]]
 
 
 def made(task, length, index=0, seed=0):
@@ -179,7 +179,7 @@ def test_a_question_has_exactly_as_many_paragraphs_as_asked_for(
 def test_where_the_gold_paragraphs_stand_is_chance(tmp_path):
     task = make_task(f"ruler_hqa:{hotpot(tmp_path, 30)}")
 
-    firsts = {made(task, 40, index).opened()[1][0][0] for index in range(20)}
+    firsts = {made(task, 40, index).open()[1][0][0] for index in range(20)}
 
     assert len(firsts) > 10
 

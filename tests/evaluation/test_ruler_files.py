@@ -72,7 +72,7 @@ def test_evidence_of_a_file_is_what_it_is_where_the_sample_was_made(tmp_path, na
     again = task.sample(0, 0, seed=0, tokenizer=PLAIN)
 
     def evidence(one):
-        source, spans = one.opened()
+        source, spans = one.open()
         return " ".join(source.read(start, end - start) for start, end in spans)
 
     assert evidence(again) == evidence(sample)

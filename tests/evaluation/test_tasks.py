@@ -129,7 +129,7 @@ def test_evidence_stands_where_it_is_claimed_and_nowhere_else(name, length, inde
     sample = made(name, length, index)
     text = text_of(sample)
 
-    source, spans = sample.opened()
+    source, spans = sample.open()
 
     evidence = [text[start:end] for start, end in spans]
     rest = text
@@ -250,7 +250,7 @@ name, length = sys.argv[1], int(sys.argv[2])
 config = ReadingConfig()
 sample = make_task(name).sample(length, 0, seed=0, tokenizer=EstimatingTokenizer())
 method = make_method("memagent", resolve_reader("extractive", config=config), config)
-outcome = asyncio.run(method(sample.question, sample.opened()[0]))
+outcome = asyncio.run(method(sample.question, sample.open()[0]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(outcome.memories))
 """
 

@@ -34,7 +34,7 @@ def ways(clock, data):
 @pytest.fixture
 def asked():
     sample = make_task("niah_multikey_2").sample(LENGTH, 0, seed=0, tokenizer=EstimatingTokenizer())
-    return sample.question, sample.opened()[0]
+    return sample.question, sample.open()[0]
 
 
 def test_time_jumps_to_the_next_timer(clock):

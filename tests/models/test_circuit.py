@@ -56,12 +56,12 @@ def fail(line, times=1):
     for _ in range(times):
         with line.under_way() as begun:
             pass
-        line.failed(begun)
+        line.record_failure(begun)
 
 
 def opened(patience=600.0):
     found = Circuit(patience)
-    found.succeeded()
+    found.record_success()
     fail(found, 3)
     return found
 
@@ -69,7 +69,7 @@ def opened(patience=600.0):
 async def test_calls_go_through_until_the_third_failure_in_a_row(clock):
     line, checks = Circuit(600), Checks(clock, up_at=0)
     fail(line, 2)
-    line.succeeded()
+    line.record_success()
     fail(line, 2)
     await line.passage(checks)
     assert checks.times == []
@@ -134,7 +134,7 @@ async def test_a_server_is_waited_for_from_the_moment_it_was_missed_and_then_no_
 
 async def test_calls_under_way_speak_for_a_server_until_more_calls_failed_in_a_row(clock):
     line, checks = Circuit(600), Checks(clock, up_at=0)
-    line.succeeded()
+    line.record_success()
 
     with ExitStack() as under_way:
         for _ in range(5):
@@ -152,13 +152,13 @@ async def test_calls_under_way_speak_for_a_server_until_more_calls_failed_in_a_r
 
 async def test_a_server_whose_calls_all_break_at_once_is_down(clock):
     line, checks = Circuit(600), Checks(clock, up_at=0)
-    line.succeeded()
+    line.record_success()
 
     calls = [ExitStack() for _ in range(64)]
     begun = [call.enter_context(line.under_way()) for call in calls]
     for call, then in zip(calls, begun, strict=True):
         call.close()
-        line.failed(then)
+        line.record_failure(then)
     await line.passage(checks)
 
     assert len(checks.times) == 1
@@ -166,16 +166,16 @@ async def test_a_server_whose_calls_all_break_at_once_is_down(clock):
 
 async def test_a_server_that_goes_down_among_answers_is_down_before_any_call_is_repeated(clock):
     line, checks = Circuit(600), Checks(clock, up_at=0)
-    line.succeeded()
+    line.record_success()
 
     calls = [ExitStack() for _ in range(16)]
     begun = [call.enter_context(line.under_way()) for call in calls]
     calls[0].close()
-    line.succeeded()
+    line.record_success()
     begun[0] = calls[0].enter_context(line.under_way())
     for call, then in zip(calls, begun, strict=True):
         call.close()
-        line.failed(then)
+        line.record_failure(then)
     await line.passage(checks)
 
     assert len(checks.times) == 1
@@ -190,9 +190,9 @@ async def test_what_breaks_after_others_that_began_with_it_were_answered_says_no
         for number, (call, then) in enumerate(zip(calls, begun, strict=True)):
             call.close()
             if number < 28:
-                line.succeeded()
+                line.record_success()
             else:
-                line.failed(then)
+                line.record_failure(then)
     await line.passage(checks)
 
     assert (clock.now, checks.times) == (100.0, [])

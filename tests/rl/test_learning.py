@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.advantages import Baseline, training_rows
+from memagent_graph.rl.advantages import Baseline, make_training_rows
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
 
@@ -171,7 +171,7 @@ def test_the_last_conversation_alone_has_an_advantage(bench, reader, fresh):
     settings = learn.settings(fresh, fresh.parent, 5, step_weight=1.0)
     vocabulary = found.rollouts[0].conversations[0].tokenizer
 
-    rows, _ = training_rows(
+    rows, _ = make_training_rows(
         found.rollouts, vocabulary=vocabulary, settings=settings, baseline=Baseline()
     )
 

@@ -37,7 +37,7 @@ def parted(*tasks, held_out=64, seed=0):
 @pytest.mark.parametrize("count", [65, 1_190, 7_405])
 def test_of_10000_training_questions_none_is_held_out(count):
     questions = parted(Listed([f"Who is number {n}?" for n in range(count)]))
-    trained = [questions.training(number) for number in range(10_000)]
+    trained = [questions.make_training(number) for number in range(10_000)]
 
     held_out = {sample.question for sample in questions.held_out}
     assert len(held_out) == min(64, count // 5)
@@ -49,7 +49,7 @@ def test_of_10000_training_questions_none_is_held_out(count):
 def test_an_epoch_asks_each_question_once_and_the_next_in_another_order():
     questions = parted(Listed([f"Who is number {n}?" for n in range(20)]), held_out=4)
     first, second = (
-        [questions.training(16 * epoch + n).question for n in range(16)] for epoch in range(2)
+        [questions.make_training(16 * epoch + n).question for n in range(16)] for epoch in range(2)
     )
     assert sorted(first) == sorted(second)
     assert len(set(first)) == 16
@@ -62,7 +62,7 @@ def test_the_same_question_in_another_file_or_spelling_is_held_out_too():
     questions = parted(one, other, held_out=10)
 
     held_out = {same(sample.question) for sample in questions.held_out}
-    trained = {same(questions.training(number).question) for number in range(1_000)}
+    trained = {same(questions.make_training(number).question) for number in range(1_000)}
     assert held_out.isdisjoint(trained)
     assert held_out | trained == set(map(same, texts))
 
@@ -79,9 +79,9 @@ def test_made_up_questions_are_split_by_what_they_ask_as_well():
 
     questions = number_questions(make, 3)
     assert {sample.question[-2] for sample in questions.held_out} == {"0", "1", "2"}
-    assert {questions.training(n).question[-2] for n in range(300)} == {"3", "4", "5", "6"}
+    assert {questions.make_training(n).question[-2] for n in range(300)} == {"3", "4", "5", "6"}
     with pytest.raises(ConfigurationError, match="Lower held_out"):
-        number_questions(make, 7).training(0)
+        number_questions(make, 7).make_training(0)
 
 
 @pytest.mark.parametrize("kind", ["qa", "ruler_hqa"])
@@ -94,7 +94,7 @@ def test_files_are_split_before_their_questions_are_numbered(kind, write, tmp_pa
     questions = task_questions(settings, None)
 
     held_out = {sample.question for sample in questions.held_out}
-    trained = {questions.training(number).question for number in range(80)}
+    trained = {questions.make_training(number).question for number in range(80)}
     assert len(held_out) == 4
     assert held_out.isdisjoint(trained)
     assert held_out | trained == {question.text for question in make_task(name).questions}

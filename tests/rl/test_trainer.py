@@ -127,9 +127,9 @@ def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer
 
 
 def rows_of(rollouts, tokenizer, settings):
-    from memagent_graph.rl.advantages import training_rows
+    from memagent_graph.rl.advantages import make_training_rows
 
-    return training_rows(
+    return make_training_rows(
         rollouts,
         vocabulary=fingerprint(tokenizer),
         settings=settings,

@@ -28,7 +28,7 @@ from verl.trainer.ppo.ray_trainer import compute_response_mask
 from verl.utils import tensordict_utils
 
 from memagent_graph.cli.app import app
-from memagent_graph.rl.advantages import Baseline, group_advantages, training_rows
+from memagent_graph.rl.advantages import Baseline, group_advantages, make_training_rows
 from memagent_graph.rl.loss import grpo_loss
 from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.settings import GRPOSettings
@@ -109,7 +109,9 @@ def by_grpo_loss(folders, update, rollouts):
     )
     policy.load_state_dict(update.weights)
     vocabulary = rollouts[0].conversations[0].tokenizer
-    rows, _ = training_rows(rollouts, vocabulary=vocabulary, settings=PAPER, baseline=Baseline())
+    rows, _ = make_training_rows(
+        rollouts, vocabulary=vocabulary, settings=PAPER, baseline=Baseline()
+    )
     names = [
         (place, turn)
         for place, one in enumerate(rollouts)

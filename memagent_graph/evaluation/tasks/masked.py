@@ -21,7 +21,7 @@ from memagent_graph.evidence.numbers import figures
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +187,7 @@ def _mask(sentences: Sequence[Statement]) -> list[_Masked]:
     """Return a masked sentence for each sentence with a detail that nothing near it gives."""
     places: defaultdict[str, list[int]] = defaultdict(list)
     for number, sentence in enumerate(sentences):
-        for term in telling_terms(sentence.text):
+        for term in specific_terms(sentence.text):
             places[term].append(number)
     details = [_details(sentence) for sentence in sentences]
     left = [_rest_terms(*pair) for pair in zip(sentences, details, strict=True)]
@@ -226,13 +226,13 @@ def _rest_terms(sentence: Statement, spans: Sequence[tuple[int, int]]) -> frozen
     """Return the terms of a sentence without its details."""
     gaps = [(0, 0), *spans, (len(sentence.text), len(sentence.text))]
     parts = [sentence.text[before[1] : after[0]] for before, after in pairwise(gaps)]
-    return frozenset(telling_terms(" ".join(parts)))
+    return frozenset(specific_terms(" ".join(parts)))
 
 
 def _is_rare(text: str, span: tuple[int, int], number: int, places: dict[str, list[int]]) -> bool:
     """Whether few sentences have a detail, and none near it has any of its words."""
-    terms = telling_terms(text[slice(*span)])
-    rest = {*telling_terms(text[: span[0]]), *telling_terms(text[span[1] :])}
+    terms = specific_terms(text[slice(*span)])
+    rest = {*specific_terms(text[: span[0]]), *specific_terms(text[span[1] :])}
     if not terms or not rest.isdisjoint(terms):
         return False
     for term in terms:

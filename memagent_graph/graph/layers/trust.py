@@ -18,7 +18,7 @@ from memagent_graph.graph.fold import Layer
 from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, says_nothing
-from memagent_graph.text.terms import telling_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,13 +122,13 @@ class Trust(Layer):
             return False
         index = await self._indexes.of(step.chunk.source, step.call.seconds_left())
         found = index.find(step.query, _PASSAGES)
-        asked = {*telling_terms(step.query)}
+        asked = {*specific_terms(step.query)}
         least, source = _COVERED * len(asked), step.chunk.source
         return any(
             hit.score >= _SHARE * found[0].score
             and hit.start < step.chunk.end
             and step.chunk.start < hit.end
-            and len(asked.intersection(telling_terms(source.read(hit.start, hit.end - hit.start))))
+            and len(asked.intersection(specific_terms(source.read(hit.start, hit.end - hit.start))))
             >= least
             for hit in found
         )
