@@ -25,6 +25,13 @@ RULES = {
     r"\bdearer\b": 'write "more expensive"',
     r"\b(?:that is|are|is) told of\b": 'write "is notified of", or "sees"',
     r"\b(?:who|which) reads? the same\b": "name the other reading",
+    r"\b(?:is|are|was|were|be) told (?:of|once|so|where|which|what|how|whether|nothing)\b": (
+        'write "sees", "is given" or "is asked"'
+    ),
+    r"\btells (?:a|an|the|it|its|this|what|where|whether|how|nothing)\b": (
+        'write "says", "reports" or "distinguishes"'
+    ),
+    r"^ *(?:async )?def _*(?:told|tells?)(?:_|\b)|_tells?\(": 'name it "report", "return" or "say"',
     r"\bg(?:oes|oing) on (?:after|at|from|there|when|where|with|without)\b": 'write "continue"',
     r"\b(?:that (?:is|was)|which is|goes|known to be) away\b": 'write "unreachable"',
     r"^ +r?\"\"\"(?:What|Who|Which)\b": "begin with a verb, or with a noun",

@@ -27,7 +27,7 @@ from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.messages import TOLD_AT, render_messages
+from memagent_graph.conversation.messages import SAID_AT, render_messages
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements
 from memagent_graph.readers.base import Step
@@ -59,7 +59,7 @@ def turns(conversation: dict[str, Any]) -> list[Turn]:
                 turn["text"],
                 id=turn["dia_id"],
                 name=turn["speaker"],
-                additional_kwargs={TOLD_AT: told.isoformat(timespec="minutes")},
+                additional_kwargs={SAID_AT: told.isoformat(timespec="minutes")},
             )
             found.append(Turn(turn["dia_id"], message))
         number += 1

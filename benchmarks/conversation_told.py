@@ -32,7 +32,7 @@ from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.messages import TOLD_AT, render_messages
+from memagent_graph.conversation.messages import SAID_AT, render_messages
 from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Step
@@ -87,7 +87,7 @@ def beam(folder: Path) -> Iterator[tuple[list[BaseMessage], list[Asked]]]:
             kind = HumanMessage if turn["role"] == "user" else AIMessage
             text = MARK.sub("", turn["content"]).rstrip()
             known[turn["id"]] = kind(
-                text, id=str(turn["id"]), name=turn["role"], additional_kwargs={TOLD_AT: day}
+                text, id=str(turn["id"]), name=turn["role"], additional_kwargs={SAID_AT: day}
             )
         asked = []
         for kind_, rows in row["questions"].items():

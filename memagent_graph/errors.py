@@ -1,4 +1,4 @@
-"""One hierarchy: the type tells a program what happened, the message tells a person what to do."""
+"""One hierarchy: the type says what happened, the message says what to do."""
 
 from __future__ import annotations
 

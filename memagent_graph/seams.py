@@ -43,7 +43,7 @@ Kind = TypeVar("Kind", bound="Compiled")
 
 
 def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
-    """A compiled graph as one of a subclass, which `StateGraph.compile` cannot be told to make."""
+    """A compiled graph as one of a subclass, which `StateGraph.compile` cannot make."""
     fields = {name: value for name, value in vars(compiled).items() if name != "__orig_class__"}
     return kind(**fields)
 

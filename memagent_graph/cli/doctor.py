@@ -99,7 +99,7 @@ def check_context(reader: Reader, config: ReadingConfig) -> Check:
     holds, needed = reader.identity.window_tokens, config.window_tokens
     if holds is None:
         fix = f"See the model's description: its context must hold {needed} tokens."
-        return Check("context", "warn", f"the budgets need {needed} tokens; not told", fix)
+        return Check("context", "warn", f"the budgets need {needed} tokens; not reported", fix)
     try:
         check_window(reader.identity, config, question_tokens=1)
     except ConfigurationError as error:

@@ -133,7 +133,7 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        # What is printed must go on, also where this run was told to start over.
+        # What is printed must go on, also where this run had to start over.
         command = shlex.join(["memagent", *(word for word in sys.argv[1:] if word != "--restart")])
         print(f"\n{on_interrupt.format(command=command)}".rstrip(), file=sys.stderr)
         raise typer.Exit(130) from None

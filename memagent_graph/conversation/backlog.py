@@ -75,11 +75,11 @@ class Backlog:
     use from any thread.
 
     Attributes:
-        told: the memory as this process last saw it.
+        last_seen: the memory as this process last saw it.
     """
 
     def __init__(self) -> None:
-        self.told = ""
+        self.last_seen = ""
         self._lock = threading.Lock()
         self._threads: dict[str, _WaitingMessages] = {}
         self._last: OrderedDict[str, str] = OrderedDict()
@@ -186,7 +186,7 @@ class Backlog:
                         del self._threads[name]
 
     def last(self, thread: str) -> str | None:
-        """The id of the message of a thread that was folded last; told once."""
+        """The id of the message of a thread that was folded last; returned once."""
         with self._lock:
             return self._last.pop(thread, None)
 
@@ -196,9 +196,9 @@ class Backlog:
             self._threads.clear()
             self._last.clear()
             self._recorded.clear()
-            self.told = ""
+            self.last_seen = ""
         await self._others_end(None)
-        self.told = ""
+        self.last_seen = ""
 
     async def fold(self, seconds: float | None = None) -> int:
         """Fold all waiting messages, due or not; return how many still wait.

@@ -136,7 +136,7 @@ def drop_ended(memory: str) -> str:
     ).strip("\n")
 
 
-def tells_time(text: str) -> bool:
+def states_time(text: str) -> bool:
     """Whether a word in a text names a day, a week, a month or another time."""
     return bool(_TIME.search(text))
 
@@ -261,9 +261,9 @@ def read_remarks(memory: str) -> Iterator[Remark]:
     day = year = ""
     speaker = USER
     for line in memory.splitlines():
-        if told := _DAY.fullmatch(line):
-            year = told["year"] or year
-            day = f"{year}-{_MONTHS.index(told['month']) + 1:02}-{int(told['day']):02}"
+        if heading := _DAY.fullmatch(line):
+            year = heading["year"] or year
+            day = f"{year}-{_MONTHS.index(heading['month']) + 1:02}-{int(heading['day']):02}"
         elif line.startswith("@"):
             speaker, day = line[1:], ""
         elif line.strip():

@@ -50,8 +50,8 @@ from memagent_graph.graph.reading import Reading, check_window
 from memagent_graph.graph.state import begin_fold, memory_of, record_of, with_text
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
+    LineSource,
     MemoryVersion,
-    Told,
     child_id,
     reading_fingerprint,
     root_id,
@@ -508,7 +508,7 @@ class Folding:
                 fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
-        told: tuple[Told, ...] = ()
+        sources: tuple[LineSource, ...] = ()
         unsupported: tuple[Unsupported, ...] = ()
         if self._facts is not None:
             from memagent_graph.facts.rules import drop_facts
@@ -519,7 +519,7 @@ class Folding:
             unsupported = with_text(fold["memory"], Memory(unsupported=marks)).unsupported
             memory = memory_of(fold)
             unsupported = tuple(dict.fromkeys((*unsupported, *memory.unsupported)))
-            told = _attest_facts(() if head is None else head.told, memory, said, thread)
+            sources = _attest_facts(() if head is None else head.told, memory, said, thread)
         elif profiling is None:
             for subject in gone:
                 fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
@@ -527,7 +527,7 @@ class Folding:
             warnings += profiling.warnings
             before = () if head is None else head.told
             evidence = memory_of(fold).evidence
-            told = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
+            sources = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
         self._warn(warnings)
         progress = fold["progress"]
         return MemoryVersion(
@@ -547,7 +547,7 @@ class Folding:
             cut=progress["cut"],
             thread=thread,
             messages=tuple(one.id for one in recorded),
-            told=told,
+            told=sources,
             unsupported=unsupported,
             warnings=warnings,
         )
@@ -582,8 +582,8 @@ class Folding:
 
 
 def _attest_facts(
-    before: Sequence[Told], memory: Memory, said: Sequence[MessageStart], thread: str
-) -> tuple[Told, ...]:
+    before: Sequence[LineSource], memory: Memory, said: Sequence[MessageStart], thread: str
+) -> tuple[LineSource, ...]:
     """Return the sources of the lines of facts after a fold, also of those that it changed.
 
     Args:
@@ -604,14 +604,14 @@ def _attest_facts(
         source = known.get((fact.subject, fact.relation, fact.object))
         if fact.evidence:
             message = said[max(0, bisect(starts, fact.evidence[-1].start) - 1)]
-            source = Told(fact.line, message.message, thread, message.at)
+            source = LineSource(fact.line, message.message, thread, message.at)
         if source is not None:
             found.append(replace(source, line=fact.line, until=""))
     return tuple(found)
 
 
 def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:
-    """The budgets, with chunks that leave room for the schema, which the model is told each time.
+    """The budgets, with chunks that leave room for the schema, which each prompt has.
 
     Raises:
         ConfigurationError: It leaves less than half of a chunk.

@@ -28,7 +28,7 @@ from memagent_graph.conversation.messages import (
 )
 from memagent_graph.conversation.privacy import check_redaction, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
-from memagent_graph.conversation.prompt import render_recalled, tell
+from memagent_graph.conversation.prompt import choose_recalled, render_recalled
 from memagent_graph.conversation.proposal import (
     decide,
     ids_of,
@@ -318,8 +318,8 @@ class ConversationMemory(Generic[Shape]):
         """
         if not access_of(config).reads:
             return []
-        told = render_recalled(*await self.atold(user, about=about, store=store))
-        return [SystemMessage(told)] if told else []
+        text = render_recalled(*await self.atold(user, about=about, store=store))
+        return [SystemMessage(text)] if text else []
 
     async def atold(
         self, user: UserId, *, about: About = "", store: BaseStore | None = None
@@ -333,19 +333,19 @@ class ConversationMemory(Generic[Shape]):
             memory, kept = await asyncio.gather(
                 self._head(user, store), self._read_kept(personal, text)
             )
-            backlog.told = memory
+            backlog.last_seen = memory
             if kept.pages:
                 found = await asyncio.to_thread(self._find, kept, text, messages, personal)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
-        reading, memory = self._folding.reading, drop_ended(backlog.told)
+        reading, memory = self._folding.reading, drop_ended(backlog.last_seen)
         if self._fields is not None:
-            memory = self._fields.tell(memory)
+            memory = self._fields.render(memory)
         elif self._facts is not None and found:
             memory = _facts_near(memory, text, reading)
-        return tell(
+        return choose_recalled(
             memory,
             found,
             text,
@@ -726,8 +726,8 @@ class ConversationMemory(Generic[Shape]):
         self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
     ) -> list[MessagePassage]:
         keeping = self._get_folding(personal.user).keeping
-        told = {(one.id, one.text) for one in keeping.keep(messages, "")}
-        found = recall(kept).find(about, since=personal.episodes.since, told=told)
+        known = {(one.id, one.text) for one in keeping.keep(messages, "")}
+        found = recall(kept).find(about, since=personal.episodes.since, known=known)
         return [passage for passage in found if keeping.allows(passage.text)]
 
     def _drop(self, text: str, subject: frozenset[str]) -> tuple[str, list[str]]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 REMEMBER = "remember"
 """Key of a human message's `additional_kwargs`: with False, its turn is not remembered."""
-TOLD_AT = "told_at"
+SAID_AT = "told_at"
 """Key of a message's `additional_kwargs` for the time at which it was said; see `read_time`."""
 
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
     changes: dict[str, object] = {}
     if not message.id:
         changes["id"] = str(uuid4())
-    if isinstance(message, HumanMessage) and message.additional_kwargs.get(TOLD_AT) is None:
-        changes["additional_kwargs"] = {**message.additional_kwargs, TOLD_AT: now}
+    if isinstance(message, HumanMessage) and message.additional_kwargs.get(SAID_AT) is None:
+        changes["additional_kwargs"] = {**message.additional_kwargs, SAID_AT: now}
     return message.model_copy(update=changes) if changes else message
 
 
@@ -282,9 +282,9 @@ def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Rec
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     said = [message.name, redact(text) if text else "", *(call["name"] for call in calls)]
     said += (redact(str(call["args"])) for call in calls)
-    told = message.additional_kwargs.get(TOLD_AT) if role == USER else None
+    time = message.additional_kwargs.get(SAID_AT) if role == USER else None
     digest = sha256(repr(said).encode(errors="replace")).hexdigest()[:12]
-    return Recorded(str(message.id), f"{role[:1]}{digest}", (read_time(told) or "")[:10])
+    return Recorded(str(message.id), f"{role[:1]}{digest}", (read_time(time) or "")[:10])
 
 
 def _find_places(
@@ -450,9 +450,9 @@ def render(
         messages: the conversation.
         redact: function that each text, tool argument and speaker's name passes through.
     """
-    for message, told, speaker, said in _list_spoken(messages, redact):
+    for message, time, speaker, said in _list_spoken(messages, redact):
         # Indented, a line of somebody's text cannot pass for the beginning of another message.
-        yield message, told, f"[{told}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
+        yield message, time, f"[{time}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
 
 
 def word_for_word(
@@ -466,8 +466,8 @@ def word_for_word(
         redact: function that each text and speaker's name passes through.
     """
     return [
-        KeptMessage(str(message.id), thread, told, speaker, said)
-        for message, told, speaker, said in _list_spoken(messages, redact)
+        KeptMessage(str(message.id), thread, time, speaker, said)
+        for message, time, speaker, said in _list_spoken(messages, redact)
         if not speaker.startswith(TOOL)
     ]
 
@@ -489,48 +489,48 @@ def _list_spoken(
     messages: Iterable[BaseMessage], redact: Redact
 ) -> Iterator[tuple[BaseMessage, str, str, str]]:
     """Each message with when it was said, by whom, and what."""
-    told = datetime.now(UTC).isoformat(timespec="minutes")
+    time = datetime.now(UTC).isoformat(timespec="minutes")
     for message in messages:
-        told = _time_of(message) or told
+        time = _time_of(message) or time
         for speaker, said in () if is_instruction(message) else _text_of(message, redact):
-            yield message, told, speaker, said
+            yield message, time, speaker, said
 
 
 def _time_of(message: BaseMessage) -> str | None:
-    told = message.additional_kwargs.get(TOLD_AT)
-    if told is None:
+    time = message.additional_kwargs.get(SAID_AT)
+    if time is None:
         return None
-    found = read_time(told)
+    found = read_time(time)
     if found is None:
-        _warn_of_time(repr(told)[:40])
+        _warn_of_time(repr(time)[:40])
     return found
 
 
 @lru_cache(1 << 10)
-def _warn_of_time(told: str) -> None:
+def _warn_of_time(time: str) -> None:
     _log.warning(
         "The time %s of a message cannot be read, and the message is dated by the one before it, "
         "or today. Give told_at as ISO 8601, as a datetime, or as seconds since 1970.",
-        told,
+        time,
     )
 
 
-def read_time(told: object) -> str | None:
+def read_time(time: object) -> str | None:
     """Return a time as ISO 8601 in the time zone it was given in; None if it cannot be read.
 
     Args:
-        told: a text in any format of ISO 8601, a datetime, a date, or seconds since 1970
+        time: a text in any format of ISO 8601, a datetime, a date, or seconds since 1970
             (milliseconds if the number is above 10**11).
     """
     try:
-        if isinstance(told, str):
-            return _read_iso(told.strip())
-        if isinstance(told, datetime):
-            return _format_time(told)
-        if isinstance(told, date):
-            return told.isoformat()
-        if isinstance(told, int | float) and not isinstance(told, bool):
-            seconds = told / 1000 if abs(told) > _MILLISECONDS else told
+        if isinstance(time, str):
+            return _read_iso(time.strip())
+        if isinstance(time, datetime):
+            return _format_time(time)
+        if isinstance(time, date):
+            return time.isoformat()
+        if isinstance(time, int | float) and not isinstance(time, bool):
+            seconds = time / 1000 if abs(time) > _MILLISECONDS else time
             return _format_time(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
         pass
@@ -550,23 +550,23 @@ _FULL = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
 @lru_cache(1 << 12)
-def _read_iso(told: str) -> str:
-    if found := _PARTIAL.fullmatch(told):
+def _read_iso(time: str) -> str:
+    if found := _PARTIAL.fullmatch(time):
         first = date(int(found["year"]), int(found["month"] or 1), 1)
         if found["day"]:
             year = first.year
             first += timedelta(int(found["day"]) - 1)
             if first.year != year or not int(found["day"]):
-                raise ValueError(told)
+                raise ValueError(time)
         if found["rest"] and not found["day"]:
-            raise ValueError(told)
-        told = first.isoformat() + (found["rest"] or "")
-    plain, late = _LATE.subn("00:00", _LEAP.sub("59", told.upper()))
+            raise ValueError(time)
+        time = first.isoformat() + (found["rest"] or "")
+    plain, late = _LATE.subn("00:00", _LEAP.sub("59", time.upper()))
     try:
         return date.fromisoformat(plain).isoformat()
     except ValueError:
         at = datetime.fromisoformat(plain) + timedelta(late)
-    return told if _FULL.match(told) and told == plain else _format_time(at)
+    return time if _FULL.match(time) and time == plain else _format_time(at)
 
 
 def _format_time(at: datetime) -> str:

@@ -236,11 +236,11 @@ def _without_left(request: _Request) -> _Request:
     return request.override(messages=[m for m in request.messages if m.id not in gone])
 
 
-def _add_memory(request: _Request, told: list[SystemMessage]) -> _Request:
-    if not told:
+def _add_memory(request: _Request, messages: list[SystemMessage]) -> _Request:
+    if not messages:
         return request
     given = {field.name: getattr(request, field.name) for field in fields(request)}
-    memories = (*given.pop("memories", ()), told[0].text)
+    memories = (*given.pop("memories", ()), messages[0].text)
     return _RememberingRequest(**given, memories=memories).override(
         system_message=request.system_message
     )

@@ -130,10 +130,12 @@ class ConversationNode(RunnableCallable):
         ) -> dict[str, object]:
             if not hook:
                 return {"memory_view": stays}
-            told = []
+            recalled = []
             if access.reads:
-                told = await memory.aprompt(speaker.user, about=stays, store=store, config=config)
-            return {"llm_input_messages": [*told, *stays]}
+                recalled = await memory.aprompt(
+                    speaker.user, about=stays, store=store, config=config
+                )
+            return {"llm_input_messages": [*recalled, *stays]}
 
         async def aremember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]

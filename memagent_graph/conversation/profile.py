@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from memagent_graph.conversation.messages import instant
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.version import Told
+from memagent_graph.memory.version import LineSource
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FieldValue(NamedTuple):
         return f"{self.day} {self.field}: {value}".lstrip()
 
     @property
-    def told(self) -> str:
+    def shown(self) -> str:
         """The line for a model: `2026-03-05: diet: vegan`."""
         name = self.field.replace("_", " ").replace(".", " ")
         return f"{self.day}: {name}: {_plain(self.value)}".removeprefix(": ")
@@ -336,9 +336,9 @@ class Fields(Generic[Profile]):
             )
         return profile
 
-    def tell(self, text: str) -> str:
+    def render(self, text: str) -> str:
         """Return the text of a profile for a model: a line for each entry that fits the schema."""
-        return "\n".join(entry.told for entry in self.fit(read_entries(text)[0]).entries)
+        return "\n".join(entry.shown for entry in self.fit(read_entries(text)[0]).entries)
 
     def complain(self, entries: Sequence[FieldValue]) -> str:
         """Return the errors of these entries by the schema, for the model that gave them."""
@@ -411,12 +411,12 @@ class ProfileEntry:
 
 def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry]:
     """The entries of a profile: those that stand, and then those that stood, the newest first."""
-    told = {item.line: item for item in version.told if not item.until}
+    sources = {item.line: item for item in version.told if not item.until}
     standing = read_entries(version.text)[0]
     misfits = fields.fit(standing).misfits
     found = []
     for entry in standing:
-        source = told.get(entry.line) or Told(entry.line, "", "", entry.day)
+        source = sources.get(entry.line) or LineSource(entry.line, "", "", entry.day)
         fits = not any(entry is one for one in misfits)
         found.append(
             ProfileEntry(
@@ -445,7 +445,7 @@ class Past(NamedTuple):
     values: int
     days: float | None = None
 
-    def of(self, items: Sequence[Told]) -> list[Told]:
+    def of(self, items: Sequence[LineSource]) -> list[LineSource]:
         """Return the lines that stay, in their order."""
         since = -math.inf if self.days is None else time() - 86_400 * self.days
         kept, counts = [], Counter[str]()
@@ -466,14 +466,14 @@ class MessageStart(NamedTuple):
 
 
 def attest(
-    before: Sequence[Told],
+    before: Sequence[LineSource],
     text: str,
     evidence: Iterable[Evidence],
     said: Sequence[MessageStart],
     *,
     thread: str,
     past: Past,
-) -> tuple[Told, ...]:
+) -> tuple[LineSource, ...]:
     """Return the sources of the lines of a profile after a fold.
 
     Args:
@@ -488,7 +488,7 @@ def attest(
     new = {}
     for item in evidence:
         one = said[max(0, bisect(starts, item.start) - 1)]
-        new[item.text] = Told(item.text, one.message, thread, one.at)
+        new[item.text] = LineSource(item.text, one.message, thread, one.at)
     standing = {item.line: item for item in before if not item.until}
     lines = text.splitlines()
     now = [new.get(line) or standing.get(line) for line in lines]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import ChunkMessage
     from memagent_graph.conversation.profile import Field, Fields
-    from memagent_graph.memory.version import Told
+    from memagent_graph.memory.version import LineSource
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
@@ -146,7 +146,7 @@ def merge(
     at: str,
     times: Mapping[str, str],
 ) -> ChangedProfile:
-    """Change a profile; of two values of one thing, the one that was told later stays.
+    """Change a profile; of two values of one thing, the one that was said later stays.
 
     Args:
         entries: entries of the profile.
@@ -295,8 +295,8 @@ is oldest and of the least use.
 """
 
 _NOTICES = {
-    CONTRADICTED: "Told differently than before, of which the newest is kept: {fields}.",
-    STALE: "Told before what is known now, and so not taken: {fields}.",
+    CONTRADICTED: "LineSource differently than before, of which the newest is kept: {fields}.",
+    STALE: "LineSource before what is known now, and so not taken: {fields}.",
     MISFIT: "Left out, because it does not fit the schema: {fields}.",
     HEARSAY: "Left out, because only a tool said so: {fields}.",
 }
@@ -305,8 +305,8 @@ _NOTICES = {
 class ProfileReader(ChatReader):
     """Asks a chat model what changes in a profile, whose entries are the lines of the memory.
 
-    The reply is JSON of the schema's own; where it is none, or does not fit, the model is told so
-    and asked once more. Evidence of an entry is the message that says so.
+    The reply is JSON of the schema's own; where it is none, or does not fit, the model
+    is asked once more, with the reason. Evidence of an entry is the message that says so.
 
     Args:
         model: any LangChain chat model.
@@ -343,11 +343,11 @@ class ProfileReader(ChatReader):
         self._shape = Shape("changes", fields.changes, TypeAdapter(Any))
         self._held = constraint(model, self._shape)
 
-    def for_one_fold(self, told: Iterable[Told] = ()) -> ProfileReader:
+    def for_one_fold(self, sources: Iterable[LineSource] = ()) -> ProfileReader:
         """Return this reader with its own `noticed`, and with the times of the lines so far."""
         one = copy(self)
         one.noticed = defaultdict(set)
-        one.times = {item.line: item.at for item in told if not item.until}
+        one.times = {item.line: item.at for item in sources if not item.until}
         return one
 
     @property

@@ -74,7 +74,7 @@ def render_recalled(memory: str, passages: str) -> str:
     return render(RECALLED, memory=memory or "(no notes)", passages=passages)
 
 
-def tell(
+def choose_recalled(
     memory: str,
     found: Sequence[MessagePassage],
     about: str,

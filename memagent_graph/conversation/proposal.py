@@ -37,7 +37,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import label
-from memagent_graph.memory.version import MemoryVersion, edit_id, edit_version, still_told
+from memagent_graph.memory.version import MemoryVersion, edit_id, edit_version, end_gone
 from memagent_graph.text.terms import specific_terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -659,8 +659,8 @@ def _merge(
     if head is not None and text == before:
         return head
     now = datetime.now(UTC).isoformat()
-    told = () if head is None else still_told(head.told, text, now)
-    known = {one.line for one in told if not one.until}
+    sources = () if head is None else end_gone(head.told, text, now)
+    known = {one.line for one in sources if not one.until}
     lines = {*text.splitlines()} - known
     parent = version.root if head is None else head.id
     evidence = (*(() if head is None else head.evidence), *version.evidence)
@@ -673,7 +673,10 @@ def _merge(
         tokens=_counter.count(text),
         evidence=tuple(dict.fromkeys(one for one in evidence if one.text in text)),
         unsupported=tuple(one for one in version.unsupported if one.text in text),
-        told=(*told, *(one for one in version.told if one.line in lines and not one.until)),
+        told=(
+            *sources,
+            *(one for one in version.told if one.line in lines and not one.until),
+        ),
         created_at=now,
     )
 

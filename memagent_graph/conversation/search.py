@@ -3,8 +3,8 @@
 A passage counts for the words of the message that are in it (BM25), or, with less weight, in the
 messages around it: a question and its answer share few words. A speaker who is named in the message
 counts double against the other speakers; the assistant counts half. What is asked by "when"
-prefers passages that tell a time. The best passages bring the newer ones that tell of the same
-matter, so that an old value is not told without the new one.
+prefers passages that state a time. The best passages bring the newer ones about the same
+matter, so that an old value is not shown without the new one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import regex
 
-from memagent_graph.conversation.built_in import tells_time
+from memagent_graph.conversation.built_in import states_time
 from memagent_graph.conversation.messages import ASSISTANT, USER
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.index import Index, IndexPart
@@ -88,7 +88,7 @@ class _Indexed:
             IndexPart.of(texts),
             IndexPart.of(one.text for one in page.said),
         )
-        self.timely = [tells_time(text) for text in texts]
+        self.timely = [states_time(text) for text in texts]
         self.specific = [frozenset(specific_terms(text)) for text in texts]
         self.sizes = self.passages.sizes
 
@@ -129,14 +129,14 @@ class MessageSearch:
         self._specific = [found - self._named for part in indexed for found in part.specific]
 
     def find(
-        self, about: str, *, since: str = "", told: Container[tuple[str, str]] = ()
+        self, about: str, *, since: str = "", known: Container[tuple[str, str]] = ()
     ) -> list[MessagePassage]:
         """Return the passages that bear on a text, the best first.
 
         Args:
             about: the current message.
             since: first day whose passages may be returned.
-            told: ids and texts of messages to leave out.
+            known: ids and texts of messages to leave out.
         """
         wanted = content_terms(about)
         named = self._named.intersection(wanted)
@@ -150,7 +150,7 @@ class MessageSearch:
         scores /= np.maximum(self._sizes, 1.0) ** _SMALLER
         for number in np.flatnonzero(scores).tolist():
             said = self.passages[number].said
-            if said.day < since or (said.id, said.text) in told:
+            if said.day < since or (said.id, said.text) in known:
                 scores[number] = 0.0
         self._bring_newer(scores, {*wanted} - self._named)
         best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()

@@ -99,8 +99,8 @@ def create_memory_tools(
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
         user = speaker_of(runtime).user
-        told = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
-        return told or "Nothing is remembered."
+        text = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
+        return text or "Nothing is remembered."
 
     async def forget(subject: str, runtime: ToolRuntime) -> str:
         gone = await drop(subject, runtime)

@@ -1,7 +1,7 @@
 r"""Ways to answer a question from a document with one reader: MemAgent, and what it replaces.
 
 All but MemAgent itself answer from another text than the memory: the whole document, its two ends,
-its best passages, or answers from its parts; and a model is told which.
+its best passages, or answers from its parts; and a prompt names which.
 
 Each has the fields {memory}, for the text, and {question}, as `Prompts.answer` has; the question
 comes last, so that a server keeps a document that several are asked of.

@@ -226,7 +226,7 @@ async def _grade(
 
 
 _MOST_DEPTHS = 16
-"""Most pieces of evidence whose depths are recorded: those of a word list tell nothing."""
+"""Most pieces of evidence whose depths are recorded: those of a word list mean nothing."""
 
 
 def _few(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

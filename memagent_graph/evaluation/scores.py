@@ -391,19 +391,19 @@ _ROOM = 12
 _ASKED = 2
 """Weight of a word that is a number, or in the question or its answer."""
 _SHARE = 0.6
-"""Least share of a gist's weight in one place for it to count as told.
+"""Least share of a gist's weight in one place for it to count as stated.
 
 On LoCoMo's notes of its sessions (888 pairs of a message and a question): of messages that a note
-rests on 69% are told, of messages of other sessions 3%, and of the same messages by the notes that
-do not rest on them 7%; another conversation, whole, tells 3%. Quotes are always told. At 0.5 these
-are 81%, 10%, 15% and 11%; at 0.6 with all words alike 53%, 1%, 4% and 4%.
+rests on 69% are stated, of messages of other sessions 3%, and of the same messages by the notes
+that do not rest on them 7%; another conversation, whole, states 3%. Quotes always count. At 0.5
+these are 81%, 10%, 15% and 11%; at 0.6 with all words alike 53%, 1%, 4% and 4%.
 """
 
 
 def conveys(message: str, question_and_answer: str, context: str) -> bool:
-    """Whether the context tells what of the message bears on the question.
+    """Whether the context states what of the message bears on the question.
 
-    That is the sentence with the most words of question and answer; it is told where two
+    That is the sentence with the most words of question and answer; it is stated where two
     sentences or lines in a row have most of its words, names and numbers, by their stems. It
     takes time linear in the texts' length.
 

@@ -292,8 +292,8 @@ class _Aligner:
         self.noted = PassageIndex(note_passages(older))
         self.evidence = evidence_by_note(before.evidence, older)
         self.unsupported = before.unsupported
-        told = [question, *(item.text for item in recalled)]
-        self.judge = NoteJudge(told, chunk.text, before.text)
+        given = [question, *(item.text for item in recalled)]
+        self.judge = NoteJudge(given, chunk.text, before.text)
         self.asked = {*passage_terms(question)}
         self.subject = roots(question)
         marked = {item.text for item in before.unsupported}

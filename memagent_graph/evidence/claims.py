@@ -271,13 +271,13 @@ class NoteJudge:
     """Compares notes with the sentences and older notes that they rest on.
 
     Args:
-        told: the question and recalled passages; their names and numbers need no evidence.
+        given: the question and recalled passages; their names and numbers need no evidence.
         chunk: text of the chunk that was read.
         memory: text of the memory before the chunk.
     """
 
-    def __init__(self, told: Sequence[str], chunk: str, memory: str) -> None:
-        self._told = _names_of(told)
+    def __init__(self, given: Sequence[str], chunk: str, memory: str) -> None:
+        self._given = _names_of(given)
         self._chunk = chunk
         self._memory = memory
 
@@ -310,7 +310,7 @@ class NoteJudge:
         missing: list[str] = []
         lent: dict[int, EvidencePassage] = {}
         for claim in claims(note.text, numbers):
-            if self._told.has(claim) or fresh.has(claim):
+            if self._given.has(claim) or fresh.has(claim):
                 continue
             if own.has(claim) and not doubts.has(claim):
                 continue
@@ -364,7 +364,7 @@ class NoteJudge:
     ) -> Iterator[str]:
         """Chinese names without a source; `own` has the character pairs of the evidence."""
         near = ClaimTexts([item.text for item in beside], frozenset()).letters
-        known = own | near | self._told.letters
+        known = own | near | self._given.letters
         for start, end in _find_uncovered(text, known):
             found = text[start:end].strip(_EMPTY)
             if found and (_is_foreign(found, text, start, end) or self._is_known(found)):

@@ -110,7 +110,7 @@ REPEAT_PROMPT = """
 You were asked this before, and your reply had no line of a fact. Reply with lines of the form \
 "subject | relation | object" and with nothing else, or with the single word "unchanged".
 """
-_TOLD = """\
+_SCHEMA = """\
 Only these relations are wanted, by the kind of subject:
 {told}
 
@@ -126,8 +126,8 @@ NO_FACT, OUTSIDE, CUT_OFF, EVICTED = (
 
 def write_prompt(template: str, schema: Facts) -> str:
     """Return the prompt of an update, with the relations of a schema."""
-    told = _TOLD.replace("{told}", schema.told) if schema.told else ""
-    return template.replace("{schema}", told)
+    described = _SCHEMA.replace("{told}", schema.described) if schema.described else ""
+    return template.replace("{schema}", described)
 
 
 def read_for_facts(
@@ -498,7 +498,7 @@ class RuleReader(ExtractiveReader):
         self.standing = said is not None
         self._stated = said or _find_facts
         self._schema, self._tokens = schema, tokenizer
-        self.identity = self._identity(f"{_VERSION} {schema.told} {self.standing}")
+        self.identity = self._identity(f"{_VERSION} {schema.described} {self.standing}")
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep what the sentences of a chunk state."""

@@ -354,10 +354,10 @@ def facts_of(memory: str | Memory | Mapping[str, Any] | Any) -> list[Fact]:
     by_line: dict[str, list[Evidence]] = {}
     for item in found.evidence:
         by_line.setdefault(item.text, []).append(item)
-    told = {item.line: item for item in getattr(memory, "told", ())}
+    sources = {item.line: item for item in getattr(memory, "told", ())}
     facts = []
     for fact in read_lines(found.text).facts:
-        line, source = fact.line, told.get(fact.line)
+        line, source = fact.line, sources.get(fact.line)
         fact = replace(  # noqa: PLW2901
             fact,
             evidence=tuple(by_line.get(line, ())),
@@ -426,8 +426,8 @@ class Relation:
     choices: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
-        """The words that tell a model of it."""
+    def described(self) -> str:
+        """The words that describe it to a model."""
         objects = " or ".join(self.choices) or ("" if self.object == "text" else f"a {self.object}")
         about = "; ".join(filter(None, (objects, self.description)))
         return f"{self.name} ({about})" if about else self.name
@@ -438,7 +438,7 @@ class Facts:
 
     A pydantic model is a kind of entity; its fields are the relations that it may have. A list or
     set has several objects at once; of any other type, a new object closes the old one. Enums and
-    literals are the objects to choose from. Descriptions are told to the model.
+    literals are the objects to choose from. Descriptions are shown to the model.
 
     Args:
         entities: the models; models that their fields refer to are added. Without any, every
@@ -456,7 +456,7 @@ class Facts:
         >>> class Lease(BaseModel):
         ...     rent: str = Field(description="rent a month")
         ...     tenant: list[str] = []
-        >>> print(Facts(Lease).told)
+        >>> print(Facts(Lease).described)
         Lease: rent (rent a month), tenant
     """
 
@@ -498,11 +498,11 @@ class Facts:
         return found
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """The relations of each kind of entity, for a model; "" if all are kept."""
         kinds: dict[str, list[str]] = {}
         for relation in self.relations.values():
-            kinds.setdefault(relation.subject, []).append(relation.told)
+            kinds.setdefault(relation.subject, []).append(relation.described)
         return "\n".join(f"{kind}: {', '.join(told)}" for kind, told in kinds.items())
 
     def is_single(self, relation: str) -> bool:

@@ -45,8 +45,8 @@ class Lineage:
 
     Attributes:
         question: the fold's question.
-        fingerprint: tells its versions from those of other settings; if memories are not reused,
-            from those of any other run.
+        fingerprint: distinguishes its versions from those of other settings; if memories are not
+            reused, from those of any other run.
         reuses: whether versions are taken over from readings of the same.
         thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment.
@@ -79,7 +79,7 @@ class Lineage:
         return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
 
     def identify(self, source: SourceRecord) -> str:
-        """Return what tells this reading from others of a memory: question, settings, document."""
+        """Return the fingerprint of a reading: of its question, settings and document."""
         return reading_fingerprint(self._asked, source["digest"])
 
     def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:

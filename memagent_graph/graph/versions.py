@@ -651,7 +651,7 @@ def begin_chain(reading: Reading, run: Run, question: str, record: SourceRecord)
 
 
 def chain_name(record: SourceRecord) -> str:
-    """Tells the chains of a run apart: each segment has another in each round."""
+    """Return the name of a chain within its run: each segment has another in each round."""
     name = record.get("fold", "")
     return f"{name} {round_of(record)}" if "whole" in record else name
 

@@ -380,7 +380,7 @@ class Hold:
         by: holder of the memory.
         since: time of the request, ISO 8601, UTC.
         seconds: time after which a hold lapses if it is not renewed.
-        id: tells it from other holds.
+        id: distinguishes it from other holds.
         beat: number of renewals.
     """
 

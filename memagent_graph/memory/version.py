@@ -27,7 +27,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LineSource:
     """The source of a line of a profile.
 
     Attributes:
@@ -111,7 +111,7 @@ class MemoryVersion:
     messages: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[LineSource, ...] = ()
     skipped: tuple[tuple[int, int], ...] = ()
     again: bool = False
     warnings: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ class MemoryVersion:
             values["messages"] = tuple(values["messages"])
             values["merged"] = tuple(values.get("merged", ()))
             values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
-            values["told"] = tuple(Told(*item) for item in values.get("told", ()))
+            values["told"] = tuple(LineSource(*item) for item in values.get("told", ()))
             values["skipped"] = tuple((start, end) for start, end in values.get("skipped", ()))
             values["warnings"] = tuple(values.get("warnings", ()))
             values["recall"] = _recall(values.get("recall"))
@@ -280,7 +280,7 @@ def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
         messages=(),
         merged=(),
         parts=(),
-        told=still_told(before.told, text, now),
+        told=end_gone(before.told, text, now),
         warnings=(),
         unchanged=None,
         recall=None,
@@ -291,11 +291,11 @@ def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
     )
 
 
-def still_told(told: Sequence[Told], text: str, now: str) -> tuple[Told, ...]:
+def end_gone(sources: Sequence[LineSource], text: str, now: str) -> tuple[LineSource, ...]:
     """Return the sources, where lines that are no longer in the text end now."""
     lines = {*text.splitlines()}
     return tuple(
-        item if item.until or item.line in lines else replace(item, until=now) for item in told
+        item if item.until or item.line in lines else replace(item, until=now) for item in sources
     )
 
 

@@ -367,8 +367,8 @@ def _text(error: Exception, body: object, status: int | None) -> str:
 
 
 def _with_code(text: str, code: str) -> str:
-    told = code in text or code.isdecimal()
-    return text if told else f"{text} ({code})"
+    has_code = code in text or code.isdecimal()
+    return text if has_code else f"{text} ({code})"
 
 
 def _body(error: Exception) -> object:

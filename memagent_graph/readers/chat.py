@@ -25,7 +25,7 @@ from memagent_graph.models.structured import call_constrained, constraint, fill,
 from memagent_graph.prompts import SHORTER, LookBack, Prompts, join_query
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
-    Telling,
+    AnswerRelay,
     finish_reason,
     is_cut_off,
     listener_of,
@@ -298,10 +298,10 @@ class ChatReader(Reader):
         if listener is None:
             reply = await self._ask(prompt, config, self._answer_options)
             return await self._answer(*reply, question, memory)
-        telling = Telling(listener, boxed=r"\boxed" in self.prompts.answer)
-        reply = await self._ask(prompt, _unheard(config, telling), self._answer_options)
+        relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
+        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options)
         answer = await self._answer(*reply, question, memory)
-        telling.finish(answer.final)
+        relay.finish(answer.final)
         return answer
 
     async def speak(
@@ -342,7 +342,7 @@ class ChatReader(Reader):
         filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
         text = json.dumps(filled.plain, ensure_ascii=False)
         if (listener := listener_of(config)) is not None:
-            Telling(listener, boxed=False).finish(text)
+            AnswerRelay(listener, boxed=False).finish(text)
         leaves, choices = [*_leaves(filled.plain)], shape.choices
         stated = "\n".join(leaf for leaf in leaves if leaf not in choices)
         aligned = await self._align_answer(stated, memory, question)

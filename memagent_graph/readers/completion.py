@@ -333,7 +333,7 @@ def listener_of(config: RunnableConfig | None) -> Listener | None:
     return next((handler for handler in handlers if isinstance(handler, Listener)), None)
 
 
-class Telling(BaseCallbackHandler):
+class AnswerRelay(BaseCallbackHandler):
     r"""Passes the answer in a model's reply on to a listener, token by token.
 
     Args:
@@ -346,7 +346,7 @@ class Telling(BaseCallbackHandler):
     def __init__(self, listener: Listener, *, boxed: bool) -> None:
         self._listener = listener
         self._boxed = boxed
-        self._reply = self._told = ""
+        self._reply = self._relayed = ""
 
     def on_llm_new_token(
         self,
@@ -358,8 +358,8 @@ class Telling(BaseCallbackHandler):
         """Pass on the part of the answer that is certain by now."""
         self._reply += chunk.text if chunk is not None else str(token)
         certain = certain_part(self._reply, boxed=self._boxed)
-        if certain.startswith(self._told):
-            self._tell(certain[len(self._told) :])
+        if certain.startswith(self._relayed):
+            self._relay(certain[len(self._relayed) :])
 
     def finish(self, final: str) -> None:
         """Pass on the rest of the answer.
@@ -367,12 +367,12 @@ class Telling(BaseCallbackHandler):
         Args:
             final: the whole answer.
         """
-        rest = final.removeprefix(self._told) if final.startswith(self._told) else final
+        rest = final.removeprefix(self._relayed) if final.startswith(self._relayed) else final
         self._listener.hear(rest, True)  # noqa: FBT003 - the listener's signature
 
-    def _tell(self, piece: str) -> None:
+    def _relay(self, piece: str) -> None:
         if piece:
-            self._told += piece
+            self._relayed += piece
             self._listener.hear(piece, False)  # noqa: FBT003 - likewise
 
 

@@ -156,11 +156,11 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     links = {index: _link(leads, meant[index]) for index in rest}
     gains = {index: len(left_open.intersection(meant[index])) for index in rest}
     second = max(rest, key=lambda index: links[index] * gains[index])
-    told = links[second] * gains[second]
+    score = links[second] * gains[second]
     # A surname alone may be somebody else's: it must add more than the runner-up does.
-    if not told or (links[second] < 1 and told < gains[rest[0]]):
+    if not score or (links[second] < 1 and score < gains[rest[0]]):
         linked = (index for index in rest if links[index] == 1)
-        direct = next((i for i in linked if _may_tell(question, statements[i].text)), None)
+        direct = next((i for i in linked if _may_answer(question, statements[i].text)), None)
         further = _end_of_trail(question, first, statements, meant) if direct is None else None
         second = next((i for i in (direct, further) if i is not None), rest[0])
     return [statements[first], statements[second]]
@@ -170,7 +170,7 @@ def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
     """Return the statement with all words of a question and the kind of answer it asks for."""
     quoted = best_two(question, statements)
     wanted = {*content_terms(question)}
-    if not quoted or not wanted or not _may_tell(question, quoted[0].text):
+    if not quoted or not wanted or not _may_answer(question, quoted[0].text):
         return None
     meant = meanings(statements)[statements.index(quoted[0])]
     return None if wanted.difference(meant) else quoted[0].text
@@ -216,9 +216,9 @@ def _end_of_trail(
             for index, said in enumerate(meant)
             if index not in trail and _link(leads, said) == 1
         ]
-    told = {index: len(left_open.intersection(meant[index])) for index in trail[1:]}
-    telling = [i for i in told if told[i] or _may_tell(question, statements[i].text)]
-    return max(reversed(telling), key=lambda index: told[index], default=None)
+    shared = {index: len(left_open.intersection(meant[index])) for index in trail[1:]}
+    fitting = [i for i in shared if shared[i] or _may_answer(question, statements[i].text)]
+    return max(reversed(fitting), key=lambda index: shared[index], default=None)
 
 
 def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
@@ -229,9 +229,9 @@ def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
     return _BY_SURNAME if any(lead[-1] in known for lead in leads) else 0
 
 
-def _may_tell(question: str, text: str) -> bool:
+def _may_answer(question: str, text: str) -> bool:
     """Whether a text has the kind of answer that the question asks for: a place, a date."""
-    return any(asks.search(question) and told.search(text) for asks, told in _EXPECTED)
+    return any(asks.search(question) and answers.search(text) for asks, answers in _EXPECTED)
 
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
@@ -333,8 +333,8 @@ class ExtractiveReader(Reader):
         marks = {item.text: f" [{item.place}]" for item in found}
         lines = (text + marks.get(text, "") for text in quoted)
         least = _LEAST_PAIRS_TOLD if _UNSPACED.search(question) else _LEAST_TOLD
-        told = _share_told(question, quoted) >= least
-        return Answer("\n".join(lines), "\n".join(quoted), found=told, evidence=tuple(found))
+        covered = _share_covered(question, quoted) >= least
+        return Answer("\n".join(lines), "\n".join(quoted), found=covered, evidence=tuple(found))
 
     def _identity(self, version: str) -> Identity:
         parts = f"{version} {self.memory_tokens} {self._counter.name}"
@@ -361,11 +361,11 @@ class ExtractiveReader(Reader):
         return [candidates[index] for index in sorted(chosen)]
 
 
-def _share_told(question: str, quoted: Sequence[str]) -> float:
+def _share_covered(question: str, quoted: Sequence[str]) -> float:
     """Share of a question's terms that the quotes have, 0 to 1."""
     wanted = content_terms(question)
-    told = set(terms("\n".join(quoted)))
-    return sum(term in told for term in wanted) / max(len(wanted), 1)
+    covered = set(terms("\n".join(quoted)))
+    return sum(term in covered for term in wanted) / max(len(wanted), 1)
 
 
 def _join_query(question: str, query: str) -> str:

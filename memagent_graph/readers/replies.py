@@ -646,7 +646,7 @@ def _without_nothing_new(text: str, before: str, read: str) -> tuple[str, bool]:
     if len(first) > _SHORT or (sentence and (sentence in before or sentence in read)):
         return text, False
     said, rest = text[: found.end()], text[found.end() :].lstrip(' \t\n"*_)]`.')
-    if _tells_more(said, before, read):
+    if _says_more(said, before, read):
         return text, False
     rest = rest.rstrip()
     if not rest or (len(rest) <= _SHORT and not _DATED.search(rest) and _REASON.match(rest)):
@@ -656,7 +656,7 @@ def _without_nothing_new(text: str, before: str, read: str) -> tuple[str, bool]:
     return text, False
 
 
-def _tells_more(sentence: str, before: str, read: str) -> bool:
+def _says_more(sentence: str, before: str, read: str) -> bool:
     """Whether a sentence has a number that it can only have from what was read."""
     return any(number in read or number in before for number in _NUMBER.findall(sentence))
 

@@ -88,7 +88,7 @@ class OnlineLoop:
         stopping = self._agree_to_stop()
         while state["iteration"] < settings.iterations and not stopping:
             metrics = await self._iterate(state)
-            self._tell(metrics)
+            self._report(metrics)
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
                 await self._evaluate(state["iteration"])
             stopping = self._agree_to_stop()
@@ -178,7 +178,7 @@ class OnlineLoop:
         if not self.settings.evaluate_every:
             return
         reward = await self.measure_held_out()
-        self._tell({"iteration": iteration, "held_out_reward": reward})
+        self._report({"iteration": iteration, "held_out_reward": reward})
 
     async def measure_held_out(self) -> float:
         """Return the mean reward of the held-out questions, one reading each; failures count 0."""
@@ -186,7 +186,7 @@ class OnlineLoop:
         found = await self.runner.collect(samples, times=1)
         return found.answer_reward * len(found.rollouts) / len(samples)
 
-    def _tell(self, metrics: dict[str, float]) -> None:
+    def _report(self, metrics: dict[str, float]) -> None:
         self.journal.log(metrics)
         self.report(metrics)
 

@@ -169,7 +169,7 @@ class Person(BaseModel):
 def test_a_schema_is_told_and_accepts_what_has_a_place_in_it():
     schema = Facts(Person)
 
-    assert schema.told.splitlines() == [
+    assert schema.described.splitlines() == [
         (
             "Person: works at (a Company), speaks, born on (a date), state (open or closed), "
             "grade (junior or senior), height (a number)"

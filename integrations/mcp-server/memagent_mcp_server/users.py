@@ -103,8 +103,8 @@ class UserTools:
             remembered = await self._memory.aload(user)  # raises if the store is unreachable
             if not about:
                 return remembered
-            told = await self._memory.aprompt(user, about=about)
-            return "".join(message.text for message in told)
+            messages = await self._memory.aprompt(user, about=about)
+            return "".join(message.text for message in messages)
 
     async def list_users(self) -> list[UserMemory]:
         """List all people about whom something is remembered."""

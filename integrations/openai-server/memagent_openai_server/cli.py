@@ -96,7 +96,8 @@ def serve(
     remember: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
         bool,
         typer.Option(
-            "--remember", help="Remember what each `user` says, and tell the model in later chats."
+            "--remember",
+            help="Remember what each `user` says, and show it to the model in later chats.",
         ),
     ] = False,
     chunk_tokens: ChunkTokens = 5000,

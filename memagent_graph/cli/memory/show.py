@@ -68,24 +68,24 @@ def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
         ((change.at, change.version, _describe_change(change)) for change in changes),
         ((version.created_at, version.id, "nobody noted by whom") for version in old),
     )
-    for at, key, told in sorted(entries, reverse=True):
+    for at, key, summary in sorted(entries, reverse=True):
         if key in kept:
             version, before = kept[key]
-            _print_version(f"{day(at)}  {key}  {told}", version, before)
+            _print_version(f"{day(at)}  {key}  {summary}", version, before)
             _print_gap(gaps, version)
         elif key:
-            print_in_style(f"{day(at)}  {key}  {told}", bold=True)
+            print_in_style(f"{day(at)}  {key}  {summary}", bold=True)
             print_in_style("  this version is gone: it was thinned out, or it expired", fg="yellow")
         else:
-            print_in_style(f"{day(at)}  {told}", bold=True)
+            print_in_style(f"{day(at)}  {summary}", bold=True)
 
 
 def _describe_change(change: MemoryChange) -> str:
     """Return what was done, by whom, from which messages, with which model."""
-    told = f"{change.what} by {change.by or 'somebody'}"
+    summary = f"{change.what} by {change.by or 'somebody'}"
     if change.messages:
-        told += f", thread {change.thread}, messages {' '.join(change.messages)}"
-    return f"{told}, model {change.model}" if change.model else told
+        summary += f", thread {change.thread}, messages {' '.join(change.messages)}"
+    return f"{summary}, model {change.model}" if change.model else summary
 
 
 def _print_version(head: str, version: MemoryVersion, before: MemoryVersion | None) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.proposal import Proposal
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
-    from memagent_graph.memory.version import MemoryVersion, Told
+    from memagent_graph.memory.version import LineSource, MemoryVersion
     from memagent_inspector.views.words import Run
 
 _MOST_SEEN = 1_000
@@ -50,12 +50,12 @@ class Line:
     Attributes:
         text: exactly as the memory has it.
         said: the message that it came from, if that was kept.
-        told: who told it and when, where the memory is a profile.
+        source: who said it and when, where the memory is a profile.
     """
 
     text: str
     said: KeptMessage | None
-    told: Told | None
+    source: LineSource | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,15 @@ async def show_person(users: Users, user: str) -> Person:
     said = [*(await users.of(user).episodes.read()).said]
     version = history[0] if history else None
     texts = [] if version is None else version.text.splitlines()
-    told = {} if version is None else {item.line: item for item in version.told if not item.until}
+    sources = (
+        {} if version is None else {item.line: item for item in version.told if not item.until}
+    )
     before = dict(zip((v.id for v in history), [*history[1:], None], strict=False))
     stored = {v.id: v for v in history}
     return Person(
         user,
         version,
-        [_line(text, told.get(text), said) for text in texts if text.strip()],
+        [_line(text, sources.get(text), said) for text in texts if text.strip()],
         said[: -_MOST_SHOWN - 1 : -1],
         len(said),
         [_changed(line, stored, before) for line in lines[:_MOST_SHOWN]],
@@ -156,12 +158,12 @@ def _beginning(version: MemoryVersion | None) -> str:
     return "" if version is None else version.text[:_EXCERPT]
 
 
-def _line(text: str, told: Told | None, said: Sequence[KeptMessage]) -> Line:
-    if told is not None:
-        source = (one for one in said if (one.id, one.thread) == (told.message, told.thread))
+def _line(text: str, source: LineSource | None, said: Sequence[KeptMessage]) -> Line:
+    if source is not None:
+        found = (one for one in said if (one.id, one.thread) == (source.message, source.thread))
     else:
-        source = (one for one in reversed(said) if text.strip() in one.text)
-    return Line(text, next(source, None), told)
+        found = (one for one in reversed(said) if text.strip() in one.text)
+    return Line(text, next(found, None), source)
 
 
 def _changed(

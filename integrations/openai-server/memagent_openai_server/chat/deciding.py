@@ -109,8 +109,8 @@ async def may_fit(service: Service, fields: dict[str, Any], body: bytes) -> bool
 
 
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
-    told = [fields[name] for name in ("messages", "tools", "functions") if name in fields]
-    left, values = window * _LONGEST_TOKEN, list(told)
+    parts = [fields[name] for name in ("messages", "tools", "functions") if name in fields]
+    left, values = window * _LONGEST_TOKEN, list(parts)
     while values:
         value = values.pop()
         if isinstance(value, str):
@@ -119,7 +119,7 @@ def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -
             values += value.values() if isinstance(value, dict) else value
         if left < 0:
             return False
-    return count(orjson.dumps(told).decode()) <= window * _SLACK
+    return count(orjson.dumps(parts).decode()) <= window * _SLACK
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class Arrived:
         size, sent = len(self.body), [cast("Message", message) for message in self.chat.messages]
         turn = await service.remembering.begin(sessions, self.chat.user, session, sent, size)
         body = self.body
-        if turn.told:
-            fields = {**self.fields, "messages": turn.tell(self.fields["messages"])}
+        if turn.memory:
+            fields = {**self.fields, "messages": turn.with_memory(self.fields["messages"])}
             body = await unless_small(size, orjson.dumps, fields)
         return replace(self, body=body, turn=turn)
 
@@ -311,11 +311,11 @@ class Answering:
 
     def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the request to the model after the reading, with notes for what was read."""
-        known = self.turn.told if self.turn else ""
+        known = self.turn.memory if self.turn else ""
         system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
-        told = [{"role": "system", "content": system}] if system else []
+        parts = [{"role": "system", "content": system}] if system else []
         rest = {name: value for name, value in fields.items() if name != "memagent"}
-        return {**rest, "messages": [*told, *self.left()]}
+        return {**rest, "messages": [*parts, *self.left()]}
 
     def _system(self) -> str:
         """The system messages; "" if they are so long that they are read."""

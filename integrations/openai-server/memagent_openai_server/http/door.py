@@ -116,7 +116,7 @@ class Door:
         if head:
             scope["method"] = "GET"
 
-        async def told(message: Message) -> None:
+        async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 message = {"headers": [], **message}
@@ -129,7 +129,7 @@ class Door:
             with self._metrics.under_way.track_inprogress():
                 self._let_in(Request(scope), record)
                 with self._bytes.hold(record.caller) as state["held"]:
-                    await self._app(scope, receive, told)
+                    await self._app(scope, receive, send_named)
         except ClientDisconnect as error:
             record.failed(error)
         except Exception as error:  # noqa: BLE001 - this is the outermost place
@@ -137,7 +137,7 @@ class Door:
             found = refusal(error)
             if not record.status:
                 response = JSONResponse(body_of(found), found.status_code, found.headers)
-                await response(scope, receive, told)
+                await response(scope, receive, send_named)
         finally:
             route = scope.get("route")
             record.path = getattr(route, "path", None)

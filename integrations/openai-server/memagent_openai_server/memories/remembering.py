@@ -81,10 +81,10 @@ class Remembering:
         if not session:  # the ids say which messages are the same
             talk.backlog.trust(talk.thread)
         await talk.begin(known)
-        told = await memory.atold(user, about=known)
+        remembered = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
         new = known[replies[-1] + 1 :] if replies and not session else known
-        return Turn(_accounted(talk, sessions, user), new, *told)
+        return Turn(_accounted(talk, sessions, user), new, *remembered)
 
     async def aclose(self) -> None:
         """Fold waiting messages."""
@@ -145,26 +145,26 @@ class Turn:
         passages: relevant passages of earlier messages.
 
     Attributes:
-        told: the memory as text for a model; "" if it is empty.
+        memory: the memory as text for a model; "" if it is empty.
         notes: the same for a reader that answers from notes.
     """
 
     def __init__(self, talk: Talk, new: list[BaseMessage], memory: str, passages: str) -> None:
-        self.told = render_recalled(memory, passages)
+        self.memory = render_recalled(memory, passages)
         self.notes = "\n\n".join(filter(None, [memory, passages]))
         self._talk, self._new = talk, new
         self._text, self._calls = "", False
 
-    def tell(self, messages: Sequence[Message]) -> list[Message]:
+    def with_memory(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with what is remembered, in one system message for all."""
         first, *rest = messages
         if first["role"] not in SYSTEM:
-            return [{"role": "system", "content": self.told}, *messages]
+            return [{"role": "system", "content": self.memory}, *messages]
         content = first.get("content") or ""
         if isinstance(content, str):
-            content = f"{content}\n\n{self.told}".strip()
+            content = f"{content}\n\n{self.memory}".strip()
         else:
-            content = [*content, {"type": "text", "text": self.told}]
+            content = [*content, {"type": "text", "text": self.memory}]
         return [{**first, "content": content}, *rest]
 
     def hear(self, part: Any) -> None:

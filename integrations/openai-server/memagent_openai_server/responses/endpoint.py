@@ -26,7 +26,7 @@ from memagent_openai_server.http.refusals import refusal
 from memagent_openai_server.http.requests import ChatRequest, aparse, understand
 from memagent_openai_server.memories.sessions import reach, response_name, unless_away
 from memagent_openai_server.responses import made
-from memagent_openai_server.responses.events import Told
+from memagent_openai_server.responses.events import EventStream
 from memagent_openai_server.responses.items import Message, chat_fields, items_of, messages_of
 from memagent_openai_server.responses.made import Making, small, status_of
 from memagent_openai_server.responses.request import ResponseRequest
@@ -219,26 +219,26 @@ async def _events(
     asking: Asking, found: httpx.Response | Answering, arrived: Arrived
 ) -> AsyncGenerator[bytes, None]:
     making = asking.making
-    told = Told(making)
+    events = EventStream(making)
     parts = chunks(found, arrived) if isinstance(found, Answering) else parts_of(found)
-    for event in told.begin():
+    for event in events.begin():
         yield event
     try:
         async with aclosing(parts):
             async for part in parts:
                 if arrived.turn is not None and not isinstance(found, Answering):
                     arrived.turn.hear(part)
-                for event in told.part(part):
+                for event in events.part(part):
                     yield event
-        if told.finish_reason is None:
+        if events.finish_reason is None:
             raise broken()  # noqa: TRY301 - as where it breaks off within a part
     except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
         arrived.record.failed(error)
-        for event in told.finish_items("incomplete"):
+        for event in events.finish_items("incomplete"):
             yield event
-        yield told.end(making.failed(told.output, refusal(error)))
+        yield events.end(making.failed(events.output, refusal(error)))
         return
-    for event in told.finish_items(status_of(told.finish_reason)):
+    for event in events.finish_items(status_of(events.finish_reason)):
         yield event
-    response = making.ended(told.output, told.finish_reason, told.usage, told.memagent)
-    yield told.end(await asking.keep(found, response))
+    response = making.ended(events.output, events.finish_reason, events.usage, events.memagent)
+    yield events.end(await asking.keep(found, response))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Item = dict[str, Any]
 
 
-class Told:
+class EventStream:
     """The part of a response that has been sent.
 
     Args:

@@ -46,7 +46,7 @@ _USAGE = (
 """Paths of the numbers of a usage that are stored."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons for incomplete responses, by the finish reason of the completion."""
-_TOLD = (
+_ECHOED = (
     *PASSED_ON,
     "instructions",
     "max_output_tokens",
@@ -82,9 +82,9 @@ class Making:
     def response(self, status: str, output: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """Return the response, as far as it is known."""
         asked = self.asked.model_dump(exclude_none=True)
-        told = {name: asked[name] for name in _TOLD if name in asked}
+        echoed = {name: asked[name] for name in _ECHOED if name in asked}
         own = {"id": self.id, "created_at": self.created, "model": self.asked.model}
-        return {**_PLAIN, **own, **told, "status": status, "output": output, **more}
+        return {**_PLAIN, **own, **echoed, "status": status, "output": output, **more}
 
     def ended(
         self,

@@ -87,14 +87,14 @@ def passing(models: Models) -> APIRouter:
     def add(
         path: str, body: type[BaseModel], answer: type[BaseModel], *, streams: bool = False
     ) -> None:
-        told = described(body, answer, streams=streams)
+        schema = described(body, answer, streams=streams)
         router.add_api_route(
             path,
             _endpoint(models, path, body),
             methods=["POST"],
             name=path.rpartition("/")[2],
             description="Passed on to the model's server.",
-            **told,
+            **schema,
         )
 
     add("/v1/completions", CompletionRequest, Completion, streams=True)

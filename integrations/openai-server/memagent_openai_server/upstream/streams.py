@@ -111,7 +111,7 @@ def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
     """Yield whole events unchanged, up to one that is an error."""
     for event in _EVENT.finditer(piece):
         found = event[0]
-        if (b'"error"' not in found and found.startswith(_USUAL)) or not _tells_error(found):
+        if (b'"error"' not in found and found.startswith(_USUAL)) or not _reports_error(found):
             continue
         if event.start():
             yield piece[: event.start()]
@@ -120,7 +120,7 @@ def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
         yield piece
 
 
-def _tells_error(event: bytes) -> bool:
+def _reports_error(event: bytes) -> bool:
     """Whether an event is an error: by its data, its name, or because it is not JSON."""
     data = _data(event)
     if not data or data == b"[DONE]":
