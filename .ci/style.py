@@ -25,7 +25,7 @@ RULES = {
     r"\bdearer\b": 'write "more expensive"',
     r"\b(?:that is|are|is) told of\b": 'write "is notified of", or "sees"',
     r"\b(?:who|which) reads? the same\b": "name the other reading",
-    r"\b(?:is|are|was|were|be) told (?:of|once|so|where|which|what|how|whether|nothing)\b": (
+    r"\b(?:is|are|was|were|be) told (?:once|so|where|which|what|how|whether|nothing)\b": (
         'write "sees", "is given" or "is asked"'
     ),
     r"\btells (?:a|an|the|it|its|this|what|where|whether|how|nothing)\b": (

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 
 from memagent_graph import ConversationMemory, ConversationNode, ConversationState
+from memagent_graph.errors import ModelError
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
 
@@ -51,6 +52,9 @@ with open_store() as store:
     print(f"Hello {user}. An empty line ends the chat. What I know of you:")
     print(memory.load(user) or "nothing")
     while line := sys.stdin.readline().strip():
-        messages = graph.invoke({"messages": [*messages, ("human", line)]}, who)["messages"]
-        print(messages[-1].text)
+        try:
+            messages = graph.invoke({"messages": [*messages, ("human", line)]}, who)["messages"]
+            print(messages[-1].text)
+        except ModelError as error:
+            print(error, "Say it again, or end the chat with an empty line.")
     memory.flush()  # before the store is closed

@@ -23,6 +23,7 @@ from memagent_graph.cli.options import (
     Namespace,
     Store,
     TokenizerFile,
+    check_server,
     parse_namespace,
 )
 from memagent_graph.cli.terminal import report_errors
@@ -304,7 +305,9 @@ def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
     from memagent_graph.models.resolve import resolve_model
     from memagent_graph.sync import wait_for
 
-    report = wait_for(examine(resolve_model(name, base_url=base_url, temperature=0.0)))
+    model = resolve_model(name, base_url=base_url, temperature=0.0)
+    check_server(model)
+    report = wait_for(examine(model))
     if as_json:
         table = {skill: [*marks] for skill, marks in report.table.items()}
         print(json.dumps({"reads": report.reads, "skills": table, "settings": report.settings}))

@@ -209,7 +209,9 @@ def _judge(model: str | None) -> Judge | None:
     from memagent_graph.evaluation.judge import Judge
     from memagent_graph.models.resolve import resolve_model
 
-    return Judge(resolve_model(model))
+    judge = resolve_model(model)
+    check_server(judge)
+    return Judge(judge)
 
 
 def _list() -> None:

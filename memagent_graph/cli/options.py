@@ -253,11 +253,11 @@ def parse_segments(given: str) -> int | Literal["auto", "chunks"]:
     raise typer.BadParameter(message)
 
 
-def check_server(reader: Reader) -> None:
+def check_server(caller: object) -> None:
     """Fail at once if a server cannot be reached; a reading would try many times first.
 
     Args:
-        reader: the reader that will call the server.
+        caller: the model on the server, or the reader that asks it.
 
     Raises:
         ModelError: No connection can be made to it, or there is no key for it.
@@ -267,7 +267,7 @@ def check_server(reader: Reader) -> None:
     from memagent_graph.models.failures import is_unreachable
     from memagent_graph.sync import wait_for
 
-    model = getattr(reader, "model", None)
+    model = caller if isinstance(caller, ChatEndpoint) else getattr(caller, "model", None)
     if not isinstance(model, ChatEndpoint):
         return
     try:

@@ -374,6 +374,6 @@ def _refusal(error: sqlite3.Error) -> StoreError:
     while isinstance(cause.__context__, sqlite3.Error):  # a failed write, and then a failed commit
         cause = cause.__context__
     return StoreError(
-        f"The SQLite store refused: {cause}. Check that the disk has room, and that no other "
-        "program has locked the file."
+        f"The SQLite store refused: {str(cause).rstrip('.')}. Check that the disk has room, and "
+        "that no other program has locked the file."
     )

@@ -104,3 +104,16 @@ def test_the_command_prints_a_table_and_settings_and_fails_a_model_that_does_not
     assert "settings: ReadingConfig(chunk_tokens=250" in done.stdout
     assert "take a larger one" in done.stdout
     assert json.loads(as_json.stdout)["reads"] is False
+
+
+def test_a_server_that_cannot_be_reached_is_reported_before_the_exam(monkeypatch):
+    examined = []
+    monkeypatch.setattr("memagent_graph.evaluation.exam.examine", examined.append)
+
+    done = CliRunner().invoke(
+        app, ["doctor", "--exam", "openai:small", "--base-url", "http://127.0.0.1:1"]
+    )
+
+    assert done.exit_code == 1
+    assert not examined
+    assert "Start the server, or correct --base-url" in str(done.exception) + done.output
