@@ -45,7 +45,7 @@ CEILINGS = {
     "import circles, with those of types": Ceiling(1, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(62, 0),
+    "functions named by participles": Ceiling(14, 0),
     "lines of the largest module": Ceiling(798, 500),
     "modules": Ceiling(182, 130),
     "lines": Ceiling(57_500, 39_000),
