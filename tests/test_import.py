@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
     {"config", "seams", "sync", "templates"},
+    {"pictures"},
     {"prompts", "text"},
     {"models"},
     {"evidence"},

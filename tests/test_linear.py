@@ -35,6 +35,16 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "2024-01-01 ", ""),
         ("a: ", "a", "\n"),
     ],
+    "memagent_graph.pictures.picture.MARK": [("", "[picture 1", ""), ("", "[picture 1, p. 1", "")],
+    "memagent_graph.pictures.picture._WHOLE_MARK": [
+        ("", "[picture 1: ", ""),
+        ("[picture 1: ", "a", "\n"),
+    ],
+    "memagent_graph.text.formats._DATA_URL": [
+        ("", "data:image/a;base64,", ""),
+        ("data:image/png;base64,", "A", ""),
+        ("", "data:image/", ""),
+    ],
     "memagent_graph.facts.record._ISO": [("", "2021-0", "")],
     "memagent_graph.facts.record._NUMERIC": [("2021", "-1", ""), ("2021-01-01T10:00", "0", "a")],
     "memagent_graph.facts.record._NAMED": [("1 of ", "a", ""), ("", "1st ", "")],

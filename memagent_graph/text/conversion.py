@@ -29,8 +29,8 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from memagent_graph.text.formats import convert, load
-from memagent_graph.text.source import ENDS_AT
+from memagent_graph.text.formats import convert, load, load_picture
+from memagent_graph.text.source import ENDS_AT, Converted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,6 +119,8 @@ class Request:
         seconds: limit on wall-clock time, in seconds.
         memory: limit on the process's memory, libraries included, in bytes.
         output: limit on the text in UTF-8 with its page offsets, in bytes.
+        picture: place of a picture, which is the reply in place of the text, as base64, with its
+            media type for a warning; None for the text.
     """
 
     path: str
@@ -126,6 +128,7 @@ class Request:
     seconds: float
     memory: int
     output: int
+    picture: str | None = None
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,11 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         unpacked = _count_unpacked(content)
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
-        parts = convert(content, suffix).encode()
+        if request.picture is None:
+            parts = convert(content, suffix).encode()
+        else:
+            media_type, encoded = load_picture(content, suffix, request.picture)
+            parts = Converted(encoded, (), (media_type,)).encode()
     except BadZipFile as error:
         return Reply(error=f"a broken archive: {error}"), b""
     except Exception as error:  # noqa: BLE001 - a parser may raise anything

@@ -20,19 +20,24 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from memagent_graph.config import from_environment
 from memagent_graph.errors import (
     ConversionLimitError,
     MissingDependencyError,
+    SourceChangedError,
     UnreadableSourceError,
 )
+from memagent_graph.pictures.picture import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
 from memagent_graph.text.conversion import Limit, Reply, Request
-from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY, has_ocr
+from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
+
+if TYPE_CHECKING:
+    from memagent_graph.pictures.picture import Picture
 
 LOOK_SECONDS = 0.02
 """Interval of checks on a process's memory, and on whether the caller still waits, in seconds."""
@@ -111,9 +116,11 @@ class Converter:
         self._seen = psutil.Process(self._process.pid)
 
     def convert(
-        self, path: Path, limits: Limits, suffix: str | None = None
+        self, path: Path, limits: Limits, suffix: str | None = None, picture: str | None = None
     ) -> tuple[Reply, Converted]:
         """Convert a file, by its own suffix or another; end a process that exceeds a limit.
+
+        With the place of a picture, it is the reply; see `Request`.
 
         Raises:
             CancelledError: The caller no longer waits for the text.
@@ -125,7 +132,7 @@ class Converter:
         self.documents += 1
         memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
         kind = suffix or path.suffix.lower()
-        request = Request(str(path), kind, limits.seconds, memory, output)
+        request = Request(str(path), kind, limits.seconds, memory, output, picture)
         with suppress(OSError):  # if it has ended, `_hear` notices
             self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
             self._requests.flush()
@@ -230,9 +237,9 @@ class Converters:
         self._idle: dict[Converter, threading.Timer] = {}
 
     def convert(
-        self, path: Path, limits: Limits, suffix: str | None = None
+        self, path: Path, limits: Limits, suffix: str | None = None, picture: str | None = None
     ) -> tuple[Reply, Converted]:
-        """Convert a file in one of the processes.
+        """Convert a file, or load a picture of it, in one of the processes.
 
         Raises:
             CancelledError: The caller no longer waits for the text.
@@ -243,7 +250,7 @@ class Converters:
         try:
             converter = self._take() or Converter()
             try:
-                reply, converted = converter.convert(path, limits, suffix)
+                reply, converted = converter.convert(path, limits, suffix, picture)
             except BaseException:
                 converter.end()
                 raise
@@ -317,8 +324,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 4
+_FORM = 5
 """Version of the conversion; a change here that gives other texts or pages increases it."""
+
+_READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
+"""Suffixes of formats that have pictures."""
 
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
@@ -365,6 +375,8 @@ class ConvertedSource(TextSource):
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
         self.read_by = read_by(suffix)
+        self.pictures = converted.pictures
+        self.path, self._suffix = path.absolute(), suffix
         self._is_markdown = suffix != ".pdf"
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
         if not self._is_markdown:
@@ -389,6 +401,26 @@ class ConvertedSource(TextSource):
         begin = self._pages[page - 1] if page else 0
         heading = self._headings.above(offset, since=begin)
         return super().locate(offset)._replace(page=page or None, heading=heading)
+
+    def load_picture(self, picture: Picture) -> tuple[str, str]:
+        """Return (media type, base64) of a picture, as models get it.
+
+        Raises:
+            UnreadableSourceError: It is broken, or exceeds a limit.
+            SourceChangedError: The file has changed since it was opened, or is gone.
+        """
+        limits = Limits.from_environment()
+        gone = f"{self.name} has changed or is gone, and with it {picture.mark}."
+        if not self.path.is_file():
+            raise SourceChangedError(gone)
+        reply, found = shared.convert(self.path, limits, self._suffix, picture.place)
+        if reply.failed:
+            why = reply.error or f"it exceeds the limit on {reply.limit}"
+            message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
+            raise UnreadableSourceError(message)
+        if reply.digest != self.digest:
+            raise SourceChangedError(gone)
+        return found.warnings[0], found.text
 
     @cached_property
     def _headings(self) -> Headings:
@@ -436,7 +468,7 @@ def can_convert() -> bool:
     return all(
         map(
             find_spec,
-            ("lxml", "openpyxl", "oxmsg", "psutil", "pypdfium2", "selectolax", "striprtf"),
+            ("PIL", "lxml", "openpyxl", "oxmsg", "psutil", "pypdfium2", "selectolax", "striprtf"),
         )
     )
 
@@ -456,7 +488,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES)]} {_FORM}"
-        if suffix == ".pdf" and has_ocr():  # reads as many pages as it has time for
+        if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None

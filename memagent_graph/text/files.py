@@ -35,7 +35,7 @@ from memagent_graph.errors import (
 from memagent_graph.sync import work_through
 from memagent_graph.templates import count_line_ends, plural, replace_surrogates
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, guess_encoding
+from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, guess_encoding, is_icon
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import BinaryIO
 
-if TYPE_CHECKING:
     Opener = Callable[[str, int], int]
 
 _BLOCK = 1 << 18
@@ -170,18 +169,17 @@ def _say_binary(name: str, suffix: str) -> str:
     if suffix in OLDER:
         better = OLDER[suffix]
         return f"{name} is in a format that cannot be read, {suffix}: save it as {better}."
-    formats = ", ".join(sorted(FORMATS))
-    return f"{name} is a binary file: only text can be read, and {formats}."
+    return f"{name} is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
 
 
-def _copy(path: Path, name: str, suffix: str, opener: Opener) -> Source:
+def _copy(path: Path, name: str, suffix: str, opener: Opener) -> ConvertedSource:
     """Convert a copy of a file, since the process that converts opens it by its path."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, f"document{suffix}")
         with open(path, "rb", opener=opener) as file, copy.open("wb") as kept:
             shutil.copyfileobj(file, kept)
         source = ConvertedSource(copy, name)
-    source.uri = path.absolute().as_uri()
+    source.path, source.uri = path.absolute(), path.absolute().as_uri()
     return source
 
 
@@ -547,6 +545,8 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
             return Skipped(shown, "it is hidden.")
         if _leads_away(file.absolute(), base):
             return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
+        if is_icon(file.suffix, file.stat().st_size):
+            return Skipped(shown, _say_binary("it", file.suffix))
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)

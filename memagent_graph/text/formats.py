@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from base64 import b64decode
 from dataclasses import replace
 from email import policy
 from email.parser import BytesParser
+from hashlib import sha256
 from html import unescape
 from importlib import import_module
-from importlib.util import find_spec
 from io import BytesIO
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,11 +22,20 @@ from urllib.parse import unquote
 
 import chardet
 
+from memagent_graph.pictures.picture import (
+    MARK,
+    Picture,
+    without_marks,
+    without_numbers,
+    write_mark,
+)
 from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from memagent_graph.text.ocr import Album
 
 _WORD = (".docx", ".docm", ".dotx", ".dotm")
 _SLIDES = (".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm")
@@ -34,6 +44,9 @@ _OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fod
 _PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
 _SUBTITLES = (".ass", ".sbv", ".srt", ".ssa", ".vtt")
+
+PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""Suffixes of pictures."""
 
 FORMATS = {
     ".pdf": "pdf.read_pdf",
@@ -48,6 +61,7 @@ FORMATS = {
     ".rtf": "formats.read_rtf",
     ".ipynb": "formats.read_notebook",
     **dict.fromkeys(_SUBTITLES, "formats.read_subtitles"),
+    **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
 
@@ -109,7 +123,17 @@ _IN_ARCHIVE = {
     b"content.xml": ".odt",
 }
 """The part by which an archive is known as a document, and the suffix that it should have."""
+_PICTURE_HEADS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
+
+
+def is_icon(suffix: str, size: int) -> bool:
+    """Whether a file of so many bytes is a picture so small that a folder's reader skips it."""
+    return suffix.lower() in PICTURES and size < _ICON
+
+
+_ICON = 4096
+"""Bytes below which a picture in a folder is an icon."""
 
 
 def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
@@ -122,12 +146,14 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
         head: its first bytes.
         tail: its last bytes; an archive has its table of contents there.
     """
-    if suffix in FORMATS:
+    if suffix in FORMATS and (suffix not in PICTURES or head.startswith(_PICTURE_HEADS)):
         return suffix
     if head.startswith(b"%PDF-"):
         return ".pdf"
     if head.startswith(b"{\\rtf"):
         return ".rtf"
+    if not suffix and head.startswith(_PICTURE_HEADS[:2]):
+        return ".png"  # the content decides how it is read
     if head.startswith(b"PK\x03\x04") and suffix not in {".jar", ".zip"}:
         found = (kind for sign, kind in _IN_ARCHIVE.items() if sign in head or sign in tail)
         return next(found, None)
@@ -149,11 +175,6 @@ READ_BY = {
     ".rtf": "striprtf",
 }
 """The package that reads a format; the others need the standard library only."""
-
-
-def has_ocr() -> bool:
-    """Whether the `ocr` extra is installed."""
-    return all(map(find_spec, ("onnxruntime", "rapidocr")))
 
 
 def load() -> None:
@@ -185,7 +206,73 @@ def convert(content: bytes, suffix: str) -> Converted:
         import_module(f"memagent_graph.text.{module}"), name
     )
     found = read(content)
-    return replace(found, text=replace_surrogates(found.text))
+    text = replace_surrogates(found.text)
+    return replace(found, text=text, pictures=_find_marks(text, found.pictures))
+
+
+def _find_marks(text: str, pictures: Sequence[Picture]) -> list[Picture]:
+    """Return pictures with where their marks stand; one whose mark is missing has no place."""
+    if not pictures:
+        return []
+    starts: dict[int, int] = {}
+    for mark in MARK.finditer(text):
+        starts.setdefault(int(mark["number"]), mark.start())
+    placed = (
+        one if one.start >= 0 else replace(one, start=starts.get(one.number, -1))
+        for one in pictures
+    )
+    return [one for one in placed if one.start >= 0]
+
+
+def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
+    """Return (media type, base64) of a picture of a document, as models get it.
+
+    Args:
+        content: the bytes of the document's file.
+        suffix: the suffix of its format.
+        place: as `Picture.place`.
+
+    Raises:
+        PictureError: It is not there, is broken, or exceeds a limit.
+    """
+    from memagent_graph.pictures.media import PictureError, draw, encode, media_type_of
+
+    if suffix == ".pdf":
+        from memagent_graph.text.pdf import draw_picture
+
+        return encode(draw_picture(content, place), "")
+    found: bytes | None = content
+    if suffix in _PAGES:
+        found = next(
+            (
+                one
+                for one in map(_data_of, _DATA_URL.findall(decode(content)))
+                if sha256(one).hexdigest() == place
+            ),
+            None,
+        )
+    elif place:
+        from memagent_graph.text.office import Package
+
+        package = Package(content)
+        found = package.read(place) if package.holds(place) else None
+    if found is None:
+        raise PictureError("it is no longer in the document")
+    from memagent_graph.pictures.media import open_picture
+
+    opened = open_picture(found)
+    return encode(draw(opened), media_type_of(opened))
+
+
+_DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
+
+
+def _data_of(encoded: str) -> bytes:
+    """Return the bytes of base64 in a URL; b"" if it is none."""
+    try:
+        return b64decode("".join(unquote(encoded).split()), validate=True)
+    except ValueError:
+        return b""
 
 
 _BLOCKS = {
@@ -200,15 +287,19 @@ _DEEPEST = 150
 
 def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
-    return Converted(html_to_text(decode(content)))
+    from memagent_graph.text.ocr import Album
+
+    album = Album()
+    text = html_to_text(decode(content), album)
+    return Converted(text, (), album.warnings, album.pictures)
 
 
-def html_to_text(text: str) -> str:
-    """Return HTML as Markdown."""
+def html_to_text(text: str, album: Album | None = None) -> str:
+    """Return HTML as Markdown; an album takes the pictures that it holds itself."""
     from selectolax.lexbor import LexborHTMLParser
 
     root = LexborHTMLParser(text.replace("\0", "\ufffd")).root
-    laid_out = _lay_out(root, 0) if root is not None else ""
+    laid_out = _lay_out(root, 0, album) if root is not None else ""
     lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
     return _EMPTY_LINES.sub("\n\n", lines).strip()
 
@@ -217,17 +308,17 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
-def _lay_out(node: Any, depth: int) -> str:
+def _lay_out(node: Any, depth: int, album: Album | None = None) -> str:
     if depth > _DEEPEST:
         return str(node.text(separator=" "))
     pieces, at = [], node.child
     while at is not None:
-        pieces.append(_lay_out_child(at, depth))
+        pieces.append(_lay_out_child(at, depth, album))
         at = at.next
     return "".join(pieces)
 
 
-def _lay_out_child(node: Any, depth: int) -> str:  # noqa: C901 - a list of elements
+def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: C901, PLR0912 - a list
     tag = node.tag
     if tag == "-text":
         return _SPACES.sub(" ", node.text_content or "")
@@ -245,14 +336,18 @@ def _lay_out_child(node: Any, depth: int) -> str:  # noqa: C901 - a list of elem
         fence = "~~~" if "```" in lines else "```"
         return "\n".join(["\n", fence, lines.strip("\n"), fence, "\n"])
     if tag == "table" and node.css_first("table table") is None:
-        return f"\n\n{_lay_out_table(node, depth)}\n\n"
+        return f"\n\n{_lay_out_table(node, depth, album)}\n\n"
     attributes = node.attributes
     if tag == "img":
-        return f"[picture: {alt.strip()}]" if (alt := attributes.get("alt")) else ""
+        alt, held = attributes.get("alt") or "", _DATA_URL.match(attributes.get("src") or "")
+        if album is None or held is None:
+            return write_mark(alt) if alt else ""
+        data = _data_of(held[1])
+        return album.add(data, sha256(data).hexdigest(), alt)
     if tag == "input":
         value = attributes.get("value") or attributes.get("placeholder") or ""
         return "" if attributes.get("type") == "hidden" else f" {value} "
-    inner = _lay_out(node, depth + 1)
+    inner = _lay_out(node, depth + 1, album)
     if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
         title = " ".join(inner.split())
         return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
@@ -281,10 +376,11 @@ def _number_of(node: Any) -> str:
     return f"{(int(first) if first.isdigit() else 1) + number}."
 
 
-def _lay_out_table(node: Any, depth: int) -> str:
+def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
     from memagent_graph.text.office import write_table
 
-    rows = [[_lay_out(cell, depth + 1) for cell in row.css("td, th")] for row in node.css("tr")]
+    cells = (row.css("td, th") for row in node.css("tr"))
+    rows = [[_lay_out(cell, depth + 1, album) for cell in row] for row in cells]
     captions = [" ".join(_lay_out(found, depth + 1).split()) for found in node.css("caption")]
     return "\n\n".join([*captions, write_table(rows)])
 
@@ -447,7 +543,8 @@ Attachment: TypeAlias = "tuple[str, str, Sequence[str]]"
 
 def _convert_attachment(name: str, content: bytes) -> Attachment:
     """Return name, text and warnings of an attached file."""
-    if _suffix(name) not in FORMATS:
+    is_picture = _suffix(name) in PICTURES
+    if _suffix(name) not in FORMATS or (is_picture and not content.startswith(_PICTURE_HEADS)):
         is_text = _is_text(name, content)
         return name, decode(content) if is_text else "", () if is_text else ("was not read.",)
     try:
@@ -457,7 +554,10 @@ def _convert_attachment(name: str, content: bytes) -> Attachment:
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return name, "", (f"was not read: {reason}",)
-    return name, found.text, found.warnings
+    if is_picture:
+        words = without_marks(found.text).strip()
+        return name, words, found.warnings if words else ("was not read.",)
+    return name, without_numbers(found.text), found.warnings
 
 
 def _is_text(name: str, content: bytes) -> bool:

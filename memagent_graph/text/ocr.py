@@ -1,11 +1,12 @@
-"""Read pages of a PDF that have no text layer by OCR, where the `ocr` extra is installed.
+"""Find the pictures of documents, and read words in them by OCR if the `ocr` extra is installed.
 
 This runs in the process that converts documents.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from hashlib import sha256
 from math import inf, prod
 from statistics import mean, median
 from time import monotonic
@@ -14,11 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pypdfium2 import raw
 
-from memagent_graph.text.formats import has_ocr
-from memagent_graph.text.source import ENDS_AT
+from memagent_graph.pictures.media import (
+    MOST_PIXELS,
+    PictureError,
+    describe,
+    draw,
+    media_type_of,
+    open_picture,
+)
+from memagent_graph.pictures.picture import Picture, has_ocr, write_mark
+from memagent_graph.templates import plural
+from memagent_graph.text.source import ENDS_AT, Converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pypdfium2 as pdfium
     from numpy.typing import NDArray
@@ -29,8 +39,14 @@ _SCALE = 200 / 72
 _MOST_SIDE = 4000
 """Longest side of a drawn page, in pixels."""
 
-_MOST_PIXELS = 80_000_000
-"""Pixels of a picture above which its page is not drawn: unpacking it would take 320 MB."""
+_MOST_PIXELS = MOST_PIXELS
+"""Pixels of a picture above which its page is not drawn."""
+
+_LEAST_SIDE = 32
+"""Pixels of a side below which a picture within a document is a bullet or a rule."""
+
+_LEAST_WORDS = 20_000
+"""Pixels below which no words are looked for in a picture within a document."""
 
 _PAGE_SECONDS = 10.0
 """Time that is assumed for the first page, in seconds; the slowest one counts from then on."""
@@ -67,7 +83,8 @@ class Box(NamedTuple):
 class PageReader:
     """Reads pages of one document while there is time."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "page") -> None:
+        self._noun = noun
         self._slowest = _PAGE_SECONDS
         self._pages: dict[str, list[int]] = {}
 
@@ -77,13 +94,24 @@ class PageReader:
             return ""
         if any(prod(picture.get_px_size()) > _MOST_PIXELS for picture in pictures(page)):
             return self._note("did not run OCR on {}: a picture is too large.", number)
-        begin = monotonic()
-        if begin + self._slowest > ENDS_AT.get():
-            said = "did not run OCR on {}: raise MEMAGENT_CONVERSION_SECONDS to read all pages."
-            return self._note(said, number)
+        if not self._has_time(number):
+            return ""
         scale = min(_SCALE, _MOST_SIDE / max(page.get_size()))
         drawn = page.render(scale=scale, may_draw_forms=False, draw_annots=False).to_numpy()
-        drawn = _crop(drawn)
+        return self.read_pixels(drawn, number)
+
+    def _has_time(self, number: int) -> bool:
+        if monotonic() + self._slowest <= ENDS_AT.get():
+            return True
+        said = "did not run OCR on {}: raise MEMAGENT_CONVERSION_SECONDS to read all pages."
+        self._note(said, number)
+        return False
+
+    def read_pixels(self, drawn: NDArray[np.uint8], number: int) -> str:
+        """Return the words of pixels `[height, width, 3]`; "" where there are none."""
+        if not has_ocr() or not self._has_time(number):
+            return ""
+        drawn, begin = _crop(drawn), monotonic()
         if not drawn.size:  # blank
             return ""
         try:
@@ -107,13 +135,115 @@ class PageReader:
     def warnings(self) -> tuple[str, ...]:
         """Lines on the pages that were read, or left out."""
         return tuple(
-            said.format(f"page{'s' * (len(pages) > 1)} {', '.join(map(str, pages))}")
+            said.format(f"{self._noun}{'s' * (len(pages) > 1)} {', '.join(map(str, pages))}")
             for said, pages in self._pages.items()
         )
 
     def _note(self, said: str, number: int) -> str:
         self._pages.setdefault(said, []).append(number)
         return ""
+
+
+class Album:
+    """The pictures of one document, numbered as they are found.
+
+    Attributes:
+        pictures: the references so far; `start` is set when the text is complete.
+        unread: number of pictures without a number or words in the text.
+    """
+
+    def __init__(self) -> None:
+        self.pictures: list[Picture] = []
+        self.unread = 0
+        self._refused: dict[str, int] = {}
+        self._words = PageReader("picture")
+
+    def add(self, content: bytes | None, place: str, caption: str = "", page: int = 0) -> str:
+        """Take a picture, and return its mark; a picture that cannot be shown has no number.
+
+        Args:
+            content: the bytes of its file; None if there are none.
+            place: finds it in the document.
+            caption: its caption or alternative text.
+            page: page or slide, from 1; 0 if there are none.
+        """
+        opened = None
+        try:
+            opened = open_picture(content) if content else None
+        except PictureError as error:
+            self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+        if opened is None or content is None or min(opened.size) < _LEAST_SIDE:
+            self.unread += not (opened and content)
+            return write_mark(caption) if caption else ""
+        mark = self.place(
+            place, sha256(content).hexdigest(), media_type_of(opened), opened.size, caption, page
+        )
+        words = self.words_of(partial(draw, opened))
+        self.unread += not words
+        return mark + words
+
+    def place(
+        self,
+        place: str,
+        digest: str,
+        media_type: str,
+        size: tuple[int, int],
+        caption: str = "",
+        page: int = 0,
+        start: int = -1,
+    ) -> str:
+        """Number a picture, and return its mark; `start` is for one that gets none in the text."""
+        number = len(self.pictures) + 1
+        found = Picture(number, place, digest, media_type, *size, caption, page or None, start)
+        self.pictures.append(found)
+        return found.mark
+
+    def words_of(self, drawing: Callable[[], Any]) -> str:
+        """Return what stands after the mark of the last picture: the words in it, if any."""
+        last = self.pictures[-1]
+        words = "" if last.width * last.height < _LEAST_WORDS else self.read(drawing)
+        return f" (words in it: {' '.join(words.split())})" if words else ""
+
+    def read(self, drawing: Callable[[], Any]) -> str:
+        """Return the words in the last picture; "" without any, or if its pixels are broken.
+
+        Args:
+            drawing: returns its pixels.
+        """
+        if not has_ocr():
+            return ""
+        try:
+            drawn = drawing()
+        except PictureError as error:
+            self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+            return ""
+        drawn.thumbnail((_MOST_SIDE, _MOST_SIDE))
+        return self._words.read_pixels(np.asarray(drawn), len(self.pictures))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines on pictures that were refused, and on words from OCR."""
+        refused = (
+            f"refused {plural(count, 'picture')}: {why}." for why, count in self._refused.items()
+        )
+        return (*refused, *self._words.warnings)
+
+
+def read_picture(content: bytes) -> Converted:
+    """Read a file that is a picture: its mark, and the words in it.
+
+    Raises:
+        PictureError: It is broken, of another kind, or exceeds a limit.
+    """
+    opened, album = open_picture(content), Album()
+    caption, digest = describe(opened), sha256(content).hexdigest()
+    mark = album.place("", digest, media_type_of(opened), opened.size, caption, start=0)
+    if not has_ocr():
+        draw(opened)  # raises if it is cut off
+    words = album.read(partial(draw, opened))
+    if broken := [line for line in album.warnings if line.startswith("refused")]:
+        raise PictureError(broken[0].partition(": ")[2].rstrip("."))
+    return Converted("\n\n".join(filter(None, [mark, words])), (), album.warnings, album.pictures)
 
 
 @cache

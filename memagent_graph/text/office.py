@@ -15,6 +15,8 @@ from zipfile import ZipFile
 
 from lxml import etree
 
+from memagent_graph.pictures.picture import write_mark
+from memagent_graph.text.ocr import Album
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -177,7 +179,7 @@ class Word:
     def __init__(self, package: Package) -> None:
         self._package = package
         self._part = package.main()
-        self._pictures = self._objects = 0
+        self._album, self._objects, self._described = Album(), 0, ""
         targets = package.targets(self._part)
         self._parts = dict(targets.values())
         self._links = targets
@@ -205,8 +207,9 @@ class Word:
         blocks = [*margins["headerReference"], *self._blocks(body), *margins["footerReference"]]
         for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
             blocks += self._notes(self._parts.get(kind, ""), mark)
-        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
-        return Converted("\n\n".join(filter(None, blocks)), (), warnings)
+        album = self._album
+        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
+        return Converted("\n\n".join(filter(None, blocks)), (), warnings, album.pictures)
 
     def _read_part(self, part: str) -> Iterator[str]:
         root = self._package.parse(part)
@@ -313,10 +316,17 @@ class Word:
 
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
-            if described := get(element, "descr").strip():
-                yield f"[picture: {' '.join(described.split())}]"
+            described = get(element, "descr").strip()
+            frame = element.getparent()
+            if next(frame.iter("{*}blip"), None) is not None:
+                self._described = described
+            elif described:  # of a chart
+                yield write_mark(described)
         elif name in {"imagedata", "blip"}:
-            self._pictures += 1
+            _, part = self._links.get(get(element, "embed") or get(element, "id"), ("", ""))
+            described = self._described or get(element, "title").strip()
+            yield add_picture(self._album, self._package, part, described)
+            self._described = ""
         else:
             self._objects += 1
 
@@ -412,12 +422,17 @@ def _in_style(count: int, style: str) -> str:
     return found.upper() if style.startswith("upper") else found
 
 
+def add_picture(album: Album, package: Package, part: str, caption: str, page: int = 0) -> str:
+    """Add a picture that is a part of a package, and return its mark."""
+    return album.add(package.read(part) if package.holds(part) else None, part, caption, page)
+
+
 class Slides:
     """The text of a PPTX, slide by slide, with notes and comments."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
-        self._pictures = self._objects = 0
+        self._album, self._objects, self._number = Album(), 0, 0
         self._links: dict[str, tuple[str, str]] = {}
 
     def convert(self) -> Converted:
@@ -431,11 +446,13 @@ class Slides:
             _, part = targets.get(str(relation), ("", ""))
             pages.append("\n\n".join(filter(None, self._slide(number, part))) + "\n\n")
         starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
-        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
-        return Converted("".join(pages), starts, warnings)
+        album = self._album
+        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
+        return Converted("".join(pages), starts, warnings, album.pictures)
 
     def _slide(self, number: int, part: str) -> Iterator[str]:
         yield f"<!-- Slide number: {number} -->"
+        self._number = number
         self._links = self._package.targets(part)
         yield from self._shapes(child(self._package.parse(part), "cSld", "spTree"))
         for kind, target in self._links.values():
@@ -456,9 +473,9 @@ class Slides:
         for shape in parent if parent is not None else ():
             name = local(shape)
             if name == "pic":
-                self._pictures += 1
-                if described := get(child(shape, "nvPicPr", "cNvPr"), "descr").strip():
-                    yield f"[picture: {' '.join(described.split())}]"
+                described = get(child(shape, "nvPicPr", "cNvPr"), "descr").strip()
+                _, part = self._links.get(get(child(shape, "blipFill", "blip"), "embed"), ("", ""))
+                yield add_picture(self._album, self._package, part, described, self._number)
             elif name == "graphicFrame":
                 yield from self._frame(shape)
             elif name == "AlternateContent":
@@ -521,7 +538,7 @@ class OpenDocument:
 
     def __init__(self, package: Package | SingleFile) -> None:
         self._package = package
-        self._pictures = self._objects = 0
+        self._album, self._objects = Album(), 0
         self._pages: list[int] = []
 
     def convert(self) -> Converted:
@@ -545,8 +562,9 @@ class OpenDocument:
             if block.startswith("\f"):
                 pages.append(len(text))
             text += block.removeprefix("\f") + "\n\n"
-        warnings = warn_of(picture=self._pictures, embedded_object=self._objects)
-        return Converted(text.rstrip("\n"), pages, warnings)
+        album = self._album
+        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
+        return Converted(text.rstrip("\n"), pages, warnings, album.pictures)
 
     def _blocks(self, parent: Element) -> Iterator[str]:
         for element in parent:
@@ -566,11 +584,19 @@ class OpenDocument:
                 self._pages.append(0)
                 yield f"\f<!-- Slide number: {len(self._pages)} -->"
                 yield from self._blocks(element)
-            elif name in {"image", "object", "object-ole"}:
-                self._pictures += name == "image"
-                self._objects += name != "image"
+            elif name == "image":
+                yield self._picture(element)
+            elif name in {"object", "object-ole"}:
+                self._objects += 1
             elif name not in _LEFT_OUT:
                 yield from self._blocks(element)
+
+    def _picture(self, element: Element) -> str:
+        part, frame = get(element, "href").removeprefix("./"), element.getparent()
+        caption = next((at.text for at in frame.iter("{*}desc", "{*}title") if at.text), "")
+        if isinstance(self._package, SingleFile):
+            return self._album.add(None, part, caption)
+        return add_picture(self._album, self._package, part, caption, len(self._pages))
 
     def _inline(self, element: Element, boxes: list[str]) -> str:
         pieces = [element.text or ""]

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import re
+from functools import partial
+from hashlib import sha256
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from memagent_graph.pictures.media import MOST_PIXELS, PictureError, check_size, draw
 from memagent_graph.templates import plural
-from memagent_graph.text.ocr import PageReader, pictures
+from memagent_graph.text.ocr import Album, PageReader, pictures
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from PIL import Image
 
 _END = "\n\n\f"
 """End of a page."""
@@ -28,6 +34,9 @@ _BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
 
 _PICTURE_SHARE = 0.1
 """Share of a page above which a picture may hold text; logos and rules are smaller."""
+
+_FIGURE_SHARE = 0.02
+"""Share of a page from which a picture has a mark."""
 
 _SCAN_SHARE = 0.7
 """Share of a page above which a picture is the page, scanned."""
@@ -55,7 +64,7 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, ocr = list[str](), PageReader()
+    texts, ocr, album = list[str](), PageReader(), Album()
     damaged = garbled = pictured = visual = 0
     for number in range(len(document)):
         try:
@@ -66,6 +75,7 @@ def read_pdf(content: bytes) -> Converted:
             continue
         text = _read_page(page)
         picture = _picture_share(page)
+        is_page = picture > _SCAN_SHARE
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
         if not text or is_garbled or (picture > _SCAN_SHARE and len(text) < _STAMP):
             scanned = ocr.read(page, number + 1)
@@ -82,6 +92,9 @@ def read_pdf(content: bytes) -> Converted:
             said = "\n".join(remarks)
             remarks += [line for line in drawn if line.strip() not in said]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
+        marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
+        if marks and not is_page:
+            text = "\n\n".join(filter(None, [text, *marks]))
         texts.append(text + _END)
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
@@ -95,7 +108,51 @@ def read_pdf(content: bytes) -> Converted:
         found = plural(visual, "page")
         torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."
         warnings = (*warnings, torn)
-    return Converted("".join(texts), starts, (*warnings, *ocr.warnings))
+    said = (*warnings, *ocr.warnings, *album.warnings)
+    return Converted("".join(texts), starts, said, album.pictures)
+
+
+def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
+    """Take the pictures of a page that are large enough to show something; return their marks.
+
+    Args:
+        album: takes them.
+        page: the page.
+        number: its number.
+        start: its offset in the text, if it is a picture as a whole, which needs no mark.
+    """
+    marks, area = [], page.get_width() * page.get_height() or 1
+    for at, found in enumerate(pictures(page)):
+        left, bottom, right, top = found.get_bounds()
+        size = found.get_px_size()
+        is_small = (right - left) * (top - bottom) < _FIGURE_SHARE * area
+        if is_small or not 0 < prod(size) <= MOST_PIXELS:
+            continue
+        digest = sha256(bytes(found.get_data())).hexdigest()
+        place = f"{number - 1},{at}"
+        mark = album.place(place, digest, "image/png", size, page=number, start=start)
+        marks.append(mark + ("" if start >= 0 else album.words_of(partial(_draw, found))))
+    return marks
+
+
+def draw_picture(content: bytes, place: str) -> Image.Image:
+    """Return the pixels of a picture of a PDF.
+
+    Raises:
+        PictureError: It is not there, or exceeds a limit.
+    """
+    number, at = map(int, place.split(","))
+    document = pdfium.PdfDocument(content)
+    found = [*pictures(document[number])] if number < len(document) else []
+    if at >= len(found):
+        raise PictureError("it is no longer in the document")
+    return _draw(found[at])
+
+
+def _draw(picture: pdfium.PdfImage) -> Image.Image:
+    check_size(*picture.get_px_size())
+    drawn: Image.Image = draw(picture.get_bitmap(render=True, scale_to_original=True).to_pil())
+    return drawn
 
 
 def _read_page(page: pdfium.PdfPage) -> str:

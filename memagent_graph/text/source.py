@@ -7,13 +7,14 @@ import re
 from array import array
 from bisect import bisect_right
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
+from memagent_graph.pictures.picture import Picture
 from memagent_graph.templates import count_line_ends, plural, same_line_ends
 
 if TYPE_CHECKING:
@@ -45,20 +46,22 @@ class Converted:
         text: the whole text.
         pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
         warnings: what the text lacks, such as "did not read 3 pictures.".
+        pictures: references to the pictures of which it has the marks, in order.
     """
 
     text: str = ""
     pages: Sequence[int] = ()
     warnings: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
 
     def encode(self) -> tuple[bytes, bytes, bytes]:
-        """Return text, pages and warnings as bytes."""
-        warnings = json.dumps(self.warnings).encode()
+        """Return text, pages, and as JSON warnings and pictures, as bytes."""
+        about = json.dumps([[*self.warnings], [astuple(one) for one in self.pictures]]).encode()
         text = self.text.encode("utf-8", "surrogatepass")
-        return text, array("I", self.pages).tobytes(), warnings
+        return text, array("I", self.pages).tobytes(), about
 
     @classmethod
-    def decode(cls, text: bytes, pages: bytes, warnings: bytes) -> Converted:
+    def decode(cls, text: bytes, pages: bytes, about: bytes) -> Converted:
         """Return the record that `encode` made these bytes from.
 
         Raises:
@@ -66,8 +69,9 @@ class Converted:
         """
         starts = array("I")
         starts.frombytes(pages)
-        text_, lines = text.decode("utf-8", "surrogatepass"), json.loads(warnings)
-        return cls(text_, starts.tolist(), tuple(map(str, lines)))
+        text_, (lines, found) = text.decode("utf-8", "surrogatepass"), json.loads(about)
+        pictures = tuple(Picture(*one) for one in found)
+        return cls(text_, starts.tolist(), tuple(map(str, lines)), pictures)
 
 
 ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=inf)
