@@ -108,8 +108,8 @@ def read_pdf(content: bytes) -> Converted:
         found = plural(visual, "page")
         torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."
         warnings = (*warnings, torn)
-    said = (*warnings, *ocr.warnings, *album.warnings)
-    return Converted("".join(texts), starts, said, album.pictures)
+    warnings = (*warnings, *ocr.warnings, *album.warnings)
+    return Converted("".join(texts), starts, warnings, album.pictures)
 
 
 def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
