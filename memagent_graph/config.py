@@ -100,6 +100,8 @@ class ReadingConfig(BaseModel):
         keep_versions: versions of a memory to keep after its reading, the newest; None for all.
             Without the others, a document that has grown is read from its beginning.
         ttl: minutes that stored memories live on without being read; None for the store's default.
+        pictures: most tokens of pictures that a step, or the answer, shows a model that sees; with
+            0, and to other models, their captions stand for them, and words found by OCR.
         unsupported: treatment of statements of memory and answer that nothing in the text, or in
             the memory, supports: "keep" warns of them, "drop" leaves them out.
         strict: whether to fail, instead of warn, if a memory could not be stored.
@@ -136,6 +138,7 @@ class ReadingConfig(BaseModel):
     lease: bool = True
     keep_versions: PositiveInt | None = None
     ttl: PositiveFloat | None = None
+    pictures: int = Field(default=0, ge=0)
     unsupported: Literal["keep", "drop"] = "keep"
     strict: bool = False
 
@@ -189,7 +192,7 @@ class ReadingConfig(BaseModel):
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
-        update = self.chunk_tokens + self.recall_tokens + self.memory_tokens
+        update = self.chunk_tokens + self.recall_tokens + self.memory_tokens + self.pictures
         rounds = QUERY_TOKENS if self.rounds > 1 else 0
         return prompt + max(update, self.merge_tokens) + rounds
 

@@ -19,6 +19,8 @@ from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableConfig
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.facts.record import Facts
     from memagent_graph.readers.base import Reader, Step, Update
+    from memagent_graph.readers.chat import Block
     from memagent_graph.text.tokens import Tokenizer
 
 STANDING_QUESTION = (
@@ -124,9 +127,14 @@ class NotesReader(ChatReader):
         return replace(update, memory=replace(update.memory, text=_once(update.memory.text)))
 
     async def _ask(
-        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+        self,
+        prompt: str,
+        config: RunnableConfig | None,
+        options: dict[str, Any],
+        seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
-        asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
+        content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
+        asked = ask_like_caller(self.model, [HumanMessage(content)], config, options)
         return await take_reply(asked, prompt)
 
 

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.readers.base import Fault, Reader, Step
+    from memagent_graph.readers.chat import Block
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
@@ -229,17 +231,26 @@ class FactsReader(ChatReader):
         )
 
     async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+        self,
+        question: str,
+        memory: Memory,
+        *,
+        config: RunnableConfig | None = None,
+        pictures: Sequence[Sight] = (),
     ) -> Answer:
         """Ask for the answer, from the facts that bear on the question."""
         shown = view_for(question, memory, self._memory_tokens, self._counter)
-        return await super().respond(question, shown, config=config)
+        return await super().respond(question, shown, config=config, pictures=pictures)
 
     async def _ask(
-        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+        self,
+        prompt: str,
+        config: RunnableConfig | None,
+        options: dict[str, Any],
+        seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
         if not self.standing:
-            return await super()._ask(prompt, config, options)
+            return await super()._ask(prompt, config, options, seen)
         asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
         return await take_reply(asked, prompt)
 

@@ -164,6 +164,10 @@ def create_memagent(
         verify=verify,
         response_format=response_format,
     )
+    if config.pictures:
+        from memagent_graph.pictures.sight import check_sight
+
+        check_sight(getattr(reader, "model", None))
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
     if schema is not None:
         from memagent_graph.facts.reader import cut_facts, read_for_facts, with_room

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunks import Chunk, next_chunk, table_header
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import TextSource
+from memagent_graph.text.source import TextSource, placed_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -142,6 +143,16 @@ class Cutter:
 
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""
+        chunk, most = self._cut(position), self._reading.config.pictures
+        if chunk is None or not most:
+            return chunk
+        from memagent_graph.pictures.sight import between, within
+
+        found = between(placed_parts(self.source), chunk.start, chunk.end)
+        model = getattr(self._reading.reader, "model", None)
+        return replace(chunk, pictures=within(found, most, model)) if model else chunk
+
+    def _cut(self, position: int) -> Chunk | None:
         reading = self._reading
         known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
         if known is not None:

@@ -296,7 +296,7 @@ async def _overwrite(
 
     `guessed` is whether the chunk is half of one that was rejected for an unknown reason.
     """
-    if not (step.recalled or step.chunk.text.strip()):
+    if not (step.recalled or step.chunk.pictures or step.chunk.text.strip()):
         return Update(None)
     started = perf_counter()
     try:
@@ -413,5 +413,8 @@ def _halves(chunk: Chunk, tokenizer: Tokenizer) -> Iterator[Chunk]:
         if len(part.text) == len(chunk.text):  # a single token of several code points
             middle = len(part.text) // 2
             part = replace(part, text=part.text[:middle], end=part.start + middle)
-        yield part
+        # Of pictures, each half has the first or the last: they cost more than their marks.
+        few = (len(chunk.pictures) + (start == chunk.start)) // 2
+        shown = chunk.pictures[:few] if start == chunk.start else chunk.pictures[-few:]
+        yield replace(part, pictures=shown) if few else part
         start = part.end

@@ -79,12 +79,13 @@ from memagent_graph.graph.versions import (
     wait_while_held,
 )
 from memagent_graph.readers.base import Answer, Usage
+from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import sources_of, warnings_of
+from memagent_graph.text.source import placed_parts, sources_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, QuestionState, Stopped
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.pictures.sight import Sight
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -486,7 +488,8 @@ async def write_answer(
     speech = Speech(config, run.host, held=again or drops)
     started = monotonic()
     try:
-        answer = await _respond(reading, state["question"], memory, speech.config)
+        shown = _referred(reading, run, memory) if reading.config.pictures else ()
+        answer = await _respond(reading, state["question"], memory, speech.config, shown)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
@@ -586,8 +589,23 @@ NOTHING_NOTED = Answer(
 """The answer from an empty memory: a language model would make one up."""
 
 
+def _referred(reading: Reading, run: Run, memory: Memory) -> Sequence[Sight]:
+    """The pictures that the memory refers to, within the budget, for the answer to see again."""
+    from memagent_graph.pictures.sight import check_sight, referred, within
+
+    if run.cutter is None:
+        return ()
+    model = check_sight(getattr(reading.reader, "model", None))
+    found = referred(memory.text, placed_parts(run.cutter.source))
+    return within(found, reading.config.pictures, model)
+
+
 async def _respond(
-    reading: Reading, question: str, memory: Memory, config: RunnableConfig
+    reading: Reading,
+    question: str,
+    memory: Memory,
+    config: RunnableConfig,
+    shown: Sequence[Sight] = (),
 ) -> Answer:
     """Ask for the answer; with nothing noted there is no call, except where all are recorded.
 
@@ -596,6 +614,8 @@ async def _respond(
     """
     reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
     asks = exact or not reader.shortens or reader.answers_without_notes(config)
+    if shown and isinstance(reader, ChatReader):
+        return await reader.respond(question, memory, config=config, pictures=shown)
     if memory.text.strip() or asks:
         return await reader.respond(question, memory, config=config)
     if (listener := listener_of(config)) is not None:

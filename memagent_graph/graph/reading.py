@@ -190,6 +190,8 @@ class Reading:
         """Digest of everything that shapes the memories of this reading."""
         config = self.config
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
+        if config.pictures:
+            budgets.append(f"pictures {config.pictures}")
         if config.unsupported == "drop":
             budgets.append(config.unsupported)
         budgets += [setting for layer in self.layers for setting in layer.settings()]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.align import Aligned
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat, Shape
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
@@ -177,7 +178,8 @@ class ChatReader(Reader):
             recalled=[(item.place, item.text) for item in step.recalled],
             look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
-        reply, text = await self._ask(prompt, _unheard(config), self._update_options)
+        seen = await _to_blocks(step.chunk.pictures)
+        reply, text = await self._ask(prompt, _unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
         text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
         update = Update(
@@ -221,7 +223,7 @@ class ChatReader(Reader):
         memory = await self._mark(
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
-        return replace(update, memory=memory)
+        return replace(update, memory=_without_seen(memory, step.chunk.pictures))
 
     async def _add(
         self, step: Step, text: str, update: Update, config: RunnableConfig | None
@@ -288,18 +290,31 @@ class ChatReader(Reader):
         return Merge(await self._mark(aligned), done, wanted, usage_of(reply), fault)
 
     async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+        self,
+        question: str,
+        memory: Memory,
+        *,
+        config: RunnableConfig | None = None,
+        pictures: Sequence[Sight] = (),
     ) -> Answer:
-        """Ask for the answer; a listener in the config hears it as it is written."""
+        """Ask for the answer; a listener in the config hears it as it is written.
+
+        Args:
+            question: the question.
+            memory: the memory to answer from.
+            config: the run's config.
+            pictures: those that the memory refers to, to be seen again.
+        """
         if self.shape is not None:
             return await self._fill(self.shape, question, memory, config)
+        seen = await _to_blocks(pictures)
         prompt = self.prompts.for_answer(question, memory.text)
         listener = listener_of(config)
         if listener is None:
-            reply = await self._ask(prompt, config, self._answer_options)
+            reply = await self._ask(prompt, config, self._answer_options, seen)
             return await self._answer(*reply, question, memory)
         relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
-        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options)
+        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options, seen)
         answer = await self._answer(*reply, question, memory)
         relay.finish(answer.final)
         return answer
@@ -389,10 +404,39 @@ class ChatReader(Reader):
         )
 
     async def _ask(
-        self, prompt: str, config: RunnableConfig | None, options: dict[str, Any]
+        self,
+        prompt: str,
+        config: RunnableConfig | None,
+        options: dict[str, Any],
+        seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
-        asked = self.model.ainvoke([HumanMessage(prompt)], config, **options)
+        content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
+        asked = self.model.ainvoke([HumanMessage(content)], config, **options)
         return await take_reply(asked, prompt)
+
+
+Block: TypeAlias = dict[str, Any]
+"""A content block of a message, beside the prompt."""
+
+
+async def _to_blocks(shown: Sequence[Sight]) -> Sequence[Block]:
+    """Return pictures as content blocks; none without pictures."""
+    if not shown:
+        return ()
+    from memagent_graph.pictures.sight import to_blocks
+
+    return await to_blocks(shown)
+
+
+def _without_seen(memory: Memory, shown: Sequence[Sight]) -> Memory:
+    """Return a memory in which what refers to a picture that was shown counts as supported."""
+    if not (shown and memory.unsupported):
+        return memory
+    from memagent_graph.pictures.picture import numbers_in
+
+    numbers = {one.picture.number for one in shown}
+    left = (item for item in memory.unsupported if not numbers.intersection(numbers_in(item.text)))
+    return replace(memory, unsupported=tuple(left))
 
 
 def _leaves(plain: object) -> Iterator[str]:

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
+    from memagent_graph.readers.chat import Block
     from memagent_graph.rl.rewards import Rescore, Reward
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
@@ -220,22 +222,31 @@ class _SeededReader(ChatReader):
             return Update(None, usage=Usage(calls=1))
 
     async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+        self,
+        question: str,
+        memory: Memory,
+        *,
+        config: RunnableConfig | None = None,
+        pictures: Sequence[Sight] = (),
     ) -> Answer:
         """Do as `ChatReader` does, except for an empty reply."""
         try:
-            return await super().respond(question, memory, config=config)
+            return await super().respond(question, memory, config=config, pictures=pictures)
         except EmptyReplyError:
             self.speechless.add(_get_named(config, ROLLOUT))
             return Answer(_SILENCE, "", usage=Usage(calls=1))
 
     async def _ask(
-        self, prompt: str, config: RunnableConfig | None, options: Mapping[str, object]
+        self,
+        prompt: str,
+        config: RunnableConfig | None,
+        options: Mapping[str, object],
+        seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
         about = sha256(f"{self._seed} {_get_named(config, ROLLOUT)} {prompt}".encode()).digest()
         self._asked[about] += 1  # a repeated attempt must not fail in the same way
         seed = (int.from_bytes(about[:4], "little") + self._asked[about]) % 2**31
-        return await super()._ask(prompt, config, {**options, "seed": seed})
+        return await super()._ask(prompt, config, {**options, "seed": seed}, seen)
 
 
 _SILENCE = "(an empty reply)"

@@ -18,6 +18,7 @@ from memagent_graph.text.source import JoinedSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -34,6 +35,7 @@ class Chunk:
         source: the source that it was cut from.
         header: the header of the table within which it begins, to be shown before it; no part of
             the text.
+        pictures: what a model that sees is shown with it.
     """
 
     text: str
@@ -42,6 +44,7 @@ class Chunk:
     tokens: int
     source: Source
     header: str = ""
+    pictures: tuple[Sight, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -51,7 +54,8 @@ class Chunk:
     @property
     def digest(self) -> str:
         """SHA-256 of what is shown, in hex."""
-        return sha256(self.shown.encode("utf-8", "surrogatepass")).hexdigest()
+        shown = "".join([self.shown, *(one.picture.digest for one in self.pictures)])
+        return sha256(shown.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def next_chunk(

@@ -253,6 +253,10 @@ class JoinedSource:
         """The joined sources, in order."""
         return self._parts[1::2]
 
+    def start_of(self, part: Source) -> int:
+        """Return the offset of one of the joined sources."""
+        return self._starts[self._parts.index(part)]
+
     def parts_with_headings(self) -> list[tuple[str, Source]]:
         """Return the joined sources, in order, each with its heading."""
         headings = [part.read(0, part.length) for part in self._parts[::2]]
@@ -326,6 +330,15 @@ def flat_skips(source: Source) -> Iterator[Skipped]:
         for part in source.parts:
             yield from flat_skips(part)
         yield from source.skips
+
+
+def placed_parts(source: Source, start: int = 0) -> Iterator[tuple[Source, int]]:
+    """Yield the single sources that a source is joined from, or itself, each with its offset."""
+    if not isinstance(source, JoinedSource):
+        yield source, start
+        return
+    for part in source.parts:
+        yield from placed_parts(part, start + source.start_of(part))
 
 
 def sources_of(source: Source) -> list[OpenedSource]:

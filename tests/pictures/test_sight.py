@@ -1,0 +1,201 @@
+"""Models that see are shown the pictures of a section, and again those that the notes refer to."""
+
+from __future__ import annotations
+
+import base64
+import warnings
+from io import BytesIO
+
+import pytest
+
+pytest.importorskip("PIL")
+pytest.importorskip("lxml")
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from PIL import Image
+
+from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.pictures.picture import numbers_in
+
+COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
+
+
+class Seeing(BaseChatModel):
+    """Notes the colour of each picture that it is shown, under its mark, and answers with them."""
+
+    seen: list[list[str]] = []
+    refers: bool = True
+
+    @property
+    def _llm_type(self):
+        return "seeing"
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        content = messages[0].content
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        prompt, marks, colours = blocks[0]["text"], [], []
+        for block in blocks[1:]:
+            if block["type"] == "image":
+                shown = Image.open(BytesIO(base64.b64decode(block["base64"])))
+                assert block["mime_type"].startswith("image/")
+                colours.append(COLOURS[shown.getpixel((9, 9))])
+            else:
+                marks = numbers_in(block["text"]) or marks
+            if block["type"] == "image":
+                marks = [*marks]
+                colours[-1] = f"- The door of [picture {marks[-1]}] is {colours[-1]}."
+        self.seen.append(colours)
+        kept = (
+            prompt.split("<notes>")[-1].split("</notes>")[0].strip() if "<notes>" in prompt else ""
+        )
+        lines = [line for line in kept.splitlines() if line.startswith("- The door")]
+        if not self.refers:
+            colours = [line.replace("[picture ", "[figure ") for line in colours]
+        text = "\n".join([*lines, *colours]) or "- Nothing about a door."
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+
+def write_page(path, *colours, words=""):
+    parts = []
+    for colour in colours:
+        kept = BytesIO()
+        Image.new("RGB", (64, 64), colour).save(kept, "PNG")
+        data = base64.b64encode(kept.getvalue()).decode()
+        parts.append(f'<p>A door {words}.</p><img alt="a door" src="data:image/png;base64,{data}">')
+    path.write_text("".join(parts), "utf-8")
+    return path
+
+
+QUESTION = "Which colour is the door?"
+
+
+def ask(model, document, **settings):
+    store, saver = InMemoryStore(), InMemorySaver()
+    agent = create_memagent(
+        model, config=ReadingConfig(**settings), store=store, checkpointer=saver
+    )
+    given = {"question": QUESTION, "document": document}
+    output = agent.invoke(given, {"configurable": {"thread_id": "1"}})
+    return output, store, saver
+
+
+def test_a_model_that_sees_reads_what_only_the_picture_says(tmp_path):
+    model = Seeing(seen=[])
+
+    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
+
+    assert "The door of [picture 1] is red." in output["memory"]
+    assert "red" in output["answer"]
+    assert output["unsupported"] == []
+    assert [len(one) for one in model.seen] == [1, 1]  # the section, and the answer once more
+
+
+def test_without_the_setting_nothing_is_shown(tmp_path):
+    model = Seeing(seen=[])
+
+    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"))
+
+    assert model.seen[0] == []
+    assert "red" not in output["answer"]
+
+
+def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
+    model = Seeing(seen=[])
+    page = write_page(tmp_path / "a.html", "red", "blue", "green")
+
+    ask(model, page, pictures=2 * (85 + 170 + 32))
+
+    assert len(model.seen[0]) == 2
+
+
+def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):
+    model = Seeing(seen=[], refers=False)
+
+    ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
+
+    assert [len(one) for one in model.seen] == [1, 0]
+
+
+def test_each_section_has_its_own_pictures(tmp_path):
+    model = Seeing(seen=[])
+    page = write_page(tmp_path / "a.html", "red", "blue", words="and then some " * 30)
+
+    output, _, _ = ask(model, page, pictures=1000, chunk_tokens=100)
+
+    shown = [line for step in model.seen[:-1] for line in step]
+    assert [line.rpartition(" ")[2] for line in shown] == ["red.", "blue."]
+    assert "red" in output["memory"]
+    assert "blue" in output["memory"]
+
+
+def test_another_picture_under_the_same_mark_is_read_anew(tmp_path):
+    store = InMemoryStore()
+    answers = []
+    for colour in ("red", "blue"):
+        page = write_page(tmp_path / "a.html", colour)
+        agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000), store=store)
+        answers.append(agent.invoke({"question": QUESTION, "document": page})["answer"])
+
+    assert "red" in answers[0]
+    assert "blue" in answers[1]
+
+
+def test_stores_and_checkpoints_never_hold_the_bytes(tmp_path):
+    page = write_page(tmp_path / "a.html", "red")
+    encoded = page.read_text("utf-8").partition("base64,")[2][:40]
+
+    output, store, saver = ask(Seeing(seen=[]), page, pictures=1000)
+
+    kept = [str(item.value) for item in store.search(("memagent",), limit=1000)]
+    kept += [str(store._data), str(saver.storage), str(saver.blobs), str(saver.writes), str(output)]
+    assert "picture 1" in "".join(kept)
+    assert not [one for one in kept if encoded in one or "iVBORw0KGgo" in one]
+
+
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+    page = write_page(tmp_path / "a.html", "red")
+
+    class Deleting(Seeing):
+        def _generate(self, messages, stop=None, run_manager=None, **options):
+            found = super()._generate(messages, **options)
+            page.unlink(missing_ok=True)
+            return found
+
+    model = Deleting(seen=[])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        output, _, _ = ask(model, page, pictures=1000)
+
+    assert [len(one) for one in model.seen] == [1, 0]
+    assert any("changed or is gone" in str(one.message) for one in said)
+    assert "red" in output["answer"]
+
+
+def test_a_reference_to_a_picture_that_nobody_saw_is_unsupported(tmp_path):
+    class Inventing(Seeing):
+        def _generate(self, messages, stop=None, run_manager=None, **options):
+            said = (
+                "- The door of [picture 1] is red.\n- The vault of [picture 77] holds 9310 coins."
+            )
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+
+    output, _, _ = ask(Inventing(), write_page(tmp_path / "a.html", "red"), pictures=1000)
+
+    doubted = [item["text"] for item in output["unsupported"]]
+    warned = " ".join(output["warnings"])
+    assert "picture 77" in warned
+    assert not any("picture 1]" in text for text in doubted)
+
+
+@pytest.mark.parametrize("model", ["extractive", "blind"])
+def test_a_reader_that_sees_nothing_is_refused_the_setting(model):
+    if model == "blind":
+        model = Seeing(seen=[], profile={"image_inputs": False})
+
+    with pytest.raises(ConfigurationError, match="takes no pictures"):
+        create_memagent(model, config=ReadingConfig(pictures=1000))
