@@ -13,6 +13,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import regex
+from langchain_core.messages import HumanMessage
 
 from memagent_graph.conversation.built_in import (
     NewestReader,
@@ -59,6 +60,7 @@ from memagent_graph.memory.version import (
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
@@ -351,6 +353,7 @@ class Folding:
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
         redact = self.keeping.redact
         before: MemoryVersion | None = None
+        seen: dict[str, BaseMessage] = {}
         mark: Value | BadRecordError | None = None
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -370,6 +373,7 @@ class Folding:
                 for message in found.known
                 if str(message.id) not in found.resent and not is_excluded(message)
             ]
+            seen, given = await self._see(given, changed, seen, config)
             said, gone = _without_forgotten(self.keeping.keep(given, thread), changed)
             step = await memory.episodes.keep(
                 [one for one in said if one.id not in changed] if self._approve else said,
@@ -387,7 +391,7 @@ class Folding:
             mark_now = memory.mark(thread, recorded)
             step = step._replace(puts=[mark_now, *step.puts])
             new = [
-                message
+                seen.get(str(message.id), message)
                 for message in found.known
                 if str(message.id) in changed and not is_excluded(message)
             ]
@@ -551,6 +555,34 @@ class Folding:
             unsupported=unsupported,
             warnings=warnings,
         )
+
+    async def _see(
+        self,
+        given: Sequence[BaseMessage],
+        changed: Container[str],
+        seen: Mapping[str, BaseMessage],
+        config: RunnableConfig,
+    ) -> tuple[dict[str, BaseMessage], list[BaseMessage]]:
+        """Messages by id, and all, each picture of those to be folded described once.
+
+        Folded ones with pictures are left out: what is kept of them has the descriptions.
+        """
+        found: dict[str, BaseMessage] = {}
+        if not self.reading.config.pictures:
+            return found, [*given]
+        from memagent_graph.pictures.sight import describe, holds_pictures
+
+        model = getattr(self.reading.reader, "model", None)
+        opened = partial(open_source, name="picture.png")
+        for message in given:
+            key = str(message.id)
+            if not holds_pictures(message):
+                found[key] = message
+            elif key in seen:
+                found[key] = seen[key]
+            elif key in changed and isinstance(message, HumanMessage):
+                found[key] = await describe(message, model, config, opened)
+        return found, [*found.values()]
 
     def _render(
         self, messages: Sequence[BaseMessage], replaced: Mapping[str, KeptMessage]

@@ -1,0 +1,81 @@
+"""Pictures in messages are described once, when they are folded, and their bytes are not kept."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+
+import pytest
+
+pytest.importorskip("PIL")
+pytest.importorskip("lxml")
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.store.memory import InMemoryStore
+from PIL import Image
+
+from memagent_graph import ConversationMemory, ReadingConfig
+
+
+class Describing(BaseChatModel):
+    """Describes a picture by its colour, and keeps as notes the line that has a mark."""
+
+    described: list[str] = []
+    prompts: list[str] = []
+
+    @property
+    def _llm_type(self):
+        return "describing"
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        content = messages[-1].content
+        if isinstance(content, list):
+            shown = Image.open(BytesIO(base64.b64decode(content[-1]["base64"])))
+            said = "a red door" if shown.getpixel((9, 9)) == (255, 0, 0) else "a blue door"
+            self.described.append(said)
+        else:
+            self.prompts.append(content)
+            lines = [line for line in content.splitlines() if "[picture 1" in line]
+            said = "\n".join(f"2026-03-05: Ann showed {line.strip()}" for line in lines[-1:])
+        message = AIMessage(said or "unchanged")
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def picture(colour="red"):
+    kept = BytesIO()
+    Image.new("RGB", (64, 64), colour).save(kept, "PNG")
+    return base64.b64encode(kept.getvalue()).decode()
+
+
+FORMS = {
+    "openai": lambda data: {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{data}"},
+    },
+    "langchain": lambda data: {"type": "image", "base64": data, "mime_type": "image/png"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_picture_is_described_once_and_only_its_description_is_kept(form):
+    model, store, data = Describing(described=[], prompts=[]), InMemoryStore(), picture()
+    memory = ConversationMemory(model, store=store, config=ReadingConfig(pictures=1000), window=1)
+    content = [{"type": "text", "text": "My new door:"}, FORMS[form](data)]
+    messages = [
+        HumanMessage(content, id="1"),
+        AIMessage("Nice.", id="2"),
+        HumanMessage("I live in Berlin.", id="3"),
+        AIMessage("Noted.", id="4"),
+    ]
+
+    for end in (2, 4, 4):
+        memory.save(messages[:end], user="ann", thread="t")
+
+    assert model.described == ["a red door"]
+    assert "[picture 1: a red door]" in memory.load("ann")
+    dumped = str(store._data)
+    assert data[:60] not in dumped
+    assert "a red door" in dumped
+    assert not any(data[:60] in prompt for prompt in model.prompts)
