@@ -85,7 +85,7 @@ from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import placed_parts, sources_of, warnings_of
+from memagent_graph.text.source import parts_with_offsets, sources_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -488,7 +488,7 @@ async def write_answer(
     speech = Speech(config, run.host, held=again or drops)
     started = monotonic()
     try:
-        shown = _referred(reading, run, memory) if reading.config.pictures else ()
+        shown = _find_referred(reading, run, memory) if reading.config.pictures else ()
         answer = await _respond(reading, state["question"], memory, speech.config, shown)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
@@ -589,14 +589,14 @@ NOTHING_NOTED = Answer(
 """The answer from an empty memory: a language model would make one up."""
 
 
-def _referred(reading: Reading, run: Run, memory: Memory) -> Sequence[Sight]:
+def _find_referred(reading: Reading, run: Run, memory: Memory) -> Sequence[Sight]:
     """The pictures that the memory refers to, within the budget, for the answer to see again."""
-    from memagent_graph.pictures.sight import check_sight, referred, within
+    from memagent_graph.pictures.sight import check_sight, find_referred, within
 
     if run.cutter is None:
         return ()
     model = check_sight(getattr(reading.reader, "model", None))
-    found = referred(memory.text, placed_parts(run.cutter.source))
+    found = find_referred(memory.text, parts_with_offsets(run.cutter.source))
     return within(found, reading.config.pictures, model)
 
 

@@ -102,7 +102,7 @@ def within(found: Iterable[Sight], tokens: int, model: BaseChatModel) -> tuple[S
     return tuple(kept)
 
 
-def referred(notes: str, parts: Iterable[tuple[object, int]]) -> list[Sight]:
+def find_referred(notes: str, parts: Iterable[tuple[object, int]]) -> list[Sight]:
     """Return the pictures that notes refer to, in their order, at most `MOST_AGAIN`.
 
     A number that several documents have is of the one whose caption the notes repeat, or else of

@@ -332,13 +332,13 @@ def flat_skips(source: Source) -> Iterator[Skipped]:
         yield from source.skips
 
 
-def placed_parts(source: Source, start: int = 0) -> Iterator[tuple[Source, int]]:
+def parts_with_offsets(source: Source, start: int = 0) -> Iterator[tuple[Source, int]]:
     """Yield the single sources that a source is joined from, or itself, each with its offset."""
     if not isinstance(source, JoinedSource):
         yield source, start
         return
     for part in source.parts:
-        yield from placed_parts(part, start + source.start_of(part))
+        yield from parts_with_offsets(part, start + source.start_of(part))
 
 
 def sources_of(source: Source) -> list[OpenedSource]:
