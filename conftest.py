@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import ssl
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
     from servers.vllm_server import VLLMServer
@@ -98,6 +99,19 @@ def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMS
     options = ("--max-model-len", "2048", "--enable-auto-tool-choice")
     with vllm_server(tiny, log, *options, "--tool-call-parser", "hermes") as server:
         yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among a million objects of modules and tests, which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(5_000)
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -37,7 +37,7 @@ from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, 
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
-from memagent_graph.memory.atomic import AtomicStore, Present, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Present, agrees, arrange
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
@@ -315,20 +315,25 @@ class Records:
             places: namespaces and keys.
             refresh: whether to restart times to live, if the store does so at reads.
         """
+        found = await self._stored(places, refresh=refresh and self._refresh)
+        return [item.value if isinstance(item, Item) else item for item in found]
+
+    async def _stored(
+        self, places: Sequence[Place], *, refresh: bool
+    ) -> list[Item | BadRecordError | None]:
         if not places:
             return []
         try:
-            items = await self.items([GetOp(*place, refresh and self._refresh) for place in places])
+            return await self.items([GetOp(*place, refresh) for place in places])
         except _BAD as error:
             if len(places) == 1:
                 return [_bad(places[0][1], error)]
             middle = len(places) // 2
             first, last = places[:middle], places[middle:]
             return [
-                *await self.values(first, refresh=refresh),
-                *await self.values(last, refresh=refresh),
+                *await self._stored(first, refresh=refresh),
+                *await self._stored(last, refresh=refresh),
             ]
-        return [None if item is None else item.value for item in items]
 
     async def by_id(self, ids: Sequence[str]) -> list[tuple[str, Value | BadRecordError | None]]:
         """Return ids of versions with their records."""
@@ -345,6 +350,17 @@ class Records:
 
         Times to live are not restarted, since a scan does not count as use.
         """
+        if namespace and isinstance(self.atomic, ListsPlaces):
+            places = await self.call(partial(self.atomic.aplaces, namespace))
+            for start in range(0, len(places), _PAGE):
+                for stored in await self._stored(places[start : start + _PAGE], refresh=False):
+                    if stored is not None:  # deleted since
+                        yield stored
+        else:
+            async for found in self._scan_pages(namespace):
+                yield found
+
+    async def _scan_pages(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         offset, size = 0, _PAGE
         while True:
             try:

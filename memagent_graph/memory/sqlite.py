@@ -42,6 +42,7 @@ _TAKEN = re.compile("duplicate column name|already exists")
 
 _HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _READ = "SELECT value FROM store WHERE prefix = ? AND key = ?"
+_BELOW = "SELECT prefix, key FROM store WHERE prefix = ? OR (prefix > ? AND prefix < ?)"
 _DELETE = "DELETE FROM store WHERE prefix = ? AND key = ?"
 _WRITE = """
 INSERT INTO store (prefix, key, value, created_at, updated_at, ttl_minutes, expires_at)
@@ -127,6 +128,13 @@ class AtomicSqlite:
             return await asyncio.to_thread(_batch, self._store, ops)
         return await _whole(_abatch(self._store, ops))
 
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """Return the places of all items in and below a namespace, which is not the empty one."""
+        prefix = _prefix(namespace)
+        below = f"{prefix}.", f"{prefix}/"  # a slash follows the dot
+        rows = await self._perform(_rows(_BELOW, prefix, *below))
+        return [(tuple(found.split(".")), key) for found, key in rows]
+
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """See `AtomicStore`."""
         await self._run(_forget(_prefix(namespace), topic))
@@ -162,9 +170,12 @@ class AtomicSqlite:
         return True
 
     async def _run(self, steps: Steps[T]) -> T:
+        return await self._perform(_transaction(steps))
+
+    async def _perform(self, steps: Steps[T]) -> T:
         if isinstance(self._store, SqliteStore):
-            return await asyncio.to_thread(_transact, self._store, steps)
-        return await _whole(_atransact(self._store, steps))
+            return await asyncio.to_thread(_set_up_and_perform, self._store, steps)
+        return await _whole(_aset_up_and_perform(self._store, steps))
 
 
 def set_up(store: SqliteStore) -> None:
@@ -256,20 +267,20 @@ async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
         raise _refusal(error) from error
 
 
-def _transact(store: SqliteStore, steps: Steps[T]) -> T:
+def _set_up_and_perform(store: SqliteStore, steps: Steps[T]) -> T:
     try:
         set_up(store)
         with store.lock:
-            return _perform(store.conn, _transaction(steps))
+            return _perform(store.conn, steps)
     except sqlite3.Error as error:
         raise _refusal(error) from error
 
 
-async def _atransact(store: AsyncSqliteStore, steps: Steps[T]) -> T:
+async def _aset_up_and_perform(store: AsyncSqliteStore, steps: Steps[T]) -> T:
     try:
         await _aset_up(store)
         async with store.lock:
-            return await _aperform(store.conn, _transaction(steps))
+            return await _aperform(store.conn, steps)
     except sqlite3.Error as error:
         raise _refusal(error) from error
 
@@ -319,6 +330,10 @@ async def _aperform(connection: aiosqlite.Connection, steps: Steps[T]) -> T:
 async def _whole(transaction: Coroutine[object, object, T]) -> T:
     """Shield a transaction, which would stay open if it were cancelled."""
     return await asyncio.shield(asyncio.create_task(transaction))
+
+
+def _rows(query: str, *values: object) -> Steps[Rows]:
+    return (yield query, values)
 
 
 def _read(namespace: Namespace, key: str) -> Steps[Value | None]:

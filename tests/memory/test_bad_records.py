@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from inspect import isawaitable
 
 import pytest
 from doubles import ChainReader, numbered
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from typer.testing import CliRunner
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
@@ -383,3 +386,48 @@ async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
 
     assert (out["memory"], out["warnings"]) == (right["memory"], [])
     assert not place.client.exists(place.key(*lease))
+
+
+@pytest.fixture(params=[SqliteStore, AsyncSqliteStore])
+async def sqlite_bank(request, tmp_path):
+    opened = request.param.from_conn_string(str(tmp_path / "scanned.sqlite"))
+    async with AsyncExitStack() as stack:
+        if request.param is SqliteStore:
+            store = stack.enter_context(opened)
+        else:
+            store = await stack.enter_async_context(opened)
+        yield MemoryBank(store, namespace=("a", "b"))
+
+
+async def test_a_scan_of_sqlite_reads_on_where_items_are_deleted_behind_it(
+    sqlite_bank, monkeypatch
+):
+    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
+    records = sqlite_bank.records
+    inside, outside = (
+        [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")],
+        [("a", "b-c"), ("a", "bc")],
+    )
+    for place in (*inside, *outside, ("a",)):
+        await records.items([records.put(place, key, {"of": key}) for key in "123"])
+    seen = []
+
+    async for item in records.scan(("a", "b")):
+        seen.append((item.namespace, item.key, item.value["of"]))
+        await records.items([records.put(item.namespace, item.key, None)])
+
+    assert sorted(seen) == sorted((place, key, key) for place in inside for key in "123")
+
+
+async def test_a_scan_of_sqlite_names_what_is_unreadable_and_yields_the_rest(sqlite_bank):
+    records = sqlite_bank.records
+    await records.items([records.put(("a", "b"), key, {}) for key in "12345"])
+    spoil = "UPDATE store SET value = '{' WHERE key = '3'"
+    done = sqlite_bank.records.store.conn.execute(spoil)
+    if isawaitable(done):
+        await done
+
+    found = [item async for item in records.scan(("a", "b"))]
+
+    assert [item.key for item in found] == [*"12345"]
+    assert [item.key for item in found if isinstance(item, BadRecordError)] == ["3"]

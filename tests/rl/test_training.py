@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import statistics
 import sys
@@ -57,6 +58,14 @@ def trained(folder, out, report=lambda _: None, **fields):
     training = Training(settings(folder, out, **fields), questions=question, reward=reward)
     asyncio.run(training.run(report))
     return training
+
+
+def test_what_the_process_froze_before_a_training_stays_frozen(folder, tmp_path):
+    gc.freeze()
+
+    trained(folder, tmp_path, iterations=1)
+
+    assert gc.get_freeze_count()
 
 
 def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
