@@ -73,7 +73,7 @@ class Announcement(NamedTuple):
 
 @runtime_checkable
 class ListsPlaces(Protocol):
-    """What lists where all items stand in one step, for a store that pages slowly."""
+    """Places of items, listed in one step by a store that pages slowly."""
 
     async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
         """Return the places of all items in and below a namespace, which is not the empty one."""
