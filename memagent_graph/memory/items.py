@@ -315,10 +315,10 @@ class Records:
             places: namespaces and keys.
             refresh: whether to restart times to live, if the store does so at reads.
         """
-        found = await self._stored(places, refresh=refresh and self._refresh)
+        found = await self._items_or_errors(places, refresh=refresh and self._refresh)
         return [item.value if isinstance(item, Item) else item for item in found]
 
-    async def _stored(
+    async def _items_or_errors(
         self, places: Sequence[Place], *, refresh: bool
     ) -> list[Item | BadRecordError | None]:
         if not places:
@@ -331,8 +331,8 @@ class Records:
             middle = len(places) // 2
             first, last = places[:middle], places[middle:]
             return [
-                *await self._stored(first, refresh=refresh),
-                *await self._stored(last, refresh=refresh),
+                *await self._items_or_errors(first, refresh=refresh),
+                *await self._items_or_errors(last, refresh=refresh),
             ]
 
     async def by_id(self, ids: Sequence[str]) -> list[tuple[str, Value | BadRecordError | None]]:
@@ -353,7 +353,9 @@ class Records:
         if namespace and isinstance(self.atomic, ListsPlaces):
             places = await self.call(partial(self.atomic.aplaces, namespace))
             for start in range(0, len(places), _PAGE):
-                for stored in await self._stored(places[start : start + _PAGE], refresh=False):
+                for stored in await self._items_or_errors(
+                    places[start : start + _PAGE], refresh=False
+                ):
                     if stored is not None:  # deleted since
                         yield stored
         else:
