@@ -576,8 +576,8 @@ def _question_place(
     """Return a language model's answer, as not found if its place is about something else."""
     if exact or run.cutter is None or state.get("version"):
         return answer
-    if not (answer.found and reading.is_watched):
-        return answer
+    if not (answer.found and reading.is_watched) or reading.config.pictures:
+        return answer  # with pictures, what it says may stand in no text
     return question_place(answer, state["question"], run.cutter.source)
 
 

@@ -95,6 +95,17 @@ def test_a_model_that_sees_reads_what_only_the_picture_says(tmp_path):
     assert [len(one) for one in model.seen] == [1, 1]  # the section, and the answer once more
 
 
+def test_an_answer_that_stands_on_a_picture_alone_is_found(tmp_path):
+    agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000))
+    asked = "Which colour is the gate of the northern garden in the yard painted?"
+
+    page = write_page(tmp_path / "a.html", "red", words="of the barn is in the yard")
+    output = agent.invoke({"question": asked, "document": page})
+
+    assert "red" in output["answer"]
+    assert output["found"] is True
+
+
 def test_without_the_setting_nothing_is_shown(tmp_path):
     model = Seeing(seen=[])
 
