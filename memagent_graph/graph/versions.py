@@ -473,8 +473,10 @@ class Chain:
             lists = message is None and self._whole is None
         # Not before: who took the lease would read the last chunk again.
         leaving = asyncio.ensure_future(self._leave())
-        message = await self._list(fold) if lists else message
-        await leaving
+        try:
+            message = await self._list(fold) if lists else message
+        finally:
+            await leaving
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
         memory = None if other is None or edited else other.memory
