@@ -93,7 +93,9 @@ class ReadingTools:
     async def read(
         self,
         question: Question,
-        source: Annotated[str, Field(description="A root's name, or a path below a root.")],
+        source: Annotated[
+            str, Field(description="A root's name, or a path below it; pictures too.")
+        ],
         context: Context[Any, Any],
         client_roots: ClientRoots,
     ) -> Annotated[CallToolResult, ReadingResult]:

@@ -52,6 +52,25 @@ def test_a_root_and_all_below_it_is_read_by_its_name_or_its_path(roots, tmp_path
     assert roots.names == ["contracts", "minutes.txt"]
 
 
+def test_a_picture_below_a_root_is_read_and_can_be_shown_unless_it_became_another_file(
+    roots, tmp_path
+):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("lxml")
+    path = tmp_path / "contracts" / "door.png"
+    image.new("RGB", (64, 64), "red").save(path)
+
+    source = roots.open("contracts/door.png")
+
+    assert whole(source) == "[picture 1]"
+    assert source.load_picture(source.pictures[0])[0] == "image/png"
+    image.new("RGB", (64, 64), "blue").save(tmp_path / "outside" / "other.png")
+    path.unlink()
+    path.symlink_to(tmp_path / "outside" / "other.png")
+    with pytest.raises(SourceChangedError):
+        source.load_picture(source.pictures[0])
+
+
 def test_a_place_in_a_folder_is_a_source_that_can_be_read(roots):
     folder = roots.open("contracts/2024")
 
