@@ -12,7 +12,7 @@ from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
     QuestionError,
-    SourceChangedError,
+    SourceError,
     TransientModelError,
 )
 from memagent_graph.evidence.places import Unsupported
@@ -79,7 +79,7 @@ def question_place(answer: Answer, question: str, source: Source) -> Answer:
         return answer
     try:
         beside = is_beside(answer.final, answer.evidence, question, source)
-    except SourceChangedError:
+    except SourceError:
         return answer
     if not beside:
         return answer
