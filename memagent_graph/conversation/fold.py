@@ -179,7 +179,7 @@ async def fold_within(
             "memory_tokens, or name a model that keeps to it."
         )
     warnings += warn_of_faults(state_of(fold)["faulty"], exact=False)
-    warnings += warn_of_left_out(state_of(fold))
+    warnings += warn_of_left_out(state_of(fold).get("left_out", {}))
     if unfinished:
         warnings.append(
             "The model's reply was cut off, so that the end of the memory is missing. Raise "

@@ -561,7 +561,7 @@ async def write_answer(
             *warnings,
             *_warn_of_cut(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
-            *warn_of_left_out(state_of(fold)),
+            *warn_of_left_out({**state_of(fold).get("left_out", {}), **answer.left_out}),
             *warn_of_misuse(fold),
             *warn_of_looks(fold),
             *warn(memory),

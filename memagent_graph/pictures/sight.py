@@ -120,22 +120,22 @@ def find_referred(notes: str, parts: Iterable[tuple[object, int]]) -> list[Sight
     return found[:MOST_AGAIN]
 
 
-async def to_blocks(shown: Sequence[Sight]) -> list[dict[str, Any]]:
-    """Return pictures as content blocks of a message, each after its mark.
+async def to_blocks(shown: Sequence[Sight]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return pictures as content blocks of a message, each after its mark, and what is left out.
 
-    A picture that is gone, or broken, is said to be in its place, and warned of.
+    A picture that is gone, or broken, is said to be in its place, and counted under the reason.
     """
-    blocks = [{"type": "text", "text": _BEFORE}] if shown else []
+    blocks, left_out = [{"type": "text", "text": _BEFORE}] if shown else [], dict[str, int]()
     for picture, source in shown:
         blocks.append({"type": "text", "text": picture.mark})
         try:
             media_type, encoded = await asyncio.to_thread(source.load_picture, picture)
         except (SourceError, OSError) as error:
-            warnings.warn(str(error), UserWarning, stacklevel=2)
+            left_out[str(error).rstrip(".")] = 1
             blocks.append({"type": "text", "text": "(This picture cannot be shown any more.)"})
             continue
         blocks.append({"type": "image", "base64": encoded, "mime_type": media_type})
-    return blocks
+    return blocks, left_out
 
 
 _DESCRIBE = (
@@ -203,7 +203,7 @@ async def _describe(
         source: Any = await asyncio.to_thread(opened, data)
         picture = source.pictures[0]
         if model is not None and sees(model):
-            blocks = await to_blocks([Sight(picture, source)])
+            blocks, _ = await to_blocks([Sight(picture, source)])
             asked: Any = [{"type": "text", "text": _DESCRIBE}, blocks[-1]]
             try:
                 reply = await model.ainvoke([HumanMessage(asked)], config)

@@ -109,7 +109,8 @@ class Update:
         unfinished: whether the memory's end is missing, because the reply was cut off.
         fault: what speaks against overwriting the old memory with this one; None if nothing does,
             or if the reader cannot say.
-        left_out: number of lines of the reply, or of the memory, that were left out, by why.
+        left_out: number of lines of the reply or of the memory, and of pictures of the chunk, that
+            were left out, by why.
     """
 
     memory: Memory | None
@@ -157,6 +158,7 @@ class Answer:
         structured: the answer in the shape that was asked for, as JSON values; None if no shape
             was asked for.
         is_beside: whether the text that it comes from does not speak of the question.
+        left_out: pictures that could not be seen again, each as 1 under the reason.
     """
 
     text: str
@@ -168,6 +170,7 @@ class Answer:
     finish_reason: str | None = None
     structured: dict[str, Any] | None = None
     is_beside: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Iterator,
+        Mapping,
         Sequence,
     )
 
@@ -178,7 +179,7 @@ class ChatReader(Reader):
             recalled=[(item.place, item.text) for item in step.recalled],
             look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
-        seen = await _to_blocks(step.chunk.pictures)
+        seen, left_out = await _to_blocks(step.chunk.pictures)
         reply, text = await self._ask(prompt, _unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
         text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
@@ -190,6 +191,7 @@ class ChatReader(Reader):
             usage=usage_of(reply),
             finish_reason=finish_reason(reply),
             unfinished=is_cut_off(reply),
+            left_out=left_out,
         )
         if step.update_gate and is_unchanged(text):
             if step.shorter:
@@ -307,17 +309,18 @@ class ChatReader(Reader):
         """
         if self.shape is not None:
             return await self._fill(self.shape, question, memory, config)
-        seen = await _to_blocks(pictures)
+        seen, left_out = await _to_blocks(pictures)
         prompt = self.prompts.for_answer(question, memory.text)
         listener = listener_of(config)
         if listener is None:
             reply = await self._ask(prompt, config, self._answer_options, seen)
-            return await self._answer(*reply, question, memory)
+            answer = await self._answer(*reply, question, memory)
+            return replace(answer, left_out=left_out)
         relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
         reply = await self._ask(prompt, _unheard(config, relay), self._answer_options, seen)
         answer = await self._answer(*reply, question, memory)
         relay.finish(answer.final)
-        return answer
+        return replace(answer, left_out=left_out)
 
     async def speak(
         self,
@@ -419,10 +422,10 @@ Block: TypeAlias = dict[str, Any]
 """A content block of a message, beside the prompt."""
 
 
-async def _to_blocks(shown: Sequence[Sight]) -> Sequence[Block]:
-    """Return pictures as content blocks; none without pictures."""
+async def _to_blocks(shown: Sequence[Sight]) -> tuple[Sequence[Block], Mapping[str, int]]:
+    """Return pictures as content blocks, and those that were left out; none without pictures."""
     if not shown:
-        return ()
+        return (), {}
     from memagent_graph.pictures.sight import to_blocks
 
     return await to_blocks(shown)

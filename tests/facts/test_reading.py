@@ -91,9 +91,7 @@ def test_what_is_no_fact_is_left_out_counted_and_warned_of():
     out = read(model, LEASE, schema=Facts(Lease))
 
     assert out["memory"] == "Lease 7 | rent | 900 euros"
-    assert out["warnings"] == [
-        "Lines that were left out: 2 (no fact), 1 (a fact outside the schema)."
-    ]
+    assert out["warnings"] == ["What was left out: 2 (no fact), 1 (a fact outside the schema)."]
     assert "Lease: rent" in model.heard[0]
 
 
@@ -152,7 +150,7 @@ def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
     assert out["memory"] == "Lease 7 | rent | 900 euros"
     assert (out["usage"]["calls"], out["warnings"]) == (
         3,
-        ["Lines that were left out: 1 (cut off)."],
+        ["What was left out: 1 (cut off)."],
     )
 
 

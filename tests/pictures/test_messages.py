@@ -79,3 +79,19 @@ def test_a_picture_is_described_once_and_only_its_description_is_kept(form):
     assert data[:60] not in dumped
     assert "a red door" in dumped
     assert not any(data[:60] in prompt for prompt in model.prompts)
+
+
+def test_a_forgotten_message_leaves_no_description_among_the_kept_ones_and_a_user_none_at_all():
+    model, store = Describing(described=[], prompts=[]), InMemoryStore()
+    memory = ConversationMemory(model, store=store, config=ReadingConfig(pictures=1000), window=1)
+    content = [{"type": "text", "text": "Look:"}, FORMS["openai"](picture())]
+    memory.save([HumanMessage(content, id="1"), AIMessage("Nice.", id="2")], user="ann", thread="t")
+
+    def kept_in():
+        return {space[-1] for space, kept in store._data.items() if "red door" in str(kept)}
+
+    assert kept_in() == {"episodes", "versions"}
+    memory.forget_messages("ann", ["1"])
+    assert kept_in() == {"versions"}  # the notes
+    memory.forget("ann")
+    assert kept_in() == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import warnings
 from io import BytesIO
 
 import pytest
@@ -17,10 +16,16 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from PIL import Image
+from servers.redis_server import RedisServer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.redis import RedisStore
 from memagent_graph.pictures.picture import numbers_in
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.sinks import ListSink
 
 COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
 
@@ -57,7 +62,9 @@ class Seeing(BaseChatModel):
         if not self.refers:
             colours = [line.replace("[picture ", "[figure ") for line in colours]
         text = "\n".join([*lines, *colours]) or "- Nothing about a door."
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+        metadata = {"prompt_token_ids": [7], "token_ids": [8], "logprobs": [-0.5]}
+        message = AIMessage(text, response_metadata={"generation": metadata})
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def write_page(path, *colours, words=""):
@@ -74,8 +81,8 @@ def write_page(path, *colours, words=""):
 QUESTION = "Which colour is the door?"
 
 
-def ask(model, document, **settings):
-    store, saver = InMemoryStore(), InMemorySaver()
+def ask(model, document, store=None, **settings):
+    store, saver = store or InMemoryStore(), InMemorySaver()
     agent = create_memagent(
         model, config=ReadingConfig(**settings), store=store, checkpointer=saver
     )
@@ -168,23 +175,57 @@ def test_stores_and_checkpoints_never_hold_the_bytes(tmp_path):
     assert not [one for one in kept if encoded in one or "iVBORw0KGgo" in one]
 
 
-def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
-    page = write_page(tmp_path / "a.html", "red")
+@pytest.mark.parametrize(
+    ("colours", "gone"),
+    [(["red"], [1]), (["red", "blue"], [2, 1])],
+    ids=["before the answer", "before its section"],
+)
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path, colours, gone):
+    page = write_page(tmp_path / "a.html", *colours, words="and then some " * 30)
 
     class Deleting(Seeing):
         def _generate(self, messages, stop=None, run_manager=None, **options):
             found = super()._generate(messages, **options)
-            page.unlink(missing_ok=True)
+            if self.seen[-1]:
+                page.unlink()
             return found
 
     model = Deleting(seen=[])
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        output, _, _ = ask(model, page, pictures=1000)
+    output, _, _ = ask(model, page, pictures=1000, chunk_tokens=100)
 
-    assert [len(one) for one in model.seen] == [1, 0]
-    assert any("changed or is gone" in str(one.message) for one in said)
+    reason = f"1 ({page} has changed or is gone, and with it "
+    lost = ", ".join(f"{reason}[picture {number}: a door])" for number in gone)
+    assert [len(one) for one in model.seen if one] == [1]
+    assert f"What was left out: {lost}." in output["warnings"]
     assert "red" in output["answer"]
+
+
+def test_redis_never_holds_the_bytes(tmp_path):
+    page, server = write_page(tmp_path / "a.html", "red"), RedisServer(tmp_path)
+    encoded = page.read_text("utf-8").partition("base64,")[2][:40]
+
+    with RedisStore.from_url(server.url) as store:
+        ask(Seeing(seen=[]), page, store=store, pictures=1000)
+    server.kill()
+
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*.aof"))
+    assert b"picture 1" in kept
+    assert not [one for one in (encoded.encode(), b"iVBORw0KGgo") if one in kept]
+
+
+def test_rollouts_refer_to_pictures_without_their_bytes(tmp_path):
+    page, sink = write_page(tmp_path / "a.html", "red"), ListSink()
+    encoded = page.read_text("utf-8").partition("base64,")[2][:40]
+    recorder = TraceRecorder(sink, tokenizer=Tokenizer(WordLevel({"a": 0}, unk_token="a")))
+    agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000))
+
+    agent.invoke({"question": QUESTION, "document": page}, recorder.config())
+
+    records = sink.take()
+    kept = str(records)
+    assert "The door of [picture 1] is red." in kept
+    assert len(records) > 2
+    assert not [one for one in (encoded, "iVBORw0KGgo") if one in kept]
 
 
 def test_a_reference_to_a_picture_that_nobody_saw_is_unsupported(tmp_path):

@@ -17,7 +17,7 @@ from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, lost_statements, with_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Advance, FoldStep
@@ -30,7 +30,8 @@ class Checked(TypedDict):
     Attributes:
         asked: number of chunks whose overwrite was asked for again because it had a fault.
         faulty: number of those that then still had one.
-        left_out: number of lines that were left out, by why; not there if there were none.
+        left_out: number of lines and pictures that were left out, by why; not there if there were
+            none.
     """
 
     asked: int
@@ -119,10 +120,10 @@ def state_of(fold: Fold) -> Checked:
     return Checked(**counts, left_out=found["left_out"]) if "left_out" in found else counts
 
 
-def warn_of_left_out(state: Checked) -> list[str]:
-    """Return a warning about lines that were left out; none if there were none."""
-    lines = [f"{count} ({why})" for why, count in state.get("left_out", {}).items()]
-    return [f"Lines that were left out: {', '.join(lines)}."] if lines else []
+def warn_of_left_out(left_out: Mapping[str, int]) -> list[str]:
+    """Return a warning about lines and pictures that were left out; none if there were none."""
+    lines = [f"{count} ({why})" for why, count in left_out.items()]
+    return [f"What was left out: {', '.join(lines)}."] if lines else []
 
 
 def warn_of_faults(count: int, *, exact: bool) -> list[str]:
