@@ -43,6 +43,11 @@ class Around(Reader):
         return self._reader.identity
 
     @property
+    def model(self) -> object:
+        """The chat model of the reader; None if it has none."""
+        return getattr(self._reader, "model", None)
+
+    @property
     def shortens(self) -> bool:  # type: ignore[override]
         """See `Reader`."""
         return self._reader.shortens

@@ -19,9 +19,7 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader
-from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import load_tokenizer
-from memagent_http.bodies import unless_small
 from memagent_openai_server.chat.answering import Answerer
 from memagent_openai_server.chat.shapes import Progress, Said
 from memagent_openai_server.http.limits import Limits
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
     from memagent_openai_server.chat.speech import Speech
 
@@ -143,7 +142,7 @@ class Service:
     async def read(
         self,
         question: str,
-        document: str,
+        document: Source | None,
         sessions: Sessions,
         *,
         caller: str,
@@ -155,7 +154,7 @@ class Service:
 
         Args:
             question: the question.
-            document: the text to read; if empty, the answer comes from `memory`.
+            document: what to read; if None, the answer comes from `memory`.
             sessions: the tenant's memories.
             caller: the caller whose turns the reading takes.
             name: name of the memory that the reading continues.
@@ -166,13 +165,13 @@ class Service:
         if speech is not None and speech.streams:
             speech.write = lambda text: run.write(Said(text)) if run.write else None
         wanted: dict[str, Any] = {"question": question}
-        if document:
-            run.document = await unless_small(len(document), TextSource, document, "conversation")
+        if document is not None:
+            run.document = document
             wanted["memory_name"] = name
         else:
             wanted["version"] = memory
         agent, at, output = self._agent, None, {}
-        tally = Tally(sessions, run, question, name, None if document else memory)
+        tally = Tally(sessions, run, question, name, memory if document is None else None)
         seat = self._turns.seat(caller)
         parts = cast(
             "AsyncGenerator[Any]",

@@ -56,6 +56,19 @@ def test_the_text_of_a_file_is_read(shared, data, first, question):
     assert reply["memagent"]["coverage"] == 1.0
 
 
+def test_a_file_is_read_where_it_stands_in_the_message(question):
+    from memagent_openai_server.chat.conversation import asked
+    from memagent_openai_server.chat.files import read_files
+
+    parts = [text("Before."), file(b"Within.", "a.txt"), text(f"After.\n\n{question}")]
+    messages = read_files([{"role": "user", "content": parts}])
+
+    found = asked(messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False)
+
+    assert found.question == question
+    assert found.document == "Before.\n\n===== a.txt =====\n\nWithin.\n\nAfter."
+
+
 def test_a_document_is_converted_and_what_it_lacks_is_a_warning(shared, tmp_path, question):
     pages = write_pages(tmp_path / "vault.pdf", [[(72, 700, NEEDLE)], []]).read_bytes()
 

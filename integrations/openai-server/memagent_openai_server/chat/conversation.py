@@ -83,7 +83,7 @@ def asked(
     for message in messages if not read else body[read:]:
         refuse_files(message)
     question, content = split(said(body[last], files=False), question_tokens, count, whole=whole)
-    content = "\n\n".join(filter(None, [*_files(body[last]), content]))
+    content = _with_files(body[last], content)
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
     end = len(body) - len(kept)
     parts = []
@@ -160,9 +160,17 @@ def said(message: Message, *, files: bool = True) -> str:
     return "\n\n".join(filter(None, map(_part, shown)))
 
 
-def _files(message: Message) -> list[str]:
-    """Return the texts of the files of a message."""
-    return [part["text"] for part in parts_of(message) if isinstance(part, FileText)]
+def _with_files(message: Message, left: str) -> str:
+    """Return what is left of the text of a message, with the texts of its files in their places."""
+    parts, at, found = parts_of(message), 0, list[str]()
+    start = said(message, files=False).find(left)
+    for part in parts:
+        if isinstance(part, FileText):
+            found.append(part["text"])
+        elif text := _part(part):
+            found.append(text[max(start - at, 0) : max(start + len(left) - at, 0)])
+            at += len(text) + len("\n\n")
+    return "\n\n".join(piece for piece in found if piece.strip()) if parts else left
 
 
 def _part(part: dict[str, Any]) -> str:
@@ -235,6 +243,9 @@ def prefixes(body: Iterable[Message]) -> Iterable[str]:
 
 def _shortened(value: Any) -> Any:
     """A message with long texts replaced by digests, since encoding them as JSON is slow."""
+    if isinstance(value, FileText) and value.source is not None:
+        shown = [one.digest for one in value.source.pictures]
+        return {"text": value["text"], "pictures": shown}
     if isinstance(value, dict):
         return {name: _shortened(inner) for name, inner in value.items()}
     if isinstance(value, list):

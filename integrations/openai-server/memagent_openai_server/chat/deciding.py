@@ -13,10 +13,20 @@ import orjson
 from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_graph.sync import to_thread
+from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.conversation import Asked, Message, asked
-from memagent_openai_server.chat.files import file_warnings, has_files, read_files
+from memagent_openai_server.chat.files import (
+    PicturedConversation,
+    file_warnings,
+    has_files,
+    has_pictures,
+    pictures_of,
+    read_files,
+    read_pictures,
+    without_pictures,
+)
 from memagent_openai_server.chat.shapes import Progress, Read, Said
 from memagent_openai_server.chat.speech import Speech
 from memagent_openai_server.http.delivery import unless_gone
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
     import httpx
     from starlette.types import Receive
 
+    from memagent_graph.text.source import Source
     from memagent_openai_server.http.records import Record
     from memagent_openai_server.http.requests import ChatRequest
     from memagent_openai_server.memories.remembering import Turn
@@ -109,7 +120,8 @@ async def may_fit(service: Service, fields: dict[str, Any], body: bytes) -> bool
 
 
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
-    parts = [fields[name] for name in ("messages", "tools", "functions") if name in fields]
+    parts: list[object] = [without_pictures(fields["messages"])]
+    parts += [fields[name] for name in ("tools", "functions") if name in fields]
     left, values = window * _LONGEST_TOKEN, list(parts)
     while values:
         value = values.pop()
@@ -214,7 +226,7 @@ class Answering:
         more: whether the model itself answers, because more than text is asked for.
         caller: the caller whose share of calls the reading uses.
         turn: turn of a remembered user; None without one.
-        warnings: what was not read of the files, or may be wrong with their text.
+        messages: the conversation, with the texts of its files and pictures.
     """
 
     service: Service
@@ -225,7 +237,7 @@ class Answering:
     more: bool
     caller: str
     turn: Turn | None
-    warnings: Sequence[str]
+    messages: Sequence[Message]
 
     @classmethod
     async def of(
@@ -248,10 +260,14 @@ class Answering:
         if len(stops(request)) > _MOST_STOPS:
             message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
             raise Refusal(400, message, param="stop")
+        messages = fields["messages"]
+        if has_pictures(messages):
+            reading = to_thread(partial(read_pictures, messages))
+            messages = await unless_gone(reading, arrived.receive)
         known = await sessions.known(where.reference) if where.reference else frozenset()
         found = await asyncio.to_thread(
             asked,
-            fields["messages"],
+            messages,
             known=known,
             count=service.counter.count,
             question_tokens=service.config.question_tokens,
@@ -259,8 +275,7 @@ class Answering:
             whole=service.understands,
         )
         caller, turn = arrived.record.caller, arrived.turn
-        warnings = [*file_warnings(fields["messages"])]
-        own = (more is not None, caller, turn, warnings)
+        own = (more is not None, caller, turn, messages)
         return cls(service, sessions, where, found, request, *own)
 
     async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
@@ -284,7 +299,7 @@ class Answering:
                 return
             reading = self.service.read(
                 question,
-                document,
+                await self._open(document),
                 self.sessions,
                 caller=self.caller,
                 name=name,
@@ -304,6 +319,15 @@ class Answering:
             with unless_away("A follow-up will be read from its beginning"):
                 await self.sessions.note([output["version"], *named], self.asked.prefix)
         yield self._answered(question, output, chunks, speech.finish_reason)
+
+    async def _open(self, document: str) -> Source | None:
+        """The document to read; None if there is none."""
+        if not document:
+            return None
+        name, opened = "conversation", cast("Callable[[str, str], Source]", TextSource)
+        if any(map(pictures_of, self.messages)):
+            opened = partial(PicturedConversation, messages=self.messages)
+        return await unless_small(len(document), opened, document, name)
 
     def left(self) -> list[Message]:
         """The messages that are not in the memory after reading the document."""
@@ -359,7 +383,7 @@ class Answering:
             finish_reason=finish_reason,
             found=None if self.more else output["found"],
             unsupported=tuple(item["text"] for item in output["unsupported"]),
-            warnings=(*self.warnings, *output["warnings"]),
+            warnings=(*file_warnings(self.messages), *output["warnings"]),
         )
 
 

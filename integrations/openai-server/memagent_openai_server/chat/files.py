@@ -1,24 +1,32 @@
-"""Read the files in a conversation: each becomes text of its message."""
+"""Read the files and pictures in a conversation: each becomes text of its message."""
 
 from __future__ import annotations
 
 from base64 import b64decode
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemAgentError
+from memagent_graph.pictures.picture import MARK, without_numbers
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import suffix_of_type
-from memagent_graph.text.source import warnings_of
+from memagent_graph.text.source import TextSource, warnings_of
 from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from memagent_graph.pictures.picture import Picture
+    from memagent_graph.pictures.sight import Pictured
+
 Message = dict[str, Any]
 
 FILES = frozenset({"file", "input_file", "document"})
 """Types of parts that are files."""
+PICTURE = "image_url"
+"""Type of parts that are pictures."""
 _LONGEST_NAME = 200
 """Characters of a file's name that are shown."""
 
@@ -28,6 +36,18 @@ class FileText(dict[str, Any]):
 
     Attributes:
         warnings: what was not read of the file, or may be wrong with its text.
+        source: the document of a picture; None for other files.
+    """
+
+    warnings: Sequence[str] = ()
+    source: Pictured | None = None
+
+
+class UnseenPicture(dict[str, Any]):
+    """A picture that was not read, as the client sent it.
+
+    Attributes:
+        warnings: why it was not read.
     """
 
     warnings: Sequence[str] = ()
@@ -56,11 +76,77 @@ def read_files(messages: Iterable[Message]) -> list[Message]:
     ]
 
 
+def has_pictures(messages: Iterable[Message]) -> bool:
+    """Whether a message has a picture."""
+    return any(part.get("type") == PICTURE for message in messages for part in parts_of(message))
+
+
+def without_pictures(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without the data of pictures, which costs no tokens by its length."""
+    return [
+        {**message, "content": [{} if part.get("type") == PICTURE else part for part in parts]}
+        if (parts := parts_of(message))
+        else message
+        for message in messages
+    ]
+
+
+def read_pictures(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages with the mark of each picture, and the words in it, in its place.
+
+    Pictures are numbered through the conversation, so that one has the same number in each turn.
+    """
+    number, read = 0, []
+    for message in messages:
+        content = []
+        for part in parts_of(message):
+            number += part.get("type") == PICTURE
+            content.append(_look(part, number) if part.get("type") == PICTURE else part)
+        read.append({**message, "content": content} if content else message)
+    return read
+
+
+def pictures_of(message: Message) -> list[Pictured]:
+    """Return the pictures of a message that were read, each as a document."""
+    found = (part.source for part in parts_of(message) if isinstance(part, FileText))
+    return [source for source in found if source is not None]
+
+
+class PicturedConversation(TextSource):
+    """A conversation to read, with the pictures in it.
+
+    Args:
+        text: its text, with the marks of the pictures.
+        name: its name in output.
+        messages: its messages, as `read_pictures` returns them.
+    """
+
+    def __init__(self, text: str, name: str, messages: Iterable[Message]) -> None:
+        super().__init__(text, name)
+        starts: dict[int, int] = {}
+        for mark in MARK.finditer(text):
+            starts.setdefault(int(mark["number"]), mark.start())
+        sources = [source for message in messages for source in pictures_of(message)]
+        self._sources = {one.number: source for source in sources for one in source.pictures}
+        self.pictures = [
+            replace(one, start=starts[one.number])
+            for source in sources
+            for one in source.pictures
+            if one.number in starts
+        ]
+        shown = "".join([self.digest, *(picture.digest for picture in self.pictures)])
+        self.digest = sha256(shown.encode()).hexdigest()
+
+    def load_picture(self, picture: Picture) -> tuple[str, str]:
+        """Return (media type, base64) of one of its pictures."""
+        return self._sources[picture.number].load_picture(picture)
+
+
 def file_warnings(messages: Iterable[Message]) -> Iterator[str]:
-    """Yield what was not read of files, or may be wrong with their text."""
+    """Yield what was not read of files and pictures, or may be wrong with their text."""
     for message in messages:
         for part in parts_of(message):
-            yield from part.warnings if isinstance(part, FileText) else ()
+            yield from part.warnings if isinstance(part, FileText | UnseenPicture) else ()
 
 
 def refuse_files(message: Message) -> None:
@@ -113,5 +199,37 @@ def _read(part: dict[str, Any]) -> dict[str, Any]:
     read = FileText(type="text")
     read.warnings = warnings_of(source)
     noted = "".join(f"[{line}]\n" for line in read.warnings)
-    read["text"] = f"===== {name} =====\n{noted}\n{source.read(0, source.length)}"
+    said = source.read(0, source.length)
+    # Nobody can look at its pictures, and those of the conversation have numbers of their own.
+    said = without_numbers(said) if getattr(source, "pictures", ()) else said
+    read["text"] = f"===== {name} =====\n{noted}\n{said}"
     return read
+
+
+def _look(part: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a picture as text, under its number in the conversation."""
+    given = part.get(PICTURE)
+    url = str(given.get("url") if isinstance(given, dict) else given)
+    head, _, data = url.partition(",")
+    name, unseen = f"picture {number}", UnseenPicture(part)
+    if not head.startswith("data:"):
+        unseen.warnings = [f"{name} was not read, since it is only linked: send it as a data: URL."]
+        return unseen
+    try:
+        content = b64decode("".join(data.split()), validate=True)
+        kind = head.removeprefix("data:").partition(";")[0]
+        source: Any = open_source(content, name=f"{name}{suffix_of_type(kind) or '.png'}")
+        (picture,) = source.pictures
+    except (MemAgentError, ValueError, AttributeError) as error:
+        reason = str(error) if isinstance(error, MemAgentError) else "it is no picture in base64."
+        unseen.warnings = [f"{name} was not read: {reason}"]
+        return unseen
+    seen = FileText(
+        type="text",
+        text=source.read(0, source.length).replace(
+            picture.mark, replace(picture, number=number).mark, 1
+        ),
+    )
+    source.pictures = (replace(picture, number=number),)
+    seen.source, seen.warnings = source, warnings_of(source)
+    return seen
