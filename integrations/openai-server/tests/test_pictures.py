@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from io import BytesIO
 
+import httpx
 import pytest
 
 pytest.importorskip("PIL")
@@ -131,6 +132,15 @@ def test_a_request_that_fits_reaches_the_model_with_a_picture_of_any_size(behind
     ask(behind, *parts)
 
     assert upstream.requests[-1]["messages"][0]["content"] == parts
+
+
+def test_the_schema_says_that_pictures_are_taken(shared):
+    schemas = httpx.get(f"{shared.url}/openapi.json").json()["components"]["schemas"]
+
+    assert (
+        "image_url parts with a data: URL"
+        in schemas["Message"]["properties"]["content"]["description"]
+    )
 
 
 @pytest.fixture

@@ -42,13 +42,19 @@ class _Fields(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
+_CONTENT = (
+    "Text, or parts. In a conversation that is read, file parts with file_data, and image_url "
+    "parts with a data: URL, are documents; nothing is downloaded."
+)
+
+
 class Message(TypedDict):
     """One message of a conversation; not a model, which takes seven times as long to create."""
 
     __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: NotRequired[str | Objects | None]
+    content: NotRequired[Annotated[str | Objects | None, Field(description=_CONTENT)]]
     tool_calls: NotRequired[Objects | None]
 
 
