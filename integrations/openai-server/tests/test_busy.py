@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from memagent_graph.readers import extractive
-from memagent_openai_server import service
 from memagent_openai_server.chat import deciding
 from memagent_openai_server.http import requests
 from memagent_openai_server.responses import endpoint as responses
@@ -73,7 +72,7 @@ def threads_of(monkeypatch):
         (CHAT, requests, "parse"),
         (CHAT, deciding, "asked"),
         (CHAT, deciding.Answering, "_question"),
-        (CHAT, service, "TextSource"),
+        (CHAT, deciding, "TextSource"),
         (RESPONSES, responses, "_as_chat"),
     ],
 )
