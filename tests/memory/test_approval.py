@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 from doubles import ScriptedReader
@@ -425,18 +425,17 @@ def test_old_proposals_are_pruned(store):
     assert memory.proposals("ann") == []
 
 
-def test_a_user_for_whom_something_waits_is_not_idle(store):
+def test_a_user_for_whom_something_waits_is_not_idle(store, monkeypatch):
     memory = approving(store)
     memory.save([HumanMessage("I live in Husum.", id="1")], user="ann", thread="t")
     memory.accept("ann", memory.proposals("ann")[0].id)
-    time.sleep(0.02)
-    since = time.time()
+    since = datetime.now(UTC).isoformat()
+    monkeypatch.setattr("memagent_graph.conversation.users._before", lambda days: since)
+    assert Users(store).prune(idle_days=1, by="olga", preview=True).forgotten == ["ann"]
+
     memory.save([HumanMessage("I breed goats.", id="2")], user="ann", thread="t")
-    days = (time.time() - since) / 86_400
 
-    done = Users(store).prune(idle_days=days, by="olga", preview=True)
-
-    assert done.forgotten == []
+    assert Users(store).prune(idle_days=1, by="olga", preview=True).forgotten == []
 
 
 def test_the_tools_of_an_agent_propose(store):
