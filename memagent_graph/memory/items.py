@@ -25,6 +25,7 @@ that those had read. It has `answer` if an answer was written from it: see `Kept
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import warnings
 from contextlib import nullcontext
@@ -363,7 +364,9 @@ class Records:
                 yield found
 
     async def _scan_pages(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
-        offset, size = 0, _PAGE
+        # In memory, one page holds all: a second would miss what moved up as others were deleted.
+        most = sys.maxsize if isinstance(self.store, InMemoryStore) else _PAGE
+        offset, size = 0, most
         while True:
             try:
                 search = SearchOp(namespace, None, size, offset, None, refresh_ttl=False)
@@ -379,7 +382,7 @@ class Records:
                     yield item  # some stores compare prefixes as strings
             if len(found[0]) < size:
                 return
-            offset, size = offset + size, min(_PAGE, 2 * size)
+            offset, size = offset + size, min(most, 2 * size)
 
     async def keys(self, namespace: Namespace) -> list[str]:
         """Return the keys of a namespace's items, including unreadable ones."""

@@ -399,11 +399,8 @@ async def sqlite_bank(request, tmp_path):
         yield MemoryBank(store, namespace=("a", "b"))
 
 
-async def test_a_scan_of_sqlite_reads_on_where_items_are_deleted_behind_it(
-    sqlite_bank, monkeypatch
-):
-    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
-    records = sqlite_bank.records
+async def scan_and_delete(records):
+    """Scan ("a", "b") of 15 items, of which 9 are in or below it, deleting each behind the scan."""
     inside, outside = (
         [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")],
         [("a", "b-c"), ("a", "bc")],
@@ -417,6 +414,24 @@ async def test_a_scan_of_sqlite_reads_on_where_items_are_deleted_behind_it(
         await records.items([records.put(item.namespace, item.key, None)])
 
     assert sorted(seen) == sorted((place, key, key) for place in inside for key in "123")
+
+
+async def test_a_scan_of_sqlite_reads_on_where_items_are_deleted_behind_it(
+    sqlite_bank, monkeypatch
+):
+    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
+    await scan_and_delete(sqlite_bank.records)
+
+
+async def test_a_scan_of_redis_reads_on_where_items_are_deleted_behind_it(store, monkeypatch):
+    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
+    monkeypatch.setattr("memagent_graph.memory.redis.operations._MEMBERS_AT_ONCE", 2)
+    await scan_and_delete(MemoryBank(store).records)
+
+
+async def test_a_scan_in_memory_reads_on_where_items_are_deleted_behind_it(monkeypatch):
+    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
+    await scan_and_delete(MemoryBank(InMemoryStore()).records)
 
 
 async def test_a_scan_of_sqlite_names_what_is_unreadable_and_yields_the_rest(sqlite_bank):

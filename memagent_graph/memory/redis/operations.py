@@ -247,6 +247,16 @@ def _next_places(
     return places
 
 
+def list_places(names: Names, namespace: Namespace) -> Steps[list[tuple[Namespace, str]]]:
+    """Return the places of all items in and below a namespace, which is not the empty one."""
+    low, high = bounds(namespace)
+    ranges = deque([(root_of(namespace), low)])
+    listed: list[Place] = []
+    while ranges:
+        listed += yield from _next_places(names, ranges, high, _MEMBERS_AT_ONCE)
+    return [decode(*place) for place in listed]
+
+
 def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hit]]:
     if not places:
         return []

@@ -391,6 +391,10 @@ class RedisStore(BaseStore):
                 if isinstance(item, Item):
                     yield Announcement(position, item)
 
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """See `ListsPlaces`."""
+        return await self._arun(operations.list_places(self._names, namespace))
+
     async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
         """See `AtomicStore`."""
         await self._arun(delete_stream(self._names.stream(namespace, topic)))
