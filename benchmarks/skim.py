@@ -39,7 +39,14 @@ from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.state import Progress, begin_fold, memory_of, record_of, reopen
+from memagent_graph.graph.state import (
+    Progress,
+    begin_fold,
+    document_of,
+    memory_of,
+    reopen,
+    whole_scope,
+)
 from memagent_graph.readers import extractive
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.extractive import ExtractiveReader
@@ -197,7 +204,8 @@ async def skim(source: TextSource, asked: list[Asked]) -> dict[str, Skimmed]:
     for key, item in asked:
         whole = not is_skimmed(SKIM, item.question)
         further: Progress | None = None
-        fold, answers = begin_fold(item.question, record_of(source)), 0
+        scope, answers = whole_scope(source.length), 0
+        fold = begin_fold(item.question, document_of(source), scope)
         while answers == 0 or further is not None:
             fold = {**fold, "progress": further or fold["progress"]}
             while not fold["progress"]["stopped"]:

@@ -48,7 +48,7 @@ from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import Call, advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.state import begin_fold, memory_of, record_of, with_text
+from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope, with_text
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     LineSource,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported
     from memagent_graph.facts.record import Facts
-    from memagent_graph.graph.state import Fold, SourceRecord
+    from memagent_graph.graph.state import Fold
     from memagent_graph.memory.atomic import Value
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
@@ -500,9 +500,8 @@ class Folding:
         source = TextSource(text, thread)
         fingerprint = reading_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
-        most = reading.config.max_calls
-        record: SourceRecord = {**record_of(source), "calls": most}
-        fold = begin_fold(self._question, record)
+        scope = whole_scope(source.length, calls=reading.config.max_calls)
+        fold = begin_fold(self._question, document_of(source), scope)
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)

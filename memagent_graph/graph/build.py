@@ -284,7 +284,8 @@ def _first_step(state: ReadingState) -> str | list[Send]:
             QuestionState(
                 number=number,
                 question=replace_surrogates(question),
-                source={**state["source"], "fold": fold_name(number)},
+                source=state["source"],
+                scope={**state["scope"], "number": number + 1},
                 version=state.get("version"),
             ),
         )
@@ -358,11 +359,11 @@ def fold_node(reading: Segmenting) -> RunnableCallable:
 
     def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         after = reading.invoke(state, _lift_limit(config), context=runtime.context)
-        return {"folds": {state["source"]["fold"]: after}}
+        return {"folds": {fold_name(state["scope"]): after}}
 
     async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         after = await reading.ainvoke(state, _lift_limit(config), context=runtime.context)
-        return {"folds": {state["source"]["fold"]: after}}
+        return {"folds": {fold_name(state["scope"]): after}}
 
     return RunnableCallable(sync, from_async, name="fold", trace=False)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, Run, SourceRecord
+    from memagent_graph.graph.state import Document, Fold, Run
     from memagent_graph.text.source import Source
 
 
@@ -179,7 +179,7 @@ def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> No
         future.set_exception(error)
 
 
-def cutter_of(reading: Reading, run: Run, record: SourceRecord) -> Cutter:
+def cutter_of(reading: Reading, run: Run, fold: Fold) -> Cutter:
     """Return the run's cutter; a resumed run opens its document again, given or by its uri.
 
     Raises:
@@ -188,12 +188,12 @@ def cutter_of(reading: Reading, run: Run, record: SourceRecord) -> Cutter:
     """
     with run.opening:
         if run.cutter is None:
-            source = _reopen(run.document, record)
-            run.cutter = Cutter(reading, source, record.get("shared", 1))
+            source = _reopen(run.document, fold["source"])
+            run.cutter = Cutter(reading, source, fold["scope"]["questions"])
         return run.cutter
 
 
-def _reopen(document: Any, record: SourceRecord) -> Source:
+def _reopen(document: Any, record: Document) -> Source:
     if document is None and record["uri"] is None:
         message = (
             f"{record['name']} cannot be opened again: resume with "

@@ -12,7 +12,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.state import count_covered, round_of, span_of
+from memagent_graph.graph.state import count_covered, fold_name
 from memagent_graph.readers.completion import Listener
 
 if TYPE_CHECKING:
@@ -312,8 +312,8 @@ def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:
         agent=reading.name,
         task=run.task,
         question=fold["question"],
-        fold=span_of(fold["source"]).fold,
-        round=round_of(fold["source"]),
+        fold=fold_name(fold["scope"]),
+        round=fold["scope"]["round"],
         source=source,
     )
 
@@ -339,7 +339,7 @@ def chunk_event(
     progress, same = after["progress"], after["memory"] == before["memory"]
     closed = reading.has_update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
-    _, start, end = span_of(after["source"])
+    start, end = after["scope"]["start"], after["scope"]["end"]
     step, read = progress["step"], count_covered(progress, start, end)
     left = end - start - read if progress["again"] else end - chunk.end
     passed = read if progress["again"] else chunk.end - start
@@ -362,7 +362,7 @@ def chunk_event(
 
 def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
     """A chunk that was skipped, and the position after it."""
-    _, start, end = span_of(after["source"])
+    start, end = after["scope"]["start"], after["scope"]["end"]
     return SkipEvent(
         event="skip",
         **about(reading, run, after, chunk.source.name),
@@ -375,14 +375,14 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
 
 def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
     """The return to skipped chunks, because the answer was not found without them."""
-    name, start, end = span_of(fold["source"])
+    start, end = fold["scope"]["start"], fold["scope"]["end"]
     read = count_covered(further, start, end)
     return FallbackEvent(
         event="fallback",
         agent=reading.name,
         task=run.task,
         question=fold["question"],
-        fold=name,
+        fold=fold_name(fold["scope"]),
         source=fold["source"]["name"],
         position=read,
         length=end - start,

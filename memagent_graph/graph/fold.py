@@ -21,7 +21,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Recall
 from memagent_graph.graph.events import observers, step_of
-from memagent_graph.graph.state import memory_of, move, query_of, skip, span_of, to_channels
+from memagent_graph.graph.state import memory_of, move, query_of, skip, to_channels
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -195,7 +195,7 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
         chunk: the chunk at its position.
         update: the update.
     """
-    before, usage, end = fold["progress"], update.usage, span_of(fold["source"]).end
+    before, usage, end = fold["progress"], update.usage, fold["scope"]["end"]
     after: Progress = {**before, "stopped": None}
     if update.chunk == "skipped":
         after = skip(before, chunk)
@@ -226,11 +226,11 @@ def _stop(
     fold: Fold, after: Progress, update: Update, layers: Mapping[str, LayerState]
 ) -> Stopped | None:
     """Why a fold ends after a step; None if it continues."""
-    if after["position"] >= span_of(fold["source"]).end:
+    if after["position"] >= fold["scope"]["end"]:
         return None if any(state.get("more") for state in layers.values()) else "end"
     if update.done:
         return "done"
-    most = fold["source"].get("calls")
+    most = fold["scope"]["calls"]
     return "max_calls" if most is not None and after["calls"] >= most else None
 
 
@@ -252,7 +252,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         ModelError: The reader failed.
     """
     call, fold = step.call, step.fold
-    most = fold["source"].get("calls")
+    most = fold["scope"]["calls"]
     again = most is None or fold["progress"]["calls"] + 2 <= most
     asked = _overwrite(call.reading, step, again=again, config=call.config)
     seconds = call.seconds_left()

@@ -14,10 +14,8 @@ from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, ab
 from memagent_graph.graph.fold import Layer
 from memagent_graph.graph.state import (
     count_covered,
+    fold_name,
     memory_of,
-    round_of,
-    segment_name,
-    span_of,
     to_channels,
 )
 from memagent_graph.memory import sharing
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, Progress, Run, SourceRecord
+    from memagent_graph.graph.state import Fold, Progress, Run, Scope
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.sharing import Hold
     from memagent_graph.memory.version import MemoryVersion
@@ -269,7 +267,7 @@ class Pauses:
     async def _list(self, fold: Fold) -> None:
         self.listed = True
         there = self._there(fold)
-        for name in _siblings(fold["source"]):
+        for name in _siblings(fold["scope"]):
             left = sharing.forget_reading(self.holding.records, replace(there, fold=name))
             self.holding.left[name] = left
         await self.holding.records.items([self.note(fold)])
@@ -281,21 +279,21 @@ class Pauses:
             StoreError: The edit cannot be read.
         """
         records, memory = self.holding.records, self.holding.memory
-        source, version = fold["source"], fold["progress"]["version"] or self.root
+        scope, version = fold["scope"], fold["progress"]["version"] or self.root
         edit = await newest_edit(records, version, memory)
         if edit is None:
             return fold
         self.passed.append(version)
-        if "memory_name" in source and source.get("head") == version:  # nothing was read since
+        if scope["memory_name"] and scope["head"] == version:  # nothing was read since
             (head,) = await records.values([(records.heads, memory)])
             if head != {"version": edit.id}:  # the name was moved back since that edit
                 self._known.add(edit.id)
                 return fold
-            source = {**source, "head": edit.id}  # it was moved in one step with the edit
+            scope = {**scope, "head": edit.id}  # it was moved in one step with the edit
         self._known.add(edit.id)
         self.edit = edit
         progress: Progress = {**fold["progress"], "version": edit.id}
-        return {**fold, **to_channels(edit.memory), "source": source, "progress": progress}
+        return {**fold, **to_channels(edit.memory), "scope": scope, "progress": progress}
 
     def begin_anew(self, head: str) -> None:
         """Begin at another reading's version, which has no edits of what was read here."""
@@ -327,16 +325,16 @@ class Pauses:
         return sharing.note_reading(self.holding.records, there)
 
     def _there(self, fold: Fold, *, held: bool = False) -> UnderWay:
-        source, progress = fold["source"], fold["progress"]
-        name, start, end = span_of(source)
+        source, scope, progress = fold["source"], fold["scope"], fold["progress"]
+        start, end = scope["start"], scope["end"]
         passed = progress["position"] - start
         return UnderWay(
             memory=self.holding.memory,
             question=fold["question"],
             source=source["digest"],
             source_name=source["name"],
-            fold=name,
-            round=round_of(source),
+            fold=fold_name(scope),
+            round=scope["round"],
             step=progress["step"],
             position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,
@@ -344,7 +342,7 @@ class Pauses:
             since=self.holding.since,
             holder=self.holding.holder,
             held=held,
-            lease=lease_key(source, self.root) if self.shares else "",
+            lease=lease_key(fold, self.root) if self.shares else "",
         )
 
     def _version(self, fold: Fold) -> str | None:
@@ -356,7 +354,7 @@ class Pauses:
         self.run.emit(HeldEvent(event="held", by=hold.by, since=hold.since, **described))
 
     def _describe(self, fold: Fold) -> PausedFold:
-        _, start, end = span_of(fold["source"])
+        start, end = fold["scope"]["start"], fold["scope"]["end"]
         return PausedFold(
             **about(self.reading, self.run, fold, fold["source"]["name"]),
             memory=self.holding.memory,
@@ -366,13 +364,14 @@ class Pauses:
         )
 
 
-def _siblings(source: SourceRecord) -> list[str]:
+def _siblings(scope: Scope) -> list[str]:
     """The folds of all segments of a document that is read in some."""
-    if "whole" not in source:
+    if not scope["segment"]:
         return []
-    return [segment_name(source["whole"], number) for number in range(source["segments"])]
+    numbers = range(1, scope["segments"] + 1)
+    return [fold_name({**scope, "segment": number}) for number in numbers]
 
 
-def lease_key(source: SourceRecord, root: str) -> str:
+def lease_key(fold: Fold, root: str) -> str:
     """Return the key of the lease that readings of the same text from the same version share."""
-    return f"{source.get('head') or ''}-{root}-{source['digest']}"
+    return f"{fold['scope']['head'] or ''}-{root}-{fold['source']['digest']}"

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Recall, Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, SourceRecord
+    from memagent_graph.graph.state import Document, Fold, Scope
     from memagent_graph.text.chunks import Chunk
 
-_HAS = {"question", "source", "memory", "places", "progress", "layers"}
+_HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
 """Channels of a fold that has begun."""
 
 
@@ -38,8 +38,7 @@ class Lineage:
 
     Args:
         reading: the reading's settings.
-        question: the fold's question.
-        record: its document, or its segment of one.
+        fold: the fold, of a document or of a segment of one.
         reuses: whether versions are taken over from readings of the same.
         whole: for a segment, the lineage of the document.
 
@@ -57,13 +56,12 @@ class Lineage:
     def __init__(
         self,
         reading: Reading,
-        question: str,
-        record: SourceRecord,
+        fold: Fold,
         *,
         reuses: bool,
         whole: Lineage | None = None,
     ) -> None:
-        known = _fingerprint(reading, record)
+        known, question = _fingerprint(reading, fold["scope"]), fold["question"]
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
         self.thins = reading.config.keep_versions is not None
@@ -74,11 +72,12 @@ class Lineage:
         self._whole = self if whole is None else whole
         self._reading = reading
 
-    def memory(self, source: SourceRecord) -> str:
+    def memory(self, fold: Fold) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
-        return source.get("memory_name") or reading_key(self._whole.root, source.get("digest", ""))
+        name = fold["scope"]["memory_name"]
+        return name or reading_key(self._whole.root, fold["source"]["digest"])
 
-    def identify(self, source: SourceRecord) -> str:
+    def identify(self, source: Document) -> str:
         """Return the fingerprint of a reading: of its question, settings and document."""
         return reading_fingerprint(self._asked, source["digest"])
 
@@ -103,7 +102,7 @@ class Lineage:
         ids = _read_versions(parts)
         return merge_id(ids, self.fingerprint) if ids else None
 
-    def make_root(self, source: SourceRecord) -> MemoryVersion:
+    def make_root(self, source: Document) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
         return MemoryVersion(
             id=self.root,
@@ -169,7 +168,7 @@ class Lineage:
             recall=recall,
             recalled=tuple(item.version for item in recalled if item.version is not None),
             enough=progress["enough"] if progress["stopped"] == "done" else None,
-            sought=_sought(fold["source"]),
+            sought=_sought(fold["scope"]),
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -215,7 +214,7 @@ class Lineage:
             merged=ids,
             skipped=tuple((start, end) for start, end in progress["skipped"]),
             query=query,
-            sought=_sought(source),
+            sought=_sought(fold["scope"]),
         )
 
 
@@ -260,14 +259,14 @@ def versions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
     return wait_for(aversions_in(checkpointer))
 
 
-def _fingerprint(reading: Reading, record: SourceRecord) -> str:
+def _fingerprint(reading: Reading, scope: Scope) -> str:
     """The fingerprint of a reading; a first segment is read as the beginning of the document is."""
-    known = _from(reading.fingerprint, record.get("start", 0))
-    if is_segmented(record):
+    known = _from(reading.fingerprint, scope["start"])
+    if is_segmented(scope):
         config = reading.config
         known = reading_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
-    elif "query" in record:
-        known = reading_fingerprint(known, "query", record["query"])
+    elif scope["query"] is not None:
+        known = reading_fingerprint(known, "query", scope["query"])
     return known
 
 
@@ -275,9 +274,9 @@ def _from(fingerprint: str, start: int) -> str:
     return reading_fingerprint(fingerprint, "from", start) if start else fingerprint
 
 
-def _sought(record: SourceRecord) -> str | None:
+def _sought(scope: Scope) -> str | None:
     """Return what the last round of a document in segments looked for, if not the question."""
-    return record.get("query") if is_segmented(record) else None
+    return scope["query"] if is_segmented(scope) else None
 
 
 def _fields_of(fold: Fold) -> dict[str, Any]:

@@ -54,22 +54,22 @@ from memagent_graph.graph.segments import (
 )
 from memagent_graph.graph.state import (
     Changes,
+    Document,
     Fold,
     ReadingState,
     Run,
-    SourceRecord,
     begin_fold,
     count_covered,
+    document_of,
+    fold_name,
     fold_of,
     is_segmented,
     memory_of,
     merge_spans,
     query_of,
-    record_of,
     reopen,
-    round_of,
-    span_of,
     to_channels,
+    whole_scope,
 )
 from memagent_graph.graph.versions import (
     abandon_if_cancelled,
@@ -95,13 +95,15 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import FoldUpdate
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Progress, QuestionState, Stopped
+    from memagent_graph.graph.state import Progress, QuestionState, Scope, Stopped
     from memagent_graph.graph.versions import Chain
     from memagent_graph.pictures.sight import Sight
 
 
 CALLS_EACH = "memagent_calls_each"
 """Key in a run's config: whether `max_calls` is for each question, not for all together."""
+_NOT_OPENED = Document(name="", digest="", length=0, uri=None, warnings=[])
+"""The document of a stored memory, until that is found."""
 
 
 async def open_document(
@@ -131,7 +133,10 @@ async def open_document(
     if run.store is None and reading.config.recall_from:
         message = "recall_from needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
-    record = SourceRecord() if stored else await _open(reading, run, len(questions), name)
+    if stored:
+        source, scope = _NOT_OPENED, whole_scope(0)
+    else:
+        source, scope = await _open(reading, run, len(questions), name)
     # Otherwise `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}
     several = not state.get("question")
@@ -140,8 +145,9 @@ async def open_document(
     if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left
     if several:
-        return {**done, "source": record}
-    begun = await _begin(reading, run, questions[0], record, config, stored, name)
+        return {**done, "source": source, "scope": scope}
+    new = begin_fold(questions[0], source, scope)
+    begun = await _begin(reading, run, new, config, stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]
     return {**done, "answer": None, **begun}
@@ -155,8 +161,8 @@ async def begin_question(
     Raises:
         SourceError: The document of a resumed run cannot be opened again.
     """
-    asked, record = state["question"], state["source"]
-    return await _begin(reading, run, asked, record, config, state.get("version"))
+    new = begin_fold(state["question"], state["source"], state["scope"])
+    return await _begin(reading, run, new, config, state.get("version"))
 
 
 def _questions_of(state: ReadingState) -> list[str]:
@@ -178,8 +184,10 @@ def _questions_of(state: ReadingState) -> list[str]:
     return [*map(replace_surrogates, questions)]
 
 
-async def _open(reading: Reading, run: Run, questions: int, name: str | None) -> SourceRecord:
-    """Open and, if needed, cut the document, and return its record for all questions."""
+async def _open(
+    reading: Reading, run: Run, questions: int, name: str | None
+) -> tuple[Document, Scope]:
+    """Open and, if needed, cut the document; return its record, and the scope of its questions."""
     in_parts = reading.config.merges and not name
 
     def open_and_cut() -> Cutter:
@@ -198,14 +206,15 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
         )
         raise SourceError(message) from error
     run.cutter, source = cutter, cutter.source
-    record = record_of(source)
-    if questions > 1:
-        record["shared"] = questions
     spans = cutter.spans() if in_parts else [(0, source.length)]
-    if len(spans) > 1 or (in_parts and reading.config.rounds > 1):
-        record["segments"] = len(spans)
+    segmented = len(spans) > 1 or (in_parts and reading.config.rounds > 1)
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
-    record["calls"] = calls_each(reading.config, sharing, len(spans))
+    scope = whole_scope(
+        source.length,
+        questions=questions,
+        segments=len(spans) if segmented else 0,
+        calls=calls_each(reading.config, sharing, len(spans)),
+    )
     run.emit(
         OpenedEvent(
             event="opened",
@@ -218,43 +227,38 @@ async def _open(reading: Reading, run: Run, questions: int, name: str | None) ->
             sources=sources_of(source),
         )
     )
-    return record
-
-
-def _parts(
-    reading: Reading, record: SourceRecord, spans: Sequence[tuple[int, int]]
-) -> list[SourceRecord]:
-    """The segments of a question's document; the whole document if it is not segmented."""
-    if not is_segmented(record):
-        return [record]
-    calls = updates_each(record["calls"], len(spans), reading.config)
-    return parts_of(record, spans, calls)
+    return document_of(source), scope
 
 
 async def _begin(
     reading: Reading,
     run: Run,
-    question: str,
-    record: SourceRecord,
+    new: Fold,
     config: RunnableConfig,
     stored: str | None,
     name: str | None = None,
 ) -> Changes:
     """Return the changes with which a question begins, and its segments if there are any."""
     if not stored and run.cutter is None:  # a resumed run may convert the document again
-        await to_thread(partial(cutter_of, reading, run, record), reading.seconds_left(run))
-    whole = await _fold(reading, run, question, record, stored, name)
+        await to_thread(partial(cutter_of, reading, run, new), reading.seconds_left(run))
+    whole = await _fold(reading, run, new, stored, name)
     for observer in observers(config):
         observer.on_open(step_of(config), whole, config.get("metadata", {}))
     ended = whole["progress"]["stopped"]
-    if stored or ended or not is_segmented(record):
+    if stored or ended or not is_segmented(new["scope"]):
         return {**whole}
-    cutter = cutter_of(reading, run, record)
-    spans = await _spans(reading, cutter, run.chains.get(span_of(record).fold), record)
-    whole["source"] = {**record, "segments": len(spans)}
-    parts = _parts(reading, whole["source"], spans)
-    folds = await asyncio.gather(*(_fold(reading, run, question, part) for part in parts))
-    return {**whole, "folds": {fold["source"]["fold"]: fold for fold in folds}, "warnings": []}
+    cutter, chain = cutter_of(reading, run, new), run.chains.get(fold_name(new["scope"]))
+    spans = await _spans(reading, cutter, chain, new["scope"])
+    scope = whole["scope"] = {**new["scope"], "segments": len(spans)}
+    calls = updates_each(scope["calls"], len(spans), reading.config)
+    scopes = parts_of(scope, spans, calls)
+    parts = [begin_fold(new["question"], new["source"], part) for part in scopes]
+    folds = await asyncio.gather(*(_fold(reading, run, part) for part in parts))
+    return {**whole, "folds": _by_name(folds), "warnings": []}
+
+
+def _by_name(folds: Sequence[Fold]) -> dict[str, Fold]:
+    return {fold_name(fold["scope"]): fold for fold in folds}
 
 
 async def begin_round(
@@ -266,29 +270,37 @@ async def begin_round(
         SourceError: The document of a resumed run cannot be opened again.
     """
     whole = fold_of(state)
-    source, chain = whole["source"], chain_of(reading, run, whole)
+    chain = chain_of(reading, run, whole)
     if run.cutter is None:  # a resumed run may have to convert the document again
-        await to_thread(partial(cutter_of, reading, run, source), reading.seconds_left(run))
+        await to_thread(partial(cutter_of, reading, run, whole), reading.seconds_left(run))
     memory = memory_of(whole) if chain is None else await chain.open(whole)
-    left = calls_left(whole)
-    again = SourceRecord(
-        round=source["round"],
-        query=source["query"],
-        head=None if chain is None else chain.parent,
-        calls=updates_each(left, len(state["folds"]), reading.config),
-    )
+    calls = updates_each(calls_left(whole), len(state["folds"]), reading.config)
+    head = None if chain is None else chain.parent
     before = replace(memory, dropped=0)  # the whole fold counts what was left out so far
     folds = await asyncio.gather(
         *(
-            _fold(reading, run, whole["question"], {**part["source"], **again}, memory=before)
+            _fold(reading, run, _again(part, whole, head, calls), memory=before)
             for part in state["folds"].values()
         )
     )
-    return {"document": None, "folds": {fold["source"]["fold"]: fold for fold in folds}}
+    return {"document": None, "folds": _by_name(folds)}
+
+
+def _again(part: Fold, whole: Fold, head: str | None, calls: int | None) -> Fold:
+    """A segment's fold in the round that the whole has come to."""
+    about = whole["scope"]
+    scope: Scope = {
+        **part["scope"],
+        "round": about["round"],
+        "query": about["query"],
+        "head": head,
+        "calls": calls,
+    }
+    return begin_fold(part["question"], part["source"], scope)
 
 
 async def _spans(
-    reading: Reading, cutter: Cutter, chain: Chain | None, record: SourceRecord
+    reading: Reading, cutter: Cutter, chain: Chain | None, scope: Scope
 ) -> list[tuple[int, int]]:
     """The segments of a question's document, including those that the store has.
 
@@ -297,27 +309,25 @@ async def _spans(
     one = reading.config.segments == 1
     known = () if chain is None or one else await chain.reuse.find_starts(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
-    calls = updates_each(record["calls"], len(spans), reading.config)
+    calls = updates_each(scope["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
 
 
 async def _fold(
     reading: Reading,
     run: Run,
-    question: str,
-    record: SourceRecord,
+    new: Fold,
     stored: str | None = None,
     name: str | None = None,
     memory: Memory | None = None,
 ) -> Fold:
     """A new fold: with the given memory, or continued from the versions in the store."""
     if run.store is None:
-        fold = begin_fold(question, record)
-        return fold if memory is None else {**fold, **to_channels(memory)}
-    chain = begin_chain(reading, run, question, record)
+        return new if memory is None else {**new, **to_channels(memory)}
+    chain = begin_chain(reading, run, new)
     if stored:
-        return await chain.reuse.end_of(stored, record)
-    return await chain.reuse.begin(cutter_of(reading, run, record), record, name, memory)
+        return await chain.reuse.end_of(stored, new)
+    return await chain.reuse.begin(cutter_of(reading, run, new), new, name, memory)
 
 
 def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
@@ -326,7 +336,7 @@ def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
 
 
 def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
-    cutter, end = cutter_of(reading, run, fold["source"]), span_of(fold["source"]).end
+    cutter, end = cutter_of(reading, run, fold), fold["scope"]["end"]
     if fold["progress"]["position"] >= end:  # only what was asked for is still to be shown
         return Chunk("", end, end, 0, cutter.source)
     return cutter.chunk(fold)
@@ -366,11 +376,11 @@ async def overwrite_memory(
     call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter, is_last)
     try:
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
-        with run.cutter.ahead(chunk, span_of(fold["source"]).end), ending:
+        with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
             after = await advance(call, fold, chunk, report=report)
     except ModelError as error:
         step = fold["progress"]["step"] + 1
-        failure = await reading.classify(error, attempt, step, fold["source"])
+        failure = await reading.classify(error, attempt, step, fold["scope"])
         if not isinstance(failure, TransientModelError) and chain is not None:
             await chain.abandon()
         raise failure from error
@@ -398,12 +408,12 @@ async def merge_memories(
         StoreError: The store cannot be written, and the configuration is strict.
     """
     whole = fold_of(state)
-    parts = sorted(state["folds"].values(), key=lambda part: part["source"]["start"])
+    parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
     if doubted := in_doubt(reading, parts):
         return {"document": None, "folds": doubted}
     parts = [*await asyncio.gather(*(wait_while_held(reading, run, part) for part in parts))]
     finished = await asyncio.gather(*(finish(reading, run, part) for part in parts))
-    before, number = memory_of(whole), round_of(whole["source"])
+    before, number = memory_of(whole), whole["scope"]["round"]
     new = [memory for memory, _ in finished if memory.text != before.text]
     last = number >= reading.config.rounds
     chain = chain_of(reading, run, whole)
@@ -442,7 +452,7 @@ async def _merge(reading: Reading, whole: Fold, memories: list[Memory], **asked:
     try:
         return await merge(reading, whole["question"], memories, **asked)
     except ModelError as error:
-        message = f"Merging the memories{where(whole['source'])} failed: {error}"
+        message = f"Merging the memories{where(whole['scope'])} failed: {error}"
         raise type(error)(message) from error
 
 
@@ -457,10 +467,10 @@ def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segme
         stopped = "deadline"
     elif each is not None and each < 1:
         stopped = "max_calls"
-    source = fold["source"]
+    scope = fold["scope"]
     if stopped is None:
-        source = {**source, "round": round_of(source) + 1, "query": query}
-    return {**fold, "source": source, "progress": {**progress, "stopped": stopped}}
+        scope = {**scope, "round": scope["round"] + 1, "query": query}
+    return {**fold, "scope": scope, "progress": {**progress, "stopped": stopped}}
 
 
 async def write_answer(
@@ -479,7 +489,7 @@ async def write_answer(
         further = _further(reading, fold, spans)
         if further is not None:
             run.emit(fallback_event(reading, run, fold, further))
-            earlier = state.get("warnings", ()) if is_segmented(fold["source"]) else ()
+            earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
             return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
     # If the answer is not found, what the fold has skipped is read after all.
     again = not state.get("version") and _further(reading, fold) is not None
@@ -493,7 +503,7 @@ async def write_answer(
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
-        raise await reading.classify(error, attempt, None, fold["source"]) from error
+        raise await reading.classify(error, attempt, None, fold["scope"]) from error
     answer = _question_place(reading, state, run, answer, exact=exact)
     progress, source = fold["progress"], fold["source"]
     usage = answer.usage
@@ -504,7 +514,7 @@ async def write_answer(
         "output_tokens": progress["output_tokens"] + usage.output_tokens,
         "seconds": progress["seconds"] + monotonic() - started,
     }
-    if is_segmented(source) or progress["again"]:
+    if is_segmented(fold["scope"]) or progress["again"]:
         warnings = [*state.get("warnings", ()), *warnings]
     if answer.found is False and not state.get("version"):
         further = _further(reading, {**fold, "progress": progress})
@@ -557,7 +567,7 @@ async def write_answer(
         "reader": reading.reader.identity.name,
         "version": progress["version"],
         "warnings": [
-            *source.get("warnings", ()),
+            *source["warnings"],
             *warnings,
             *_warn_of_cut(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
@@ -627,14 +637,14 @@ def _further(
     reading: Reading, fold: Fold, unread: list[list[int]] | None = None
 ) -> Progress | None:
     """The progress from which to read what was skipped, or `unread`; None if that is not done."""
-    most, progress = fold["source"].get("calls"), fold["progress"]
+    most, progress = fold["scope"]["calls"], fold["progress"]
     allowed = reading.config.fallback or unread is not None
     if not allowed or (most is not None and progress["calls"] >= most):
         return None
     if unread is not None:
         skipped = merge_spans(sorted([*progress["skipped"], *unread]))
         progress = {**progress, "skipped": skipped}
-    return reopen(progress, span_of(fold["source"]).end)
+    return reopen(progress, fold["scope"]["end"])
 
 
 def _warn_of_cut(reading: Reading, progress: Progress) -> list[str]:

@@ -25,7 +25,7 @@ from memagent_graph.graph.layers.gates import Gates
 from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.layers.trust import Trust
-from memagent_graph.graph.state import round_of, with_text
+from memagent_graph.graph.state import with_text
 from memagent_graph.graph.versions import Versions
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import reading_fingerprint
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.fold import Advance, Layer
-    from memagent_graph.graph.state import Run, SourceRecord
+    from memagent_graph.graph.state import Run, Scope
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -240,7 +240,7 @@ class Reading:
         )
 
     async def classify(
-        self, error: ModelError, attempt: int, step: int | None, record: SourceRecord
+        self, error: ModelError, attempt: int, step: int | None, scope: Scope
     ) -> ModelError:
         """Return the error to raise: this one while attempts are left, or one that names the chunk.
 
@@ -248,13 +248,13 @@ class Reading:
             error: the reader's error.
             attempt: number of the attempt, from 1.
             step: number of the chunk, from 1; None for the answer.
-            record: the fold's record, for its question, segment and round.
+            scope: the fold's, for its question, segment and round.
         """
         if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
             await obey(error)
             return error
         place = "answering" if step is None else f"reading chunk {step}"
-        place += where(record)
+        place += where(scope)
         times = f" after {attempt} attempts" if attempt > 1 else ""
         said = str(error) or type(error).__name__
         said += "" if said.endswith((".", "!", "?")) else "."
@@ -296,14 +296,12 @@ def _describe_kept(chunks: int) -> str:
     return f" The memory of {before} before it is kept."
 
 
-def where(record: SourceRecord) -> str:
+def where(scope: Scope) -> str:
     """Return the question, segment and round of a fold, for messages; "" for the only one."""
-    name, whole = record.get("fold", ""), record.get("whole")
-    again = f" in round {record['round']}" if round_of(record) > 1 else ""
-    if whole is not None:
-        segment = f" of segment {name.rpartition('.')[2]}"
-        return f"{segment} for question {whole}{again}" if whole else segment + again
-    return f" for question {name}{again}" if name else again
+    segment = f" of segment {scope['segment']}" if scope["segment"] else ""
+    question = f" for question {scope['number']}" if scope["number"] else ""
+    again = f" in round {scope['round']}" if scope["round"] > 1 and (segment or question) else ""
+    return segment + question + again
 
 
 def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:

@@ -11,7 +11,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.graph.state import SourceRecord, begin_fold, is_segmented, span_of, to_channels
+from memagent_graph.graph.state import Document, begin_fold, is_segmented, to_channels
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.version import reading_key
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.hold import Holding
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.state import Fold
+    from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.chunks import Chunk
@@ -80,29 +80,30 @@ class Reuse:
     async def begin(
         self,
         cutter: Cutter,
-        record: SourceRecord,
+        new: Fold,
         name: str | None = None,
         memory: Memory | None = None,
     ) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
-        A later round begins with the `memory` of the one before, whose version the record has.
+        A later round begins with the `memory` of the one before, whose version is its head.
         Only a named memory needs the store: a fold without a name continues without what it knows.
 
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
-        fold = begin_fold(self._lineage.question, {**record})
+        begun = new["scope"]["head"]
+        fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
         if memory is not None:
             fold = {**fold, **to_channels(memory)}
-            fold["progress"]["version"] = record["head"]
-            self.given = (record["head"] or "", memory.text)
+            fold["progress"]["version"] = begun
+            self.given = (begun or "", memory.text)
         try:
             self.noticed = await forget.last_notice(self._bank.records)
             if name:
                 head = await self._bank.ahead(name)
-                fold["source"] |= {"memory_name": name, "head": head.id if head else None}
+                fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 self._holding.memory = name
                 if head is not None:
                     fold = {**fold, **to_channels(head.memory)}
@@ -112,7 +113,7 @@ class Reuse:
                         return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self.begin(cutter, record, name, memory)
+            return await self.begin(cutter, new, name, memory)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -154,8 +155,8 @@ class Reuse:
         if version is None:
             return None
         ended: Any = {**fold["progress"], **run.progress, "version": version.id}
-        source: SourceRecord = {**fold["source"], "head": version.id}
-        return {**fold, **to_channels(version.memory), "source": source, "progress": ended}
+        scope: Scope = {**fold["scope"], "head": version.id}
+        return {**fold, **to_channels(version.memory), "scope": scope, "progress": ended}
 
     async def find_starts(self, cutter: Cutter) -> set[int]:
         """The chunks, counted from 0, at which segments begin of which the store has memories."""
@@ -174,14 +175,22 @@ class Reuse:
             self.missed = str(error)
         return found - {0}
 
-    async def end_of(self, reference: str, record: SourceRecord) -> Fold:
+    async def end_of(self, reference: str, new: Fold) -> Fold:
         """A stored memory as the end of a fold, to be answered from.
 
         Raises:
             MemoryNotFoundError: There is no such version or name.
         """
         version = await self._bank.aget(reference)
-        fold = begin_fold(self._lineage.question, {**record, **_record_of(version)})
+        document = Document(
+            name=version.source_name,
+            digest=version.source,
+            length=version.length,
+            uri=None,
+            warnings=[],
+        )
+        scope: Scope = {**new["scope"], "end": version.length}
+        fold = begin_fold(new["question"], document, scope)
         fold["progress"] |= {
             "position": version.end,
             "step": version.step,
@@ -203,8 +212,8 @@ class Reuse:
             fold: as it begins.
             edited: whether it begins at an edit of what is known.
         """
-        name, memory = fold["source"].get("memory_name"), self._holding.memory
-        segmented = is_segmented(fold["source"])
+        name, memory = fold["scope"]["memory_name"], self._holding.memory
+        segmented = is_segmented(fold["scope"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
         found = ended = None
@@ -226,7 +235,7 @@ class Reuse:
         found = edit or found
         if found.again and found.skipped:
             end = found.skipped[0][0]
-        whole = end >= span_of(fold["source"]).end
+        whole = end >= fold["scope"]["end"]
         stops = whole or found.enough is not None
         if stops and ended is None and alone:
             await self._bank.arecord_reading(found)  # the run that read it was killed before
@@ -253,7 +262,7 @@ class Reuse:
     def _seek(self, fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
         """Continue with what the reading of a version looked for, and asked to see again."""
         if found.sought is not None:  # as what was skipped will be read, if it has to be
-            fold["source"]["query"] = found.sought
+            fold["scope"]["query"] = found.sought
         if not stops:
             states = ((layer.name, layer.resume(found)) for layer in self._layers)
             fold["layers"] |= {name: state for name, state in states if state is not None}
@@ -261,7 +270,7 @@ class Reuse:
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
         parent = fold["progress"]["version"] or self._lineage.root
-        position, end = fold["progress"]["position"], span_of(fold["source"]).end
+        position, end = fold["progress"]["position"], fold["scope"]["end"]
         while position < end and (chunk := cutter.cut(position)):
             read.append(chunk)
             parent = self._lineage.child(parent, chunk)
@@ -274,10 +283,10 @@ class Reuse:
         Raises:
             MemoryConflictError: The name was moved meanwhile.
         """
-        if not await self.move_head(fold, name, fold["source"].get("head")):
+        if not await self.move_head(fold, name, fold["scope"]["head"]):
             message = f"{name!r} was moved on meanwhile."
             raise MemoryConflictError(message)
-        fold["source"]["head"] = fold["progress"]["version"]
+        fold["scope"]["head"] = fold["progress"]["version"]
 
     async def _last_known(
         self, found: MemoryVersion | None, ended: MemoryVersion | None
@@ -322,12 +331,3 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
 def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:
     """Whether a chunk is part of what was skipped."""
     return any(start <= chunk.start < end for start, end in version.skipped)
-
-
-def _record_of(version: MemoryVersion) -> SourceRecord:
-    return {
-        "name": version.source_name,
-        "digest": version.source,
-        "length": version.length,
-        "uri": None,
-    }

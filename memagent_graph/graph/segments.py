@@ -18,13 +18,10 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.events import observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
-    SourceRecord,
     common_spans,
+    fold_name,
     memory_of,
     merge_spans,
-    round_of,
-    segment_name,
-    span_of,
     to_channels,
     with_text,
 )
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold, LayerState, Stopped
+    from memagent_graph.graph.state import Fold, LayerState, Scope, Stopped
 
 
 _LEAST_ALONE = 4
@@ -125,28 +122,18 @@ _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
 """Reasons why a reading ended; the first one that applies to any segment is the document's."""
 
 
-def parts_of(
-    record: SourceRecord, spans: Sequence[tuple[int, int]], calls: int | None
-) -> list[SourceRecord]:
-    """Return the records of the segments of a question's document.
+def parts_of(scope: Scope, spans: Sequence[tuple[int, int]], calls: int | None) -> list[Scope]:
+    """Return the scopes of the segments of a question's document.
 
     Args:
-        record: the document's record.
+        scope: the whole document's.
         spans: starts and ends of the segments, in code points.
         calls: most updates per segment; None for no limit.
     """
-    whole = record.get("fold", "")
+    each: Scope = {**scope, "segments": len(spans), "calls": calls}
     return [
-        {
-            **record,
-            "fold": segment_name(whole, number),
-            "start": start,
-            "end": end,
-            "calls": calls,
-            "segments": len(spans),
-            "whole": whole,
-        }
-        for number, (start, end) in enumerate(spans)
+        {**each, "segment": number, "start": start, "end": end}
+        for number, (start, end) in enumerate(spans, start=1)
     ]
 
 
@@ -393,9 +380,9 @@ def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
     if all(one <= other or other <= one for one, other in combinations(said, 2)):
         return {}
     return {
-        span_of(part["source"]).fold: {**part, "progress": {**part["progress"], "stopped": None}}
+        fold_name(part["scope"]): {**part, "progress": {**part["progress"], "stopped": None}}
         for part in done
-        if (most := part["source"].get("calls")) is None or part["progress"]["calls"] < most
+        if (most := part["scope"]["calls"]) is None or part["progress"]["calls"] < most
     }
 
 
@@ -404,7 +391,7 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 
 def calls_left(whole: Fold) -> int | None:
     """Return the calls that a question has left before its answer; None for no limit."""
-    calls = whole["source"].get("calls")
+    calls = whole["scope"]["calls"]
     return None if calls is None else calls - whole["progress"]["calls"]
 
 
@@ -425,7 +412,7 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
     stops = {progress["stopped"] for progress in ended}
     skipped, unreached = _unread(whole, parts)
     progress = Progress(
-        position=span_of(whole["source"]).end - sum(end - start for start, end in unreached),
+        position=whole["scope"]["end"] - sum(end - start for start, end in unreached),
         step=old["step"] + sum(progress["step"] for progress in ended),
         tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
         calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
@@ -455,11 +442,11 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
 
 def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:
     """The spans that no round has read: those skipped, and those not reached."""
-    spans = [(part["progress"], span_of(part["source"]).end) for part in parts]
+    spans = [(part["progress"], part["scope"]["end"]) for part in parts]
     skipped = merge_spans([span for progress, _ in spans for span in progress["skipped"]])
     rest = [[progress["position"], end] for progress, end in spans if progress["position"] < end]
     unreached = merge_spans(rest)
-    if round_of(whole["source"]) == 1:
+    if whole["scope"]["round"] == 1:
         return skipped, unreached
     before, after = whole["progress"], merge_spans(sorted([*skipped, *unreached]))
     left = common_spans(before["skipped"], after) + common_spans(before["unreached"], skipped)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -43,45 +43,53 @@ Row = list[Any]
 `Unsupported`; or `Memory.dropped`, if it is not 0."""
 
 
-class SourceRecord(TypedDict, total=False):
-    """Identifies a fold's document, memory and span across runs.
+class Document(TypedDict):
+    """Identifies what is read, across runs.
 
     Attributes:
-        name: name of the document.
+        name: its name.
         digest: digest of its content.
         length: its length, in code points.
         uri: opens it again; None if it cannot be.
-        memory_name: the named memory that this reading continues, if any.
-        head: that memory's version when the reading began; for a segment in a later round, the
-            version that the round began with.
-        fold: name of the fold, if there are several; see `Span`.
-        start: first code point of the fold's span; 0 by default.
-        end: one past the span's last code point; `length` by default.
-        calls: most calls of the fold, including its segments; None for no limit.
-        shared: number of folds that read the same chunks, if more than one.
-        segments: number of segments, if the document is read in segments.
-        whole: name of the fold that a segment is merged into.
-        round: number of the round, if later than the first.
-        query: query of a later round.
-        warnings: what was skipped of the document, or may be wrong with its text.
+        warnings: what was skipped of it, or may be wrong with its text.
     """
 
     name: str
     digest: str
     length: int
     uri: str | None
-    memory_name: str
-    head: str | None
-    fold: str
+    warnings: list[str]
+
+
+class Scope(TypedDict):
+    """Limits a fold: what it reads of its document, what it looks for, and how many calls it makes.
+
+    Attributes:
+        number: number of its question, from 1; 0 for the only one.
+        questions: number of questions that the same chunks are read for.
+        segment: number of its segment, from 1; 0 for the whole document.
+        segments: number of segments that the document is read in; 0 if it is read as a whole.
+        start: first code point of its span.
+        end: one past the last code point of its span.
+        round: number of its round, from 1.
+        query: what it looks for in a later round; None for the question.
+        calls: most calls of the fold, including its segments; None for no limit.
+        memory_name: the named memory that it continues; None for none.
+        head: that memory's version when the reading began, or the version that a later round began
+            with; None for none.
+    """
+
+    number: int
+    questions: int
+    segment: int
+    segments: int
     start: int
     end: int
-    calls: int | None
-    shared: int
-    segments: int
-    whole: str
     round: int
-    query: str
-    warnings: list[str]
+    query: str | None
+    calls: int | None
+    memory_name: str | None
+    head: str | None
 
 
 class Progress(TypedDict):
@@ -120,26 +128,13 @@ class Progress(TypedDict):
     version: str | None
 
 
-class Span(NamedTuple):
-    """The part of a document that a fold reads.
-
-    Attributes:
-        fold: name of the fold; "" for the only one.
-        start: its first code point in the document.
-        end: one past its last code point.
-    """
-
-    fold: str
-    start: int
-    end: int
-
-
 class Fold(TypedDict):
     """One question over one span of a document, with the memory so far: plain values.
 
     Attributes:
         question: the question.
-        source: identifies document and span.
+        source: the document.
+        scope: the part of it that the fold reads, and what for.
         memory: text of the memory so far.
         places: evidence and marks of the memory as rows, which in checkpoints take half the space
             of dicts.
@@ -149,7 +144,8 @@ class Fold(TypedDict):
     """
 
     question: str
-    source: SourceRecord
+    source: Document
+    scope: Scope
     memory: str
     places: list[Row]
     progress: Progress
@@ -163,10 +159,10 @@ class Noted(TypedDict):
     places: list[Row]
 
 
-def begin_fold(question: str, source: SourceRecord) -> Fold:
+def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
     """Return a fold that has read nothing."""
     progress = Progress(
-        position=source.get("start", 0),
+        position=scope["start"],
         step=0,
         tokens=0,
         calls=0,
@@ -182,53 +178,57 @@ def begin_fold(question: str, source: SourceRecord) -> Fold:
         version=None,
     )
     nothing = to_channels(Memory())
-    return Fold(question=question, source=source, **nothing, progress=progress, layers={})
-
-
-def record_of(source: Source) -> SourceRecord:
-    """Return the record of a document."""
-    record = SourceRecord(
-        name=source.name, digest=source.digest, length=source.length, uri=source.uri
+    return Fold(
+        question=question, source=source, scope=scope, **nothing, progress=progress, layers={}
     )
-    if warnings := warnings_of(source):
-        record["warnings"] = [*warnings]
-    return record
 
 
-def fold_name(question: int) -> str:
-    """Return the name of the fold of one of several questions, by its number from 0."""
-    return str(question + 1)
+def document_of(source: Source) -> Document:
+    """Return the record of an opened document."""
+    return Document(
+        name=source.name,
+        digest=source.digest,
+        length=source.length,
+        uri=source.uri,
+        warnings=[*warnings_of(source)],
+    )
 
 
-def segment_name(whole: str, segment: int) -> str:
-    """Return the name of a segment's fold: numbers of question and segment, from 1.
+def whole_scope(
+    length: int, *, questions: int = 1, segments: int = 0, calls: int | None = None
+) -> Scope:
+    """Return the scope of a fold of a whole document; for the arguments, see `Scope`."""
+    return Scope(
+        number=0,
+        questions=questions,
+        segment=0,
+        segments=segments,
+        start=0,
+        end=length,
+        round=1,
+        query=None,
+        calls=calls,
+        memory_name=None,
+        head=None,
+    )
 
-    Args:
-        whole: name of the question's fold; "" for the only one.
-        segment: number of the segment, from 0.
-    """
-    return f"{whole or 1}.{segment + 1}"
+
+def fold_name(scope: Scope) -> str:
+    """Return the name of a fold: "" for the only one, else its question, with any segment."""
+    number, segment = scope["number"], scope["segment"]
+    if segment:
+        return f"{number or 1}.{segment}"
+    return str(number or "")
 
 
 def query_of(fold: Fold) -> str:
     """Return what a fold looks for: the question in the first round, a query in later ones."""
-    return fold["source"].get("query") or fold["question"]
+    return fold["scope"]["query"] or fold["question"]
 
 
-def round_of(record: SourceRecord) -> int:
-    """Return the number of a fold's round, from 1."""
-    return record.get("round", 1)
-
-
-def is_segmented(record: SourceRecord) -> bool:
+def is_segmented(scope: Scope) -> bool:
     """Whether a fold is merged from the folds of segments."""
-    return "segments" in record and "whole" not in record
-
-
-def span_of(record: SourceRecord) -> Span:
-    """Return the span that a fold reads; the whole document by default."""
-    end = record.get("end", record["length"])
-    return Span(record.get("fold", ""), record.get("start", 0), end)
+    return scope["segments"] > 0 and not scope["segment"]
 
 
 def to_channels(memory: Memory) -> Noted:
@@ -437,6 +437,7 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
         chunk: the chunk being read.
         folds: folds of the segments, while they are read.
         source: see `Fold`.
+        scope: see `Fold`.
         places: see `Fold`.
         progress: see `Fold`.
         layers: see `Fold`.
@@ -444,7 +445,8 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
 
     chunk: Annotated[Chunk | None, UntrackedValue]
     folds: Annotated[Folds, Gathered(dict, _move)]
-    source: SourceRecord
+    source: Document
+    scope: Scope
     places: list[Row]
     progress: Progress
     layers: dict[str, LayerState]
@@ -456,13 +458,15 @@ class QuestionState(TypedDict):
     Attributes:
         number: number of the question, from 0.
         question: the question.
-        source: identifies the document, for this question's fold.
+        source: the document.
+        scope: what this question's fold reads of it.
         version: the stored memory to answer from; None to read the document.
     """
 
     number: int
     question: str
-    source: SourceRecord
+    source: Document
+    scope: Scope
     version: str | None
 
 
@@ -511,6 +515,7 @@ def fold_of(state: ReadingState) -> Fold:
     return Fold(
         question=state["question"],
         source=state["source"],
+        scope=state["scope"],
         memory=state["memory"],
         places=state["places"],
         progress=state["progress"],

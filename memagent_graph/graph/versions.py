@@ -25,11 +25,11 @@ from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.state import (
     VERSIONS,
     Fold,
-    SourceRecord,
+    begin_fold,
+    fold_name,
     memory_of,
-    round_of,
-    span_of,
     to_channels,
+    whole_scope,
 )
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.fold import Advance, FoldStep
     from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Run
+    from memagent_graph.graph.state import Run, Scope
     from memagent_graph.text.chunks import Chunk
 
 
@@ -113,8 +113,7 @@ class Chain:
     Args:
         reading: the reading's settings.
         run: the call of the graph; it has a store.
-        question: the fold's question.
-        record: its document, or its segment of one.
+        fold: the fold, of a document or of a segment of one.
         whole: for a segment, the chain that it is merged into.
 
     Attributes:
@@ -131,8 +130,7 @@ class Chain:
         self,
         reading: Reading,
         run: Run,
-        question: str,
-        record: SourceRecord,
+        fold: Fold,
         *,
         whole: Chain | None = None,
     ) -> None:
@@ -148,8 +146,7 @@ class Chain:
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.lineage: Lineage = Lineage(
             reading,
-            question,
-            record,
+            fold,
             reuses=reading.config.reuse and reuses,
             whole=None if self._whole is None else self._whole.lineage,
         )
@@ -157,7 +154,7 @@ class Chain:
         self.holding: Holding = (
             self._whole.holding
             if self._whole
-            else Holding(self.bank.records, self.lineage.memory(record), left)
+            else Holding(self.bank.records, self.lineage.memory(fold), left)
         )
         self.reuse = Reuse(self.lineage, self.bank, self.holding, reading.layers)
         self.reuse.mends = whole is not None and whole.reuse.mends
@@ -199,7 +196,7 @@ class Chain:
             if made is not None and not made.edited:
                 self._writes(fold).add(made)
             return memory
-        if stored is None and not (fold["progress"]["step"] or fold["source"].get("head")):
+        if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         self._holder = None if stored is None else stored.unchanged or stored.id
         if stored is None and self.parent == self.lineage.root:
@@ -260,7 +257,7 @@ class Chain:
         key = self.lineage.child(self.parent, chunk, recalled)
         found, look = None, partial(self._find_stored, fold, key)
         if self._shares:
-            begin = lease_key(fold["source"], self.lineage.root)
+            begin = lease_key(fold, self.lineage.root)
             found = await self.follower.follow(begin, look)
         if found is None and (self._replays or self.reuse.mends):
             found = await look()
@@ -376,7 +373,7 @@ class Chain:
         progress, writer, chunk = fold["progress"], self._writes(fold), step.chunk
         # A memory that a reading ends with is whole, since heads lead there. So is one after
         # something that is not written yet, in the place of which another may be stored.
-        ends = progress["stopped"] or chunk.end >= span_of(fold["source"]).end
+        ends = progress["stopped"] or chunk.end >= fold["scope"]["end"]
         shares = gated and not ends and writer.idle
         version = self.lineage.after_chunk(
             self.parent,
@@ -410,7 +407,7 @@ class Chain:
         if self._last is None:  # nothing was read
             return fold
         self._writes(fold)
-        if fold["source"].get("memory_name"):
+        if fold["scope"]["memory_name"]:
             return await self._move_head(fold)
         self._finished = self._last
         return fold
@@ -422,7 +419,7 @@ class Chain:
             return None
         try:
             found = await self.bank.aget(key)
-            await self.bank.aadopt(self.lineage.memory(fold["source"]), found.id)
+            await self.bank.aadopt(self.lineage.memory(fold), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
         return found
@@ -499,7 +496,7 @@ class Chain:
             if self._finished is not None:
                 await self.bank.arecord_reading(self._finished)
             if keep is not None:
-                await self.bank.athin(self.lineage.memory(fold["source"]), keep)
+                await self.bank.athin(self.lineage.memory(fold), keep)
         except StoreError as error:
             return f"The memory is stored, and could not be listed: {error}"
         return None
@@ -519,13 +516,13 @@ class Chain:
         """Store and list what a run that was killed had read to its end."""
         await self.open(fold)
         ended = fold["progress"]["stopped"] != "deadline"
-        if ended and self._last is not None and "memory_name" not in fold["source"]:
+        if ended and self._last is not None and fold["scope"]["memory_name"] is None:
             self._writes(fold)
             self._finished = self._last
 
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the repeat of a reading into a name is another."""
-        records, source, progress = self.bank.records, fold["source"], fold["progress"]
+        records, progress = self.bank.records, fold["progress"]
         kept = runs.KeptAnswer(
             answer,
             at=datetime.now(UTC).isoformat(),
@@ -536,8 +533,8 @@ class Chain:
             seconds=progress["seconds"],
         )
         with suppress(StoreError):
-            if name := source.get("memory_name"):
-                await runs.mark_answered(records, name, self.lineage.identify(source))
+            if name := fold["scope"]["memory_name"]:
+                await runs.mark_answered(records, name, self.lineage.identify(fold["source"]))
             await runs.keep_answer(records, str(progress["version"]), kept)
 
     async def _leave(self) -> None:
@@ -561,17 +558,17 @@ class Chain:
         return _FORGOTTEN if read or strays else None
 
     async def _move_head(self, fold: Fold) -> Fold:
-        record, progress = fold["source"], fold["progress"]
-        name, version = record["memory_name"], progress["version"]
-        assert version is not None  # noqa: S101 - `keep` stored it
+        scope, progress = fold["scope"], fold["progress"]
+        name, version = scope["memory_name"], progress["version"]
+        assert name is not None and version is not None  # noqa: S101, PT018 - `keep` stored it
         writer = self._writes(fold)
         await writer.settle()
         left = await self._flush(writer)
         try:
             if left:  # a head must not lead to what is not stored
                 raise _store_error(left, writer)
-            if await self.reuse.move_head(fold, name, record["head"]):
-                return {**fold, "source": {**record, "head": version}}
+            if await self.reuse.move_head(fold, name, scope["head"]):
+                return {**fold, "scope": {**scope, "head": version}}
         except MemoryNotFoundError:
             pass  # somebody forgot this memory meanwhile: read it again, from its beginning
         except StoreError as error:
@@ -594,7 +591,7 @@ class Chain:
         return {
             **fold,
             **to_channels(Memory() if head is None else head.memory),
-            "source": {**record, "head": None if head is None else head.id},
+            "scope": {**scope, "head": None if head is None else head.id},
             "progress": {
                 **progress,
                 "position": 0,
@@ -608,10 +605,10 @@ class Chain:
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
-            name = fold["source"].get("memory_name")
+            name = fold["scope"]["memory_name"]
             self._writer = VersionWriter(
                 self.bank.records,
-                self.lineage.memory(fold["source"]),
+                self.lineage.memory(fold),
                 name,
                 after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
                 beside=self.holding.place,
@@ -639,33 +636,35 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     """The chain of a fold in this call; None for one that began without a store."""
     if run.store is None or fold["progress"]["version"] is None:
         return None
-    name = chain_name(fold["source"])
+    name = chain_name(fold["scope"])
     if name not in run.chains:  # of a resumed run
-        begin_chain(reading, run, fold["question"], fold["source"]).pauses.due = True
+        begin_chain(reading, run, fold).pauses.due = True
     return run.chains[name]
 
 
-def begin_chain(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain:
-    """Make the chain of a fold that begins in this call; for the arguments, see `Chain`."""
-    whole = _whole(reading, run, question, record)
-    chain = run.chains[chain_name(record)] = Chain(reading, run, question, record, whole=whole)
+def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
+    """Make the chain of a fold that begins in this call."""
+    whole = _whole(reading, run, fold)
+    chain = run.chains[chain_name(fold["scope"])] = Chain(reading, run, fold, whole=whole)
     return chain
 
 
-def chain_name(record: SourceRecord) -> str:
+def chain_name(scope: Scope) -> str:
     """Return the name of a chain within its run: each segment has another in each round."""
-    name = record.get("fold", "")
-    return f"{name} {round_of(record)}" if "whole" in record else name
+    name = fold_name(scope)
+    return f"{name} {scope['round']}" if scope["segment"] else name
 
 
-def _whole(reading: Reading, run: Run, question: str, record: SourceRecord) -> Chain | None:
+def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:
     """Of a segment, the chain that it is merged into."""
-    if "whole" not in record:
+    source, scope = part["source"], part["scope"]
+    if not scope["segment"]:
         return None
-    name = record["whole"]
+    name = fold_name({**scope, "segment": 0})
     if name not in run.chains:  # of a resumed run
-        about = SourceRecord(fold=name, digest=record["digest"], segments=record["segments"])
-        run.chains[name] = Chain(reading, run, question, about)
+        whole = whole_scope(source["length"], segments=scope["segments"])
+        about = begin_fold(part["question"], source, {**whole, "number": scope["number"]})
+        run.chains[name] = Chain(reading, run, about)
         run.chains[name].pauses.due = True
     return run.chains[name]
 

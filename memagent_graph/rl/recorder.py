@@ -14,7 +14,6 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.events import Observer, part
-from memagent_graph.graph.state import round_of, span_of
 from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
 
 if TYPE_CHECKING:
@@ -269,15 +268,15 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         known = self._find_reading(step)
         if known is None:
             return
-        source, progress = before["source"], before["progress"]
-        start, apart = span_of(source).start, "whole" in source
+        scope, progress = before["scope"], before["progress"]
+        start, apart = scope["start"], scope["segment"] > 0
         if progress["position"] == start and not (apart or progress["again"]):
             known.steps = 0  # the reading may have begun again
         read = {
             "start": progress["position"],
             "end": after["progress"]["position"],
             "changed": before["memory"] != after["memory"],
-            "round": round_of(source),
+            "round": scope["round"],
             "segment": start if apart else None,
         }
         for reply in self._attempts[step].replies:
@@ -289,7 +288,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         if known is None:
             return
         for reply in self._attempts[step].replies:
-            self._record(known, reply, final=False, round=round_of(parts[0]["source"]))
+            self._record(known, reply, final=False, round=parts[0]["scope"]["round"])
 
     def on_answer(self, step: UUID, answer: Answer) -> None:
         """Write the conversations of the answer, and the end of the rollout."""

@@ -81,7 +81,7 @@ class CheckLayer(Layer):
             joined = with_statements(_text(update), lost, first=True)
             if reading.tokenizer.count(joined) > reading.config.memory_tokens:
                 return replace(update, fault=None)  # something had to go
-        most, calls = step.fold["source"].get("calls"), step.fold["progress"]["calls"]
+        most, calls = step.fold["scope"]["calls"], step.fold["progress"]["calls"]
         if not update.unfinished and (most is None or calls + update.usage.calls + 1 <= most):
             try:
                 update = await read(replace(step, fault=update.fault))

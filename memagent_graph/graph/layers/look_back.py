@@ -16,7 +16,7 @@ from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
 from memagent_graph.evidence.places import Recalled, locate
 from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.fold import FoldUpdate, Layer
-from memagent_graph.graph.state import move, span_of, spans_of, with_text
+from memagent_graph.graph.state import move, spans_of, with_text
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource
@@ -156,7 +156,7 @@ class LookBackLayer(Layer):
         shown = looks["shown"] + (0 if looks["wanted"] is None else self._most)
         if shown + self._most > MOST_RECALLED:
             return False
-        end = span_of(step.fold["source"]).end
+        end = step.fold["scope"]["end"]
         return _position(step) < end or looks["after"] + (not step.chunk.text) < self._most
 
     async def _find(self, step: FoldStep, wanted: Wanted) -> tuple[Recalled, ...]:
@@ -214,15 +214,15 @@ def _took(step: FoldStep, update: FoldUpdate, recalled: Sequence[Recalled]) -> b
 def _position(step: FoldStep) -> int:
     """The position of the fold after the step."""
     progress, chunk = step.fold["progress"], step.chunk
-    end = span_of(step.fold["source"]).end
+    end = step.fold["scope"]["end"]
     return move(progress, chunk, end)[0] if chunk.text else progress["position"]
 
 
 def _ends(step: FoldStep, update: FoldUpdate) -> bool:
     """Whether no step follows that could show anything."""
-    most = step.fold["source"].get("calls")
+    most = step.fold["scope"]["calls"]
     spent = most is not None and step.fold["progress"]["calls"] + update.usage.calls >= most
-    return update.done or (spent and _position(step) >= span_of(step.fold["source"]).end)
+    return update.done or (spent and _position(step) >= step.fold["scope"]["end"])
 
 
 def to_wanted(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:

@@ -116,7 +116,7 @@ class Trust(Layer):
 
     async def _is_tried(self, step: FoldStep, update: FoldUpdate, trusted: Trusted) -> bool:
         """Whether to ask about a section without the gate: it bears on the question."""
-        most, calls = step.fold["source"].get("calls"), step.fold["progress"]["calls"]
+        most, calls = step.fold["scope"]["calls"], step.fold["progress"]["calls"]
         left = most is None or calls + update.usage.calls + 1 <= most
         if not left or trusted["tried"] >= _MOST_TRIED or not step.chunk.text.strip():
             return False
