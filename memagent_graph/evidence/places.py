@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memagent_graph.evidence.numbers import Figure
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.source import Source
 
 
@@ -93,12 +94,15 @@ class Memory:
         unsupported: statements without support in the document.
         dropped: number of unsupported statements left out so far, counted by the graph (see
             `ReadingConfig.unsupported`).
+        pictures: those that it refers to, of which a model that sees may be shown some with it;
+            only an answer gets them.
     """
 
     text: str = ""
     evidence: tuple[Evidence, ...] = ()
     unsupported: tuple[Unsupported, ...] = ()
     dropped: int = 0
+    pictures: tuple[Sight, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ class Recalled:
         start: its first code point in the document; None for a memory.
         memory: the memory, with its evidence and marks; None for a passage.
         version: id of the memory's version, if it belongs to another reading.
+        pictures: what a model that sees is shown with it.
     """
 
     text: str
@@ -136,6 +141,7 @@ class Recalled:
     start: int | None = None
     memory: Memory | None = None
     version: str | None = None
+    pictures: tuple[Sight, ...] = ()
 
 
 _PRIOR = 50

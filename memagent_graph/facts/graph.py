@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -9,6 +10,7 @@ import regex
 from memagent_graph.errors import MissingDependencyError
 from memagent_graph.facts.record import SAME_AS, Fact, facts_of, memory_of_facts, read_date
 from memagent_graph.facts.rules import Entities
+from memagent_graph.pictures.picture import numbers_in
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
@@ -144,7 +146,11 @@ def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> 
         shown = [fact for fact in facts if fact.holds(day)] or facts
     if counter.count(memory.text) > tokens:
         shown = neighbourhood(shown, question) or shown
-    return memory if shown == facts else memory_of_facts(shown, dropped=memory.dropped)
+    if shown == facts:
+        return memory
+    view = memory_of_facts(shown, dropped=memory.dropped)
+    seen = (one for one in memory.pictures if one.picture.number in numbers_in(view.text))
+    return replace(view, pictures=tuple(seen))
 
 
 def describe_facts(facts: Sequence[Fact]) -> str:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.pictures.sight import Sight
     from memagent_graph.readers.base import Fault, Reader, Step
     from memagent_graph.readers.chat import Block
     from memagent_graph.text.chunks import Chunk
@@ -231,16 +230,11 @@ class FactsReader(ChatReader):
         )
 
     async def respond(
-        self,
-        question: str,
-        memory: Memory,
-        *,
-        config: RunnableConfig | None = None,
-        pictures: Sequence[Sight] = (),
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Ask for the answer, from the facts that bear on the question."""
         shown = view_for(question, memory, self._memory_tokens, self._counter)
-        return await super().respond(question, shown, config=config, pictures=pictures)
+        return await super().respond(question, shown, config=config)
 
     async def _ask(
         self,

@@ -83,7 +83,10 @@ class Lineage:
 
     def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
         """Return the id after a chunk that is read from `parent`, with what is shown again."""
-        shown = [f"{item.place}\n{item.text}" for item in recalled]
+        shown = [
+            "\n".join([item.place, item.text, *(one.picture.digest for one in item.pictures)])
+            for item in recalled
+        ]
         return child_id(parent, chunk.digest, self.fingerprint, shown)
 
     def first_of_each(self, cutter: Cutter) -> list[str]:

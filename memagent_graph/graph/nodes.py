@@ -79,13 +79,12 @@ from memagent_graph.graph.versions import (
     wait_while_held,
 )
 from memagent_graph.readers.base import Answer, Usage
-from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import parts_with_offsets, sources_of, warnings_of
+from memagent_graph.text.source import sources_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +96,6 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Progress, QuestionState, Scope, Stopped
     from memagent_graph.graph.versions import Chain
-    from memagent_graph.pictures.sight import Sight
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -498,8 +496,8 @@ async def write_answer(
     speech = Speech(config, run.host, held=again or drops)
     started = monotonic()
     try:
-        shown = _find_referred(reading, run, memory) if reading.config.pictures else ()
-        answer = await _respond(reading, state["question"], memory, speech.config, shown)
+        shown = _with_pictures(run, memory) if reading.config.pictures else memory
+        answer = await _respond(reading, state["question"], shown, speech.config)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
@@ -509,7 +507,7 @@ async def write_answer(
     usage = answer.usage
     progress = {
         **progress,
-        "calls": progress["calls"] + (answer is not NOTHING_NOTED),
+        "calls": progress["calls"] + (answer is not NOTHING_NOTED and max(usage.calls, 1)),
         "input_tokens": progress["input_tokens"] + usage.input_tokens,
         "output_tokens": progress["output_tokens"] + usage.output_tokens,
         "seconds": progress["seconds"] + monotonic() - started,
@@ -599,23 +597,17 @@ NOTHING_NOTED = Answer(
 """The answer from an empty memory: a language model would make one up."""
 
 
-def _find_referred(reading: Reading, run: Run, memory: Memory) -> Sequence[Sight]:
-    """The pictures that the memory refers to, within the budget, for the answer to see again."""
-    from memagent_graph.pictures.sight import check_sight, find_referred, within
+def _with_pictures(run: Run, memory: Memory) -> Memory:
+    """The memory with the pictures that it refers to, for the answer to see again."""
+    from memagent_graph.pictures.sight import find_referred
 
     if run.cutter is None:
-        return ()
-    model = check_sight(getattr(reading.reader, "model", None))
-    found = find_referred(memory.text, parts_with_offsets(run.cutter.source))
-    return within(found, reading.config.pictures, model)
+        return memory
+    return replace(memory, pictures=find_referred(memory.text, run.cutter.source))
 
 
 async def _respond(
-    reading: Reading,
-    question: str,
-    memory: Memory,
-    config: RunnableConfig,
-    shown: Sequence[Sight] = (),
+    reading: Reading, question: str, memory: Memory, config: RunnableConfig
 ) -> Answer:
     """Ask for the answer; with nothing noted there is no call, except where all are recorded.
 
@@ -624,8 +616,6 @@ async def _respond(
     """
     reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
     asks = exact or not reader.shortens or reader.answers_without_notes(config)
-    if shown and isinstance(reader, ChatReader):
-        return await reader.respond(question, memory, config=config, pictures=shown)
     if memory.text.strip() or asks:
         return await reader.respond(question, memory, config=config)
     if (listener := listener_of(config)) is not None:

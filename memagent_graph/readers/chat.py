@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import add_ai_message_chunks
@@ -137,7 +138,7 @@ class ChatReader(Reader):
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
         texts = self.prompts.instructions
         self._instructions = tuple(note.text for text in texts for note in notes(text))
-        self._memory_tokens = config.memory_tokens
+        self._memory_tokens, self._picture_tokens = config.memory_tokens, config.pictures
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
 
@@ -179,7 +180,7 @@ class ChatReader(Reader):
             recalled=[(item.place, item.text) for item in step.recalled],
             look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
-        seen, left_out = await _to_blocks(step.chunk.pictures)
+        seen, left_out = await _to_blocks(_shown_by(step))
         reply, text = await self._ask(prompt, _unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
         text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
@@ -225,7 +226,7 @@ class ChatReader(Reader):
         memory = await self._mark(
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
-        return replace(update, memory=_without_seen(memory, step.chunk.pictures))
+        return replace(update, memory=_without_seen(memory, _shown_by(step)))
 
     async def _add(
         self, step: Step, text: str, update: Update, config: RunnableConfig | None
@@ -297,30 +298,25 @@ class ChatReader(Reader):
         memory: Memory,
         *,
         config: RunnableConfig | None = None,
-        pictures: Sequence[Sight] = (),
     ) -> Answer:
         """Ask for the answer; a listener in the config hears it as it is written.
 
-        Args:
-            question: the question.
-            memory: the memory to answer from.
-            config: the run's config.
-            pictures: those that the memory refers to, to be seen again.
+        It sees the pictures of the memory again. If there is no room for all of them, the model is
+        asked before which it needs.
         """
+        seen = await self._see_again(question, memory, config)
         if self.shape is not None:
-            return await self._fill(self.shape, question, memory, config)
-        seen, left_out = await _to_blocks(pictures)
+            return seen.add_to(await self._fill(self.shape, question, memory, config, seen.blocks))
         prompt = self.prompts.for_answer(question, memory.text)
         listener = listener_of(config)
         if listener is None:
-            reply = await self._ask(prompt, config, self._answer_options, seen)
-            answer = await self._answer(*reply, question, memory)
-            return replace(answer, left_out=left_out)
+            reply = await self._ask(prompt, config, self._answer_options, seen.blocks)
+            return seen.add_to(await self._answer(*reply, question, memory))
         relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
-        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options, seen)
+        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options, seen.blocks)
         answer = await self._answer(*reply, question, memory)
         relay.finish(answer.final)
-        return replace(answer, left_out=left_out)
+        return seen.add_to(answer)
 
     async def speak(
         self,
@@ -340,17 +336,45 @@ class ChatReader(Reader):
             config: the run's config.
         """
         prompt = self.prompts.for_answer(question, memory.text)
-        parts = self.model.astream([HumanMessage(prompt)], config, **self._answer_options)
+        seen = await self._see_again(question, memory, config)
+        asked = [_to_message(prompt, seen.blocks)]
+        parts = self.model.astream(asked, config, **self._answer_options)
         reply = await take_reply(_listen(parts, hear), prompt)
-        return await self._answer(*reply, question, memory)
+        return seen.add_to(await self._answer(*reply, question, memory))
+
+    async def _see_again(
+        self, question: str, memory: Memory, config: RunnableConfig | None
+    ) -> _Seen:
+        """Return the pictures of a memory for the answer, those alone that the model asks for."""
+        shown = memory.pictures
+        if not shown:
+            return _Seen()
+        from memagent_graph.pictures.sight import MOST_AGAIN, choose, fits
+
+        tokens, without_room, usage = self._picture_tokens, dict[str, int](), Usage()
+        if not fits(shown, tokens, self.model):
+            marks = [one.picture.mark for one in shown]
+            prompt = self.prompts.for_pictures(question, memory.text, marks, MOST_AGAIN)
+            reply, text = await self._ask(prompt, _unheard(config), self._answer_options)
+            shown, without_room = choose(text, shown, tokens, self.model)
+            usage = usage_of(reply)
+        blocks, gone = await _to_blocks(shown)
+        return _Seen(blocks, {**without_room, **gone}, usage)
 
     async def _fill(
-        self, shape: Shape, question: str, memory: Memory, config: RunnableConfig | None
+        self,
+        shape: Shape,
+        question: str,
+        memory: Memory,
+        config: RunnableConfig | None,
+        seen: Sequence[Block],
     ) -> Answer:
         """Ask for an answer in a shape. Its JSON is streamed only after it is known to match."""
         options, held = self._answer_options, constraint(self.model, shape)
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
+            messages = [_to_message(messages[0].text, seen), *messages[1:]]
+
             def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
                 asked = self.model.ainvoke(messages, _unheard(config), **options, **more)
                 return take_reply(asked)
@@ -413,13 +437,41 @@ class ChatReader(Reader):
         options: dict[str, Any],
         seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
-        content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
-        asked = self.model.ainvoke([HumanMessage(content)], config, **options)
+        asked = self.model.ainvoke([_to_message(prompt, seen)], config, **options)
         return await take_reply(asked, prompt)
 
 
 Block: TypeAlias = dict[str, Any]
 """A content block of a message, beside the prompt."""
+
+
+class _Seen(NamedTuple):
+    """The pictures that an answer sees again.
+
+    Attributes:
+        blocks: the pictures, as content blocks.
+        left_out: how many are not shown, by why.
+        usage: cost of asking the model which it needs.
+    """
+
+    blocks: Sequence[Block] = ()
+    left_out: Mapping[str, int] = MappingProxyType({})
+    usage: Usage = Usage()
+
+    def add_to(self, answer: Answer) -> Answer:
+        """Return the answer that was written with these pictures."""
+        return replace(answer, left_out=self.left_out, usage=self.usage + answer.usage)
+
+
+def _to_message(prompt: str, seen: Sequence[Block]) -> HumanMessage:
+    """Return a prompt as a message, with pictures behind it."""
+    content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
+    return HumanMessage(content)
+
+
+def _shown_by(step: Step) -> tuple[Sight, ...]:
+    """Return the pictures that a step shows."""
+    return (*step.chunk.pictures, *(one for item in step.recalled for one in item.pictures))
 
 
 async def _to_blocks(shown: Sequence[Sight]) -> tuple[Sequence[Block], Mapping[str, int]]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.pictures.sight import Sight
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
     from memagent_graph.readers.chat import Block
@@ -222,16 +221,11 @@ class _SeededReader(ChatReader):
             return Update(None, usage=Usage(calls=1))
 
     async def respond(
-        self,
-        question: str,
-        memory: Memory,
-        *,
-        config: RunnableConfig | None = None,
-        pictures: Sequence[Sight] = (),
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
         """Do as `ChatReader` does, except for an empty reply."""
         try:
-            return await super().respond(question, memory, config=config, pictures=pictures)
+            return await super().respond(question, memory, config=config)
         except EmptyReplyError:
             self.speechless.add(_get_named(config, ROLLOUT))
             return Answer(_SILENCE, "", usage=Usage(calls=1))

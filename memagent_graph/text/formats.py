@@ -235,7 +235,13 @@ def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
     Raises:
         PictureError: It is not there, is broken, or exceeds a limit.
     """
-    from memagent_graph.pictures.media import PictureError, draw, encode, media_type_of
+    from memagent_graph.pictures.media import (
+        PictureError,
+        draw,
+        encode,
+        media_type_of,
+        open_picture,
+    )
 
     if suffix == ".pdf":
         from memagent_graph.text.pdf import draw_picture
@@ -258,8 +264,6 @@ def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
         found = package.read(place) if package.holds(place) else None
     if found is None:
         raise PictureError("it is no longer in the document")
-    from memagent_graph.pictures.media import open_picture
-
     opened = open_picture(found)
     return encode(draw(opened), media_type_of(opened))
 

@@ -39,9 +39,6 @@ _SCALE = 200 / 72
 _MOST_SIDE = 4000
 """Longest side of a drawn page, in pixels."""
 
-_MOST_PIXELS = MOST_PIXELS
-"""Pixels of a picture above which its page is not drawn."""
-
 _LEAST_SIDE = 32
 """Pixels of a side below which a picture within a document is a bullet or a rule."""
 
@@ -92,7 +89,7 @@ class PageReader:
         """Return the text of a page; "" where there is none, or it was not reached."""
         if not has_ocr():
             return ""
-        if any(prod(picture.get_px_size()) > _MOST_PIXELS for picture in pictures(page)):
+        if any(prod(picture.get_px_size()) > MOST_PIXELS for picture in pictures(page)):
             return self._note("did not run OCR on {}: a picture is too large.", number)
         if not self._has_time(number):
             return ""

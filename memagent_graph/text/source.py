@@ -253,31 +253,26 @@ class JoinedSource:
         """The joined sources, in order."""
         return self._parts[1::2]
 
-    def start_of(self, part: Source) -> int:
-        """Return the offset of one of the joined sources."""
-        return self._starts[self._parts.index(part)]
-
     def parts_with_headings(self) -> list[tuple[str, Source]]:
         """Return the joined sources, in order, each with its heading."""
         headings = [part.read(0, part.length) for part in self._parts[::2]]
         return [*zip(headings, self.parts, strict=True)]
 
-    def parts_between(self, start: int, end: int) -> list[Source]:
-        """Return the sources between code points `start` and `end`; nested joins are resolved.
+    def parts_between(self, start: int, end: float) -> Iterator[tuple[Source, int]]:
+        """Yield the sources between code points `start` and `end`, each with its own offset.
 
-        A part's heading belongs to the part.
+        Nested joins are resolved. A part's heading belongs to the part.
         """
-        found: list[Source] = []
         first = max(bisect_right(self._starts, start) - 1, 0) | 1
         for index in range(first, len(self._parts), 2):
             begin, part = self._starts[index], self._parts[index]
             if self._starts[index - 1] >= end:
                 break
             if isinstance(part, JoinedSource):
-                found += part.parts_between(max(start - begin, 0), end - begin)
+                inner = part.parts_between(max(start - begin, 0), end - begin)
+                yield from ((one, begin + offset) for one, offset in inner)
             else:
-                found.append(part)
-        return found
+                yield part, begin
 
     def part_at(self, offset: int) -> tuple[Source, int]:
         """Return the part of the code point at `offset`, or of its heading, and where it begins."""
@@ -332,13 +327,14 @@ def flat_skips(source: Source) -> Iterator[Skipped]:
         yield from source.skips
 
 
-def parts_with_offsets(source: Source, start: int = 0) -> Iterator[tuple[Source, int]]:
-    """Yield the single sources that a source is joined from, or itself, each with its offset."""
-    if not isinstance(source, JoinedSource):
-        yield source, start
-        return
-    for part in source.parts:
-        yield from parts_with_offsets(part, start + source.start_of(part))
+def parts_with_offsets(
+    source: Source, start: int = 0, end: float = inf
+) -> Iterator[tuple[Source, int]]:
+    """Yield the single sources between two offsets of a source, each with its own offset."""
+    if isinstance(source, JoinedSource):
+        yield from source.parts_between(start, end)
+    else:
+        yield source, 0
 
 
 def sources_of(source: Source) -> list[OpenedSource]:
@@ -369,14 +365,14 @@ def digests_of(source: Source) -> list[str]:
 
 def parts_at(source: Source, start: int, end: int) -> list[Source]:
     """Return the single sources between two offsets of a source, which may be joined."""
-    return source.parts_between(start, end) if isinstance(source, JoinedSource) else [source]
+    return [part for part, _ in parts_with_offsets(source, start, end)]
 
 
 def identify_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
     """Return (digest, name) of the sources between two offsets; () if the source is not joined."""
     if not isinstance(source, JoinedSource):
         return ()
-    return tuple((part.digest, part.name) for part in source.parts_between(start, end))
+    return tuple((part.digest, part.name) for part, _ in source.parts_between(start, end))
 
 
 MARKDOWN = frozenset({".md", ".markdown"})

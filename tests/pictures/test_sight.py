@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from io import BytesIO
 
 import pytest
@@ -16,6 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from PIL import Image
+from pydantic import BaseModel
 from servers.redis_server import RedisServer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -26,15 +28,25 @@ from memagent_graph.memory.redis import RedisStore
 from memagent_graph.pictures.picture import numbers_in
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.sinks import ListSink
+from memagent_graph.text.files import open_source
 
-COLOURS = {(255, 0, 0): "red", (0, 0, 255): "blue", (0, 128, 0): "green"}
+COLOURS = {
+    (255, 0, 0): "red",
+    (0, 0, 255): "blue",
+    (0, 128, 0): "green",
+    (0, 0, 0): "black",
+    (255, 255, 0): "yellow",
+}
+COLOURS_IN_ORDER = [*COLOURS.values()]
 
 
 class Seeing(BaseChatModel):
     """Notes the colour of each picture that it is shown, under its mark, and answers with them."""
 
     seen: list[list[str]] = []
+    asked: list[str] = []
     refers: bool = True
+    wants: str = "none"
 
     @property
     def _llm_type(self):
@@ -54,6 +66,9 @@ class Seeing(BaseChatModel):
             if block["type"] == "image":
                 marks = [*marks]
                 colours[-1] = f"- The door of [picture {marks[-1]}] is {colours[-1]}."
+        if "<pictures>" in prompt:
+            self.asked.append(prompt.partition("<pictures>")[2].partition("</pictures>")[0])
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(self.wants))])
         self.seen.append(colours)
         kept = (
             prompt.split("<notes>")[-1].split("</notes>")[0].strip() if "<notes>" in prompt else ""
@@ -139,6 +154,98 @@ def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):
     assert [len(one) for one in model.seen] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("wants", "seen"),
+    [
+        ("2", ["blue"]),
+        ("[picture 5, p. 1: a door], then [picture 3]", ["yellow", "green"]),
+        ("Those would be 1, 99 and 1 again.", ["red"]),
+        ("none", []),
+        ("9" * 5000, []),
+    ],
+)
+def test_where_not_all_fit_the_answer_sees_what_it_asks_for(tmp_path, wants, seen):
+    model = Seeing(seen=[], asked=[], wants=wants)
+    page = write_page(tmp_path / "a.html", *COLOURS_IN_ORDER)
+
+    output, _, _ = ask(model, page, pictures=10_000)
+
+    (asked,) = model.asked
+    assert numbers_in(asked) == [1, 2, 3, 4, 5]
+    assert [line.rpartition(" ")[2] for line in model.seen[-1]] == [f"{one}." for one in seen]
+    assert output["usage"]["calls"] == 3
+    assert not [line for line in output["warnings"] if "left out" in line]
+
+
+def test_what_it_asks_for_keeps_to_the_budget_and_to_four(tmp_path):
+    model = Seeing(seen=[], asked=[], wants="5, 4, 3, 2, 1")
+    page = write_page(tmp_path / "a.html", *COLOURS_IN_ORDER, words="and then some " * 30)
+    room = 85 + 170 + 32
+
+    shown, warned = [], []
+    for most in (10_000, 2 * room):
+        agent = create_memagent(model, config=ReadingConfig(pictures=most, chunk_tokens=100))
+        output = agent.invoke({"question": QUESTION, "document": page})
+        shown.append(len(model.seen[-1]))
+        warned.append(" ".join(output["warnings"]))
+
+    assert shown == [4, 2]
+    assert "1 (asked to see again, without room)" in warned[0]
+    assert "3 (asked to see again, without room)" in warned[1]
+
+
+def test_where_all_fit_nothing_is_asked(tmp_path):
+    model = Seeing(seen=[], asked=[], wants="none")
+
+    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red", "blue"), pictures=10_000)
+
+    assert model.asked == []
+    assert len(model.seen[-1]) == 2
+    assert output["usage"]["calls"] == 2
+
+
+def test_an_answer_in_a_shape_sees_the_pictures_as_well(tmp_path):
+    class Shaped(Seeing):
+        def _generate(self, messages, stop=None, run_manager=None, **options):
+            found = super()._generate(messages, **options)
+            if "JSON" in str(messages[0].content):
+                said = json.dumps({"colour": self.seen[-1][0].split()[-1].strip(".")})
+                return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+            return found
+
+    class Door(BaseModel):
+        colour: str
+
+    agent = create_memagent(
+        Shaped(seen=[]), config=ReadingConfig(pictures=1000), response_format=Door
+    )
+    page = write_page(tmp_path / "a.html", "red")
+
+    output = agent.invoke({"question": QUESTION, "document": page})
+
+    assert output["structured_response"] == Door(colour="red")
+
+
+def test_what_is_shown_again_has_its_pictures(tmp_path):
+    class Looking(Seeing):
+        def _generate(self, messages, stop=None, run_manager=None, **options):
+            found = super()._generate(messages, **options)
+            notes = found.generations[0].message.text
+            if len(self.seen) == 3:
+                notes = f"{notes}\nLOOK BACK: barn"
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(notes))])
+
+    model = Looking(seen=[])
+    page = write_page(tmp_path / "a.html", "red", words="of the barn")
+    page.write_text(page.read_text("utf-8") + "<p>Nothing else is to be seen here.</p>" * 20)
+
+    config = ReadingConfig(pictures=1000, recalls=1, chunk_tokens=60)
+    output = create_memagent(model, config=config).invoke({"question": QUESTION, "document": page})
+
+    assert output["usage"]["recalled"] == 1
+    assert [len(one) for one in model.seen[:4]] == [1, 0, 0, 1]
+
+
 def test_each_section_has_its_own_pictures(tmp_path):
     model = Seeing(seen=[])
     page = write_page(tmp_path / "a.html", "red", "blue", words="and then some " * 30)
@@ -149,6 +256,24 @@ def test_each_section_has_its_own_pictures(tmp_path):
     assert [line.rpartition(" ")[2] for line in shown] == ["red.", "blue."]
     assert "red" in output["memory"]
     assert "blue" in output["memory"]
+
+
+def test_a_chunk_looks_at_the_documents_that_it_is_of_alone(tmp_path):
+    for number in range(40):
+        write_page(tmp_path / f"{number:02}.html", "red", words="and then some " * 20)
+    source, looked = open_source(tmp_path), []
+    for part in source.parts:
+        part.__class__ = type(
+            "Watched",
+            (type(part),),
+            {"pictures": property(lambda self: looked.append(self) or self.__dict__["pictures"])},
+        )
+
+    ask(Seeing(seen=[]), source, pictures=600, chunk_tokens=200)
+
+    chunks = source.length // 600
+    assert len(source.parts) == 40
+    assert 40 <= len(looked) < 4 * chunks + 40
 
 
 def test_another_picture_under_the_same_mark_is_read_anew(tmp_path):

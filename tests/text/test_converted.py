@@ -364,7 +364,7 @@ class TestScans:
         from memagent_graph.text import ocr, pdf
 
         scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
-        monkeypatch.setattr(ocr, "_MOST_PIXELS", 1_000_000)
+        monkeypatch.setattr(ocr, "MOST_PIXELS", 1_000_000)
 
         found = pdf.read_pdf(scan)
 

@@ -21,7 +21,13 @@ from memagent_graph.errors import (
 )
 from memagent_graph.text import files
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import Location
+from memagent_graph.text.source import (
+    JoinedSource,
+    Location,
+    TextSource,
+    flat_parts,
+    parts_with_offsets,
+)
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
 
@@ -441,3 +447,27 @@ def test_html_is_converted_and_without_the_extra_the_error_names_it(tmp_path, mo
     monkeypatch.setitem(sys.modules, "selectolax", None)
     with pytest.raises(MissingDependencyError, match=r"memagent-graph\[documents\]"):
         open_source(path)
+
+
+def nest(texts):
+    """A source of the texts; lists of them become sources joined from others."""
+    if isinstance(texts, str):
+        return TextSource(texts)
+    return JoinedSource([nest(one) for one in texts], "joined")
+
+
+NESTED = st.recursive(st.text("ab", max_size=4), lambda inner: st.lists(inner, max_size=4))
+
+
+@given(NESTED, st.integers(0, 200), st.integers(0, 200))
+def test_parts_between_two_offsets_are_those_of_all_that_are_there(texts, one, other):
+    source, (start, end) = nest(texts), sorted((one, other))
+
+    every = [*parts_with_offsets(source)]
+    found = [*parts_with_offsets(source, start, end)]
+
+    assert [part for part, _ in every] == [*flat_parts(source)]
+    assert all(source.read(begin, part.length) == part.text for part, begin in every)
+    there = [(part, at) for part, at in every if at < end and start < at + part.length]
+    assert [pair for pair in found if pair in there] == there
+    assert [pair for pair in every if pair in found] == found

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold
     from memagent_graph.graph.versions import Chain
     from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
 
@@ -168,7 +169,7 @@ class LookBackLayer(Layer):
             return () if found is None else (found,)
         if "span" in wanted:
             start, end = max(wanted["span"][0], 0), min(wanted["span"][1], chunk.start)
-            return tuple(_passages(reading, chunk.source, [(start, end)], ""))
+            return _passages(reading, chunk, [(start, end)], "")
         words, sought = wanted["words"], {*content_terms(wanted["words"])}
         index = await self._indexes.of(chunk.source, call.seconds_left())
         scores = index.scores(dict.fromkeys(sought, 1.0))
@@ -182,7 +183,7 @@ class LookBackLayer(Layer):
                 if not sought.isdisjoint(terms(text)):
                     found_spans.append(left)
                     break
-        return tuple(_passages(reading, chunk.source, found_spans, words))
+        return _passages(reading, chunk, found_spans, words)
 
 
 def looks_of(fold: Fold) -> Looks:
@@ -255,6 +256,25 @@ def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tu
 
 
 def _passages(
+    reading: Reading, chunk: Chunk, spans: Sequence[tuple[int, int]], words: str
+) -> tuple[Recalled, ...]:
+    """The texts of spans before a chunk, and their pictures that have room beside the chunk's."""
+    found = tuple(_read_spans(reading, chunk.source, spans, words))
+    if not reading.config.pictures:
+        return found
+    from memagent_graph.pictures.sight import between, check_sight, within
+
+    model, known = check_sight(getattr(reading.reader, "model", None)), [*chunk.pictures]
+    spans = spans_of(found)
+    more = [one for span in spans for one in between(chunk.source, *span)]
+    room = within([*known, *more], reading.config.pictures, model)[len(known) :]
+    return tuple(
+        replace(item, pictures=tuple(one for one in between(chunk.source, *span) if one in room))
+        for item, span in zip(found, spans, strict=True)
+    )
+
+
+def _read_spans(
     reading: Reading, source: Source, spans: Sequence[tuple[int, int]], words: str
 ) -> Iterator[Recalled]:
     """The texts of spans, within the budget, from the statement that matches best."""
