@@ -16,7 +16,7 @@ from memagent_graph.graph.segments import room_of, starts
 from memagent_graph.sync import in_thread
 from memagent_graph.text.chunks import Chunk, next_chunk, table_header
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import TextSource
+from memagent_graph.text.source import TextSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -148,7 +148,8 @@ class Cutter:
             return chunk
         from memagent_graph.pictures.sight import between, within
 
-        found = between(self.source, chunk.start, chunk.end)
+        parts = parts_with_offsets(self.source, chunk.start, chunk.end)
+        found = between(parts, chunk.start, chunk.end)
         model = getattr(self._reading.reader, "model", None)
         return replace(chunk, pictures=within(found, most, model)) if model else chunk
 

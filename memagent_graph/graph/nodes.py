@@ -84,7 +84,7 @@ from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import sources_of, warnings_of
+from memagent_graph.text.source import parts_with_offsets, sources_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -603,7 +603,8 @@ def _with_pictures(run: Run, memory: Memory) -> Memory:
 
     if run.cutter is None:
         return memory
-    return replace(memory, pictures=find_referred(memory.text, run.cutter.source))
+    parts = parts_with_offsets(run.cutter.source)
+    return replace(memory, pictures=find_referred(memory.text, parts))
 
 
 async def _respond(

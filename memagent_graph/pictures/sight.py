@@ -17,7 +17,6 @@ from memagent_graph.pictures.picture import (
     without_marks,
     write_mark,
 )
-from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
-
-    from memagent_graph.text.source import Source
 
 LABEL_TOKENS = 32
 """Room for the words around a picture in a prompt, in tokens."""
@@ -81,11 +78,17 @@ def check_sight(model: object) -> BaseChatModel:
     return found
 
 
-def between(source: Source, start: int, end: int) -> list[Sight]:
-    """Return the pictures whose marks begin between two offsets of a document."""
+def between(parts: Iterable[tuple[object, int]], start: int, end: int) -> list[Sight]:
+    """Return the pictures whose marks begin between two offsets.
+
+    Args:
+        parts: the single documents there, each with where it begins.
+        start: first offset.
+        end: one past the last offset.
+    """
     return [
         Sight(picture, cast("Pictured", part))
-        for part, begin in parts_with_offsets(source, start, end)
+        for part, begin in parts
         for picture in getattr(part, "pictures", ())
         if start <= begin + picture.start < end
     ]
@@ -102,15 +105,15 @@ def within(found: Iterable[Sight], tokens: int, model: BaseChatModel) -> tuple[S
     return tuple(kept)
 
 
-def find_referred(notes: str, source: Source) -> tuple[Sight, ...]:
-    """Return the pictures of a document that notes refer to, in the order of the notes.
+def find_referred(notes: str, parts: Iterable[tuple[object, int]]) -> tuple[Sight, ...]:
+    """Return the pictures of documents that notes refer to, in the order of the notes.
 
     A number that several parts have is of the one whose caption the notes repeat, or else of the
     first.
     """
     numbers = numbers_in(notes)
     known: dict[int, list[Sight]] = {}
-    for part, _ in parts_with_offsets(source) if numbers else ():
+    for part, _ in parts if numbers else ():
         for picture in getattr(part, "pictures", ()):
             known.setdefault(picture.number, []).append(Sight(picture, cast("Pictured", part)))
     return tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from io import BytesIO
 
 import httpx
@@ -12,7 +12,10 @@ import pytest
 pytest.importorskip("PIL")
 pytest.importorskip("lxml")
 
+from documents import write_scan
 from PIL import Image, ImageDraw, ImageFont
+
+from memagent_graph.pictures.picture import numbers_in
 
 RESPONSES = "/v1/responses"
 
@@ -111,12 +114,77 @@ def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, tex
     assert "[picture]" in prompts
 
 
+def as_file(content: bytes, name: str) -> dict:
+    return {"type": "file", "file": {"filename": name, "file_data": b64encode(content).decode()}}
+
+
+def write_slides(*colours: str) -> bytes:
+    pptx = pytest.importorskip("pptx")
+    presentation, kept = pptx.Presentation(), BytesIO()
+    for colour in colours:
+        slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+        content = BytesIO(b64decode(picture(colour).partition(",")[2]))
+        slide.shapes.add_picture(content, 0, 0)
+    presentation.save(kept)
+    return kept.getvalue()
+
+
+@pytest.fixture
+def seeing(serve, upstream, small):
+    """A server in front of a model that sees."""
+    upstream.models[0]["max_model_len"] = 3600
+    config = small.model_copy(update={"pictures": 1000})
+    return serve("openai:small", base_url=upstream.base_url, config=config)
+
+
+def test_pictures_in_files_are_seen_under_numbers_of_the_conversation(
+    seeing, upstream, text_with, question
+):
+    slides = as_file(write_slides("red", "green"), "doors.pptx")
+    parts = [image(picture("blue")), text_with, slides, text_with, image(picture("white"))]
+
+    reply = ask(seeing, *parts, text(question))
+
+    marks = [mark for section in shown(upstream) for mark in section]
+    assert [numbers_in(mark) for mark in marks] == [[1], [2], [3], [4]]
+    assert "p. 2" in marks[2]
+    assert "iVBORw0KGgo" not in json.dumps(reply)
+
+
+def test_a_scanned_page_in_a_file_is_seen(seeing, upstream, text_with, question, tmp_path):
+    pytest.importorskip("pypdfium2")
+    scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
+
+    ask(seeing, text_with, as_file(scan, "scan.pdf"), text(question))
+
+    assert shown(upstream) == [["[picture 1, p. 1]"]]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["whole", "streamed"])
+def test_the_answer_sees_again_the_pictures_that_the_notes_refer_to(
+    seeing, upstream, text_with, question, fields
+):
+    upstream.reply = lambda _: "The sign of [picture 2] says that the vault opens at 6:40."
+    messages = [
+        {
+            "role": "user",
+            "content": [image(picture("red")), text_with, image(picture("blue")), text(question)],
+        }
+    ]
+
+    reply = seeing.post(json={"model": "small", "messages": messages, **fields})
+
+    assert reply.status_code == 200
+    assert shown(upstream)[-1] == ["[picture 2]"]
+    assert "<notes>" in upstream.requests[-1]["messages"][0]["content"][0]["text"]
+
+
 def test_another_picture_in_its_place_is_another_conversation(shared):
     from memagent_openai_server.chat.conversation import prefixes
     from memagent_openai_server.chat.files import read_pictures
 
     asked = [[{"role": "user", "content": [image(picture(colour))]}] for colour in ("red", "blue")]
-    ends = [[*prefixes(read_pictures(messages))][-1] for messages in asked]
+    ends = [[*prefixes(read_pictures(one, in_files=False))][-1] for one in asked]
 
     assert ends[0] != ends[1]
 

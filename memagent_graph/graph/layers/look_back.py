@@ -7,6 +7,7 @@ asking step was shown.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, NotRequired, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from memagent_graph.graph.fold import FoldUpdate, Layer
 from memagent_graph.graph.state import move, spans_of, with_text
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
-from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
 from memagent_graph.text.terms import content_terms, terms
 
 if TYPE_CHECKING:
@@ -265,12 +266,11 @@ def _passages(
     from memagent_graph.pictures.sight import between, check_sight, within
 
     model, known = check_sight(getattr(reading.reader, "model", None)), [*chunk.pictures]
-    spans = spans_of(found)
-    more = [one for span in spans for one in between(chunk.source, *span)]
-    room = within([*known, *more], reading.config.pictures, model)[len(known) :]
+    seen = [between(parts_with_offsets(chunk.source, *span), *span) for span in spans_of(found)]
+    room = within([*known, *chain.from_iterable(seen)], reading.config.pictures, model)
     return tuple(
-        replace(item, pictures=tuple(one for one in between(chunk.source, *span) if one in room))
-        for item, span in zip(found, spans, strict=True)
+        replace(item, pictures=tuple(one for one in own if one in room[len(known) :]))
+        for item, own in zip(found, seen, strict=True)
     )
 
 

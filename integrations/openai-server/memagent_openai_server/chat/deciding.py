@@ -262,7 +262,8 @@ class Answering:
             raise Refusal(400, message, param="stop")
         messages = fields["messages"]
         if has_pictures(messages):
-            reading = to_thread(partial(read_pictures, messages))
+            in_files = service.config.pictures > 0
+            reading = to_thread(partial(read_pictures, messages, in_files=in_files))
             messages = await unless_gone(reading, arrived.receive)
         known = await sessions.known(where.reference) if where.reference else frozenset()
         found = await asyncio.to_thread(

@@ -6,7 +6,7 @@ from base64 import b64decode
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from memagent_graph.errors import MemAgentError
 from memagent_graph.pictures.picture import MARK, without_numbers
@@ -36,10 +36,12 @@ class FileText(dict[str, Any]):
 
     Attributes:
         warnings: what was not read of the file, or may be wrong with its text.
-        source: the document of a picture; None for other files.
+        document: the file as a document, if it has pictures.
+        source: the same, once its pictures have numbers of the conversation; None before.
     """
 
     warnings: Sequence[str] = ()
+    document: Pictured | None = None
     source: Pictured | None = None
 
 
@@ -77,8 +79,12 @@ def read_files(messages: Iterable[Message]) -> list[Message]:
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
-    """Whether a message has a picture."""
-    return any(part.get("type") == PICTURE for message in messages for part in parts_of(message))
+    """Whether a message has a picture, or a file with one."""
+    return any(
+        part.get("type") == PICTURE or getattr(part, "document", None) is not None
+        for message in messages
+        for part in parts_of(message)
+    )
 
 
 def without_pictures(messages: Iterable[Message]) -> list[Message]:
@@ -91,17 +97,26 @@ def without_pictures(messages: Iterable[Message]) -> list[Message]:
     ]
 
 
-def read_pictures(messages: Iterable[Message]) -> list[Message]:
+def read_pictures(messages: Iterable[Message], *, in_files: bool) -> list[Message]:
     """Return the messages with the mark of each picture, and the words in it, in its place.
 
     Pictures are numbered through the conversation, so that one has the same number in each turn.
+
+    Args:
+        messages: the messages.
+        in_files: whether the pictures in files are to be seen as well.
     """
     number, read = 0, []
     for message in messages:
         content = []
         for part in parts_of(message):
-            number += part.get("type") == PICTURE
-            content.append(_look(part, number) if part.get("type") == PICTURE else part)
+            own = part
+            if part.get("type") == PICTURE:
+                number, own = number + 1, _look(part, number + 1)
+            elif in_files and isinstance(part, FileText) and part.document is not None:
+                own = _number(part, part.document, number)
+                number += len(part.document.pictures)
+            content.append(own)
         read.append({**message, "content": content} if content else message)
     return read
 
@@ -200,10 +215,30 @@ def _read(part: dict[str, Any]) -> dict[str, Any]:
     read.warnings = warnings_of(source)
     noted = "".join(f"[{line}]\n" for line in read.warnings)
     said = source.read(0, source.length)
-    # Nobody can look at its pictures, and those of the conversation have numbers of their own.
-    said = without_numbers(said) if getattr(source, "pictures", ()) else said
+    if getattr(source, "pictures", ()):
+        # Pictures of the conversation have numbers of their own, and so has another file.
+        read.document, said = cast("Pictured", source), without_numbers(said)
     read["text"] = f"===== {name} =====\n{noted}\n{said}"
     return read
+
+
+def _number(file: FileText, document: Any, number: int) -> FileText:
+    """Return a file whose pictures have the numbers of the conversation after `number`.
+
+    A page that is a picture has no mark in the text of its file, and gets one.
+    """
+    said, before, parts, at = document.read(0, document.length), document.pictures, [], 0
+    after = [replace(one, number=number + one.number) for one in before]
+    for own, one in sorted(zip(before, after, strict=True), key=lambda pair: pair[0].start):
+        is_marked = said.startswith(own.mark, own.start)
+        parts += [without_numbers(said[at : own.start]), one.mark, "" if is_marked else "\n"]
+        at = own.start + len(own.mark) * is_marked
+    parts.append(without_numbers(said[at:]))
+    head = file["text"].removesuffix(without_numbers(said))
+    seen = FileText(file, text="".join([head, *parts]))
+    document.pictures = after
+    seen.source, seen.warnings = document, file.warnings
+    return seen
 
 
 def _look(part: dict[str, Any], number: int) -> dict[str, Any]:
