@@ -59,6 +59,13 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.facts.record._AFTER_OBJECT": [("", " since ", ""), ("", " since 2", "")],
     "memagent_graph.facts.rules._TOKEN": [("", "-1", ""), ("", "a-", "")],
     "memagent_graph.facts.rules._THOUSANDS": [("", "1,", ""), ("", "1,00", "")],
+    "memagent_graph.facts.rules._INITIALS": [("", "a.", "a"), ("", ".a", "")],
+    "memagent_graph.facts.rules._ALIAS": [
+        ("ab (", "the ", ""),
+        ("ab (the ", '"', ""),
+        ('ab ("', "a", ""),
+        ("", "ab (", ""),
+    ],
     "memagent_graph.facts.graph._DATE_IN": [
         ("", "1 Abc ", ""),
         ("", "2021-0", ""),
@@ -397,6 +404,9 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.conversation.built_in._TIME": [("", "week", "")],
     "memagent_graph.conversation.built_in._DAY": [("", "1 ", ""), ("", "1 Ma", "")],
     "memagent_graph.evidence.statements._ABBREVIATION": [("", "Mr", ""), ("", "e.", "")],
+    "memagent_graph.evidence.statements._BEFORE_NUMBER": [("", "Art", ""), ("", "pp", "")],
+    "memagent_graph.evidence.statements._MAY_END": [("", "Inc", ""), ("", "A", "")],
+    "memagent_graph.evidence.statements._OPENING": [("", "The", ""), ("", "Its", "")],
     "memagent_graph.evidence.statements._BLOCK": [("a", "\n ", "a"), ("a\n", " ", "a")],
     "memagent_graph.evidence.statements._SENTENCE_END": [
         (".", " ", "a"),
@@ -565,6 +575,9 @@ ANCHORED = {
     "memagent_graph.conversation.built_in._FORGET": "match",
     "memagent_graph.conversation.built_in._MARK": "fullmatch",
     "memagent_graph.evidence.statements._ABBREVIATION": "match",
+    "memagent_graph.evidence.statements._BEFORE_NUMBER": "match",
+    "memagent_graph.evidence.statements._MAY_END": "match",
+    "memagent_graph.evidence.statements._OPENING": "match",
     "memagent_graph.text.terms._OPENING": "match",
     "memagent_openai_server.http.door._TENANT": "fullmatch",
 }

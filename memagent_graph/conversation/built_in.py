@@ -300,7 +300,7 @@ def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
     Args:
         never: words of statements to leave out.
     """
-    from memagent_graph.facts.reader import state_fact
+    from memagent_graph.facts.reader import attribute, state_fact
 
     banned = topics(never)
 
@@ -309,9 +309,20 @@ def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
             fact = state_fact(text, speaker) if banned.isdisjoint(terms(text)) else None
             if fact is not None:
                 place = locate(fact.line, chunk.source, begin + start, begin + end)
-                yield replace(fact, evidence=(place,))
+                yield attribute(
+                    replace(fact, evidence=(place,)), "" if speaker == USER else speaker
+                )
 
     return find
+
+
+def find_speaker(chunk: Chunk, at: int) -> str:
+    """Return who says what ends at an offset; "" for the user, the assistant and tools."""
+    for line in reversed(chunk.source.read(0, at).splitlines()):
+        if begins := LINE.match(line):
+            speaker = begins["speaker"]
+            return "" if speaker == USER or speaker.startswith((TOOL, ASSISTANT)) else speaker
+    return ""
 
 
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:

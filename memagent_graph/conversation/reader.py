@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import NewestReader, find_spoken_facts
+from memagent_graph.conversation.built_in import NewestReader, find_speaker, find_spoken_facts
 from memagent_graph.conversation.profile_reader import ProfileReader
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import UNCHANGED, Prompts
@@ -214,7 +214,12 @@ def resolve_keeper(
         from memagent_graph.facts.reader import read_for_facts
 
         return read_for_facts(
-            reader, facts, config=config, tokenizer=known, said=find_spoken_facts(never)
+            reader,
+            facts,
+            config=config,
+            tokenizer=known,
+            said=find_spoken_facts(never),
+            speaker_at=find_speaker,
         )
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
         return NewestReader(config, load_tokenizer(known), keep=keep, never=never)

@@ -53,9 +53,19 @@ _SENTENCE_END = regex.compile(
     r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
 )
 _ABBREVIATION = regex.compile(
-    r"(?r)\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No|Fig|Inc|Ltd|Co|Corp|Prof|Gen|Col|Capt|Lt|Rev|Hon|e\.g"
-    r"|i\.e|cf|al|etc|approx|\p{Lu})"
+    r"(?r)\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Mt|Ft|Jr|Sr|vs|No|Fig|Inc|Ltd|Pty|Co|Corp|Bros|Prof"
+    r"|Gen|Col|Capt|Lt|Sgt|Maj|Sen|Rep|Gov|Rev|Hon|e\.g|i\.e|cf|ca|al|etc|approx|\p{Lu})"
 )
+_BEFORE_NUMBER = regex.compile(
+    r"(?r)\b(?:Art|Sec|Vol|Nr|pp?|para|cl|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
+)
+"""Words that are cut short only where a number follows."""
+_MAY_END = regex.compile(r"(?r)\b(?:Jr|Sr|No|Inc|Ltd|Pty|Co|Corp|Bros|al|etc|\p{Lu})")
+_OPENING = regex.compile(
+    r"(?:The|This|That|These|Those|There|An?|It|Its|He|His|She|Her|They|Their|We|Our|My|In|On|At"
+    r"|For|From|With|Under|After|Before|Since|But|And|If|When|However|Mr\.|Mrs\.|Ms\.|Dr\.|Prof\.)\s"
+)
+"""Words that begin a sentence more often than they are part of a name."""
 _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
@@ -124,7 +134,7 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
     ends = [
         match.end()
         for match in _SENTENCE_END.finditer(block)
-        if block[match.start()] != "." or not _ABBREVIATION.match(block, 0, match.start())
+        if block[match.start()] != "." or not _is_cut_short(block, match.start(), match.end())
     ]
     for end in [*ends, len(block)]:
         while end - start > LONGEST:
@@ -136,6 +146,15 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
         if end > start:
             yield start, end
         start = end
+
+
+def _is_cut_short(block: str, stop: int, following: int) -> bool:
+    """Whether a stop ends an abbreviation, and no sentence."""
+    if block[following : following + 1].isdecimal() and _BEFORE_NUMBER.match(block, 0, stop):
+        return True
+    if not _ABBREVIATION.match(block, 0, stop):
+        return False
+    return not (_MAY_END.match(block, 0, stop) and _OPENING.match(block, following))
 
 
 def _lines(block: str) -> Iterator[tuple[int, int]]:

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
-_VERSION = "facts-1"
+_VERSION = "facts-2"
 _FORM = f"""\
 Name subject and object in full, as the text does, and say the same relation always in the same \
 words. DATE is the day, month or year from which it holds; leave "since" out if the text gives \
 none. A new value is a new line, which takes the place of the old one. Behind the object may also \
 stand, after a semicolon: "until DATE" or "ended" for what no longer holds; "replaces" and the old \
-object for what was changed; "not" and the old object for what was never true. Where two names \
-mean the same: name | {SAME_AS} | other name.
+object for what was changed, or "amends" if that is not named; "not" and the old object for what \
+was never true. Where two names mean the same: name | {SAME_AS} | other name.
 
 {{schema}}\
 Reply with lines of facts alone, each of this form:
@@ -138,6 +138,7 @@ def read_for_facts(
     config: ReadingConfig,
     tokenizer: TokenizerLike = None,
     said: Callable[[Chunk], Iterable[Fact]] | None = None,
+    speaker_at: Callable[[Chunk, int], str] | None = None,
 ) -> Reader:
     """Return the reader of facts in place of a reader of notes.
 
@@ -148,6 +149,7 @@ def read_for_facts(
         tokenizer: counts the memory's tokens; the model's own by default.
         said: finds the facts in a chunk of a conversation, for the built-in reader; None to read
             documents.
+        speaker_at: returns who speaks before an offset in a conversation, for a chat model.
 
     Raises:
         ConfigurationError: The reader is another one, which writes notes of its own.
@@ -155,7 +157,7 @@ def read_for_facts(
     wanted = Facts.of(schema)
     counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
     if type(reader) is ChatReader:
-        return FactsReader(reader, wanted, config=config, tokenizer=counter, standing=bool(said))
+        return FactsReader(reader, wanted, config=config, tokenizer=counter, speaker_at=speaker_at)
     if type(reader) is ExtractiveReader:
         return RuleReader(wanted, config=config, tokenizer=counter, said=said)
     message = (
@@ -184,7 +186,7 @@ class FactsReader(ChatReader):
         schema: the facts to keep.
         config: the budgets.
         tokenizer: counts the memory's tokens.
-        standing: whether it reads conversations.
+        speaker_at: returns who speaks before an offset in a conversation; None for documents.
 
     Attributes:
         template_tokens: length of its prompt without what it is filled with, in tokens.
@@ -197,8 +199,9 @@ class FactsReader(ChatReader):
         *,
         config: ReadingConfig,
         tokenizer: Tokenizer,
-        standing: bool = False,
+        speaker_at: Callable[[Chunk, int], str] | None = None,
     ) -> None:
+        standing = speaker_at is not None
         prompts = reader.prompts
         if prompts.update == UPDATE_PROMPT or standing:
             template = CONVERSATION_PROMPT if standing else DOCUMENT_PROMPT
@@ -208,7 +211,7 @@ class FactsReader(ChatReader):
         super().__init__(reader.model, prompts=prompts, config=config, name=name)
         self.prompts = prompts  # guarded against the tokens of a tokenizer that was given
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
-        self.standing = standing
+        self.standing, self._speaker_at = standing, speaker_at
         self._schema, self._counter = schema, tokenizer
         self.template_tokens = tokenizer.count(prompts.update)
         singles = sorted(one.name for one in schema.relations.values() if one.single)
@@ -269,11 +272,24 @@ class FactsReader(ChatReader):
         lines = [fact.line for fact in fitting]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
         new = facts_of(_whole_lines(await self._mark(aligned), lines))
+        new = [attribute(fact, self._find_speaker(step, fact)) for fact in new]
         memory, left_out[EVICTED] = _overwrite(
             step, new, self._schema, self._memory_tokens, self._counter, standing=self.standing
         )
         same = memory == step.memory
         return replace(update, memory=None if same else memory, left_out=dict(+left_out))
+
+    def _find_speaker(self, step: Step, fact: Fact) -> str:
+        """Return who states a fact in a conversation; "" in a document, or if it is not known."""
+        if self._speaker_at is None or not fact.evidence:
+            return ""
+        return self._speaker_at(step.chunk, fact.evidence[-1].end)
+
+
+def attribute(fact: Fact, speaker: str) -> Fact:
+    """Return a fact with who says it; of what they say of themselves that goes without saying."""
+    is_own = speaker.casefold() == fact.subject.casefold()
+    return replace(fact, speaker="" if is_own else speaker)
 
 
 def _whole_lines(memory: Memory, lines: Sequence[str]) -> Memory:
@@ -380,8 +396,10 @@ def _count(
 # --- The built-in reader
 
 _IS = (
-    r"(?:(?:is |was |has been )?(?:amended|changed|raised|lowered|increased|reduced|extended) to"
-    r"|is|are|was|were|will be|shall be|becomes?|became|remains?|rises to|rose to|falls to|fell to)"
+    r"(?:(?P<amends>(?:(?:is |was |has been )(?:hereby )?)?"
+    r"(?:amended|changed|raised|lowered|increased|reduced|extended) to"
+    r"|rises to|rose to|falls to|fell to)"
+    r"|is|are|was|were|will be|shall be|becomes?|became|remains?)"
 )
 _WHAT = r"(?P<relation>[\w][\w -]{0,40}?)"
 _THING = r"(?P<object>.{1,160})\Z"
@@ -452,9 +470,12 @@ def state_fact(sentence: str, speaker: str = "") -> Fact | None:
     relation = _SAYS.get(relation, relation)
     first, _, rest = relation.partition(" ")
     relation = f"{_FORMS.get(first, first)} {rest}".strip().replace("works for", "works at")
-    fact = _with_times(Fact(subject.removeprefix("the ").removeprefix("The "), relation, thing))
+    subject = subject.removeprefix("the ").removeprefix("The ")
+    fact = _with_times(Fact(subject, relation, thing, amends=bool(values.get("amends"))))
     if since:
         fact = replace(fact, until=since) if ended else replace(fact, since=fact.since or since)
+    # A date, or the object that it amends, says more than that there was one.
+    fact = replace(fact, amends=fact.amends and not (fact.since or fact.replaces or fact.corrects))
     return read_fact(replace(fact, status="ended" if ended or fact.until else "holds").line)
 
 

@@ -11,8 +11,10 @@ object stands what else is known, in any order, with semicolons between:
     until 2024-05     it held until then; `ended` if the day is not known
     replaced          it was amended: the line of its successor says by what
     replaces Acme     it amended that
+    amends            it amended something that the text does not name
     not Acme          it corrects that, which never held
     disputed          another source says otherwise, and neither is known to be newer
+    says Bob          who said it in a conversation, if neither its subject nor the user
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Fact:
         status: "replaced" if a later fact amended it, "ended" if it was withdrawn or has an end
             without a successor, otherwise "holds".
         replaces: objects that it amended.
+        amends: whether it amended something that the text does not name, and that is not known yet.
         corrects: objects that it corrects, which never held.
         disputed: whether another source says otherwise, and neither is known to be newer.
         evidence: its places in the document.
@@ -65,6 +68,7 @@ class Fact:
         message: id of the message that says so, in the memory of a user.
         thread: id of that message's conversation.
         told_at: time of that message (ISO 8601).
+        speaker: who said it in a conversation; "" for its subject, or the user.
 
     Examples:
         >>> from memagent_graph import Fact
@@ -90,6 +94,8 @@ class Fact:
     message: str = ""
     thread: str = ""
     told_at: str = ""
+    amends: bool = False
+    speaker: str = ""
 
     @property
     def line(self) -> str:
@@ -101,7 +107,9 @@ class Fact:
             *([self.status] if self.status == "replaced" or is_bare else ()),
             *(f"replaces {name}" for name in self.replaces),
             *(f"not {name}" for name in self.corrects),
+            *(["amends"] if self.amends else ()),
             *(["disputed"] if self.disputed else ()),
+            *([f"says {self.speaker}"] if self.speaker else ()),
         ]
         fields = [self.subject, self.relation, self.object]
         return " | ".join(map(_escape, [*fields, *(["; ".join(parts)] if parts else ())]))
@@ -184,7 +192,7 @@ _SPLIT = regex.compile(
 )
 _BEHIND = regex.compile(
     r"(?P<word>since|from|as of|starting|until|till|through|to|not|replaces|instead of"
-    r"|replaced|ended|disputed|current|present|ongoing)\b:?\s*(?P<rest>.*)",
+    r"|replaced|ended|disputed|amends|says|current|present|ongoing)\b:?\s*(?P<rest>.*)",
     regex.IGNORECASE,
 )
 _AFTER_OBJECT = regex.compile(
@@ -267,10 +275,8 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
             fact = replace(fact, status=status, until=until)
         elif word == "disputed":
             fact = replace(fact, disputed=True)
-        elif word in {"replaces", "instead of"} and _has_word(rest):
-            fact = replace(fact, replaces=(*fact.replaces, rest))
-        elif word == "not" and _has_word(rest):
-            fact = replace(fact, corrects=(*fact.corrects, rest))
+        elif word in _OF_OTHERS:
+            fact = _relate(fact, word, rest)
         elif word in {"until", "till", "through", "to"} and _time(rest):
             status = "ended" if fact.status == "holds" else fact.status
             fact = replace(fact, until=_time(rest), status=status)
@@ -281,6 +287,20 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
         elif not match and _has_word(part) and len(fact.object) + len(part) < _LONGEST_FIELD:
             fact = replace(fact, object=f"{fact.object}, {_clean(part)}")
     return fact
+
+
+def _relate(fact: Fact, word: str, rest: str) -> Fact:
+    """A fact with what is said of other objects, and of who says it."""
+    if not _has_word(rest):
+        return replace(fact, amends=True) if word == "amends" else fact
+    if word == "says":
+        return replace(fact, speaker=rest)
+    if word == "not":
+        return replace(fact, corrects=(*fact.corrects, rest))
+    return replace(fact, replaces=(*fact.replaces, rest))
+
+
+_OF_OTHERS = {"replaces", "instead of", "amends", "not", "says"}
 
 
 def _time(text: str) -> str:

@@ -2,10 +2,10 @@
 
 | what is said | what becomes of the old fact |
 |---|---|
-| amendment: another object where there is one at a time, or `replaces` | closed, kept as history |
+| amendment: another object where there is one at a time, `replaces` or `amends` | history |
 | correction: `not` and the object | removed, named by the fact that corrects it |
 | retraction: `ended`, or `until` a day | closed, with nothing in its place |
-| conflict: another source says otherwise, neither is newer by its date | both stay, `disputed` |
+| conflict: another source or speaker says otherwise, and no date decides | both stay, `disputed` |
 | the same once more | one fact, with the evidence of both |
 
 What nothing in the text supports closes nothing.
@@ -27,21 +27,42 @@ if TYPE_CHECKING:
 
 _TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
 _THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
-_TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "herr", "frau"}
+_INITIALS = regex.compile(r"(?<!\w)(?:\p{L}\.){2,}+")
+_ALIAS = regex.compile(
+    r"(?P<name>[^()]{2,200}+)\((?:(?:the|hereinafter|hereafter|formerly|also|called|known as|or|aka"
+    r"|a\.k\.a\.),? )*+[\"“„«](?P<alias>[^()\"”“»]{1,80}+)[\"”“»]\)"
+)
+"""A name with another one that the text gives it: `Acme Holdings Ltd. (the "Landlord")`."""
+_SHORT = {
+    "doctor": "dr",
+    "professor": "prof",
+    "incorporated": "inc",
+    "limited": "ltd",
+    "corporation": "corp",
+    "company": "co",
+}
+_TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
 _FORMS = {
     "inc",
     "ltd",
-    "limited",
     "llc",
+    "llp",
     "plc",
+    "co",
+    "corp",
+    "pty",
     "gmbh",
     "ag",
-    "corp",
     "kg",
+    "ug",
     "sa",
+    "sas",
     "srl",
+    "spa",
     "bv",
     "nv",
+    "ab",
+    "oy",
 }
 """What firms are called behind their names."""
 
@@ -59,19 +80,24 @@ class _NameForm(NamedTuple):
 
 
 def _parts(name: str) -> _NameForm:
+    if known := _ALIAS.fullmatch(name):
+        name = known["name"]
     date = read_date(name)
     if date is not None:
         return _NameForm(date, ())
-    plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", name).casefold())
+    plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), name).replace("&", " and ")
+    plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", plain).casefold())
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
     words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
     marks = []
     if len(words) > 1 and words[0] == "the":
         words.pop(0)
-    if len(words) > 1 and words[0] in _TITLES:
-        marks.append(words.pop(0))
-    if len(words) > 1 and words[-1] in _FORMS:
-        marks.append(words.pop())
+    if len(words) > 1 and _SHORT.get(words[0], words[0]) in _TITLES:
+        marks.append(_SHORT.get(words[0], words[0]))
+        words.pop(0)
+    while len(words) > 1 and _SHORT.get(words[-1], words[-1]) in _FORMS:
+        marks.append(_SHORT.get(words[-1], words[-1]))
+        words.pop()
     return _NameForm(" ".join(words) or name.casefold().strip(), tuple(marks))
 
 
@@ -80,7 +106,8 @@ class Entities:
 
     Names are one if they differ only in case, accents, punctuation, an article, a title or a legal
     form, and the facts know no two of them with different ones: "Acme" is "Acme Inc.", unless there
-    is an "Acme GmbH" too. Nothing is rewritten, so that a `same as` that goes undoes itself.
+    is an "Acme GmbH" too. A name with another one in quotes, `Acme Inc. ("the Landlord")`, is both.
+    Nothing is rewritten, so that a `same as` that goes undoes itself.
 
     Args:
         facts: the facts that know the names.
@@ -88,17 +115,28 @@ class Entities:
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         facts = [*facts]
+        names = dict.fromkeys(name for fact in facts for name in (fact.subject, fact.object))
         self._marks: dict[str, set[tuple[str, ...]]] = {}
-        for fact in facts:
-            for name in (fact.subject, fact.object):
-                base, marks = _parts(name)
-                self._marks.setdefault(base, set()).update([marks] if marks else [])
+        for name in names:
+            base, marks = _parts(name)
+            self._marks.setdefault(base, set()).update([marks] if marks else [])
         self._above: dict[str, str] = {}
+        given: dict[str, set[str]] = {}
+        for name in names:
+            if known := _ALIAS.fullmatch(name):
+                given.setdefault(self.key(known["alias"]), set()).add(self.key(name))
+        for alias, named in given.items():
+            if len(named) == 1:  # two landlords are each "the Landlord" of their own lease
+                self._join(alias, *named)
         for fact in facts:
             if fact.relation == SAME_AS and fact.status == "holds":
-                one, other = sorted((self.key(fact.subject), self.key(fact.object)))
-                if one != other:
-                    self._above[other] = one
+                self._join(fact.subject, fact.object)
+
+    def _join(self, one: str, other: str) -> None:
+        """Make two names one."""
+        first, second = sorted((self.key(one), self.key(other)))
+        if first != second:
+            self._above[second] = first
 
     def key(self, name: str) -> str:
         """Return what stands for all names of the same thing."""
@@ -125,8 +163,8 @@ def overwrite(
         facts: the facts so far.
         new: the new ones, in the order in which they were read.
         schema: says which relations have one object at a time.
-        latest: whether what is said last holds in any case, as in a conversation: a repeated
-            statement brings back what was replaced, and nothing is disputed.
+        latest: whether what somebody says last holds in any case, as in a conversation: a repeated
+            statement brings back what was replaced, and only other speakers can dispute it.
     """
     found = [*facts]
     for fact in new:
@@ -174,12 +212,12 @@ class _Ledger:
             corrected = [one for at in group for one in self._facts[at].corrects]
             if any(names.same(one, new.object) for one in corrected):
                 return  # it repeats what was corrected since
-        known = self._find_same(same, new)
+        known, speaker = self._find_same(same, new), new.speaker
         if known is not None:
             self._facts[known] = merged = _join(self._facts[known], new)
             at = known
             new = merged if merged.status == "holds" else new
-            if merged.status != "holds" or not (new.replaces or new.corrects):
+            if merged.status != "holds" or not (new.replaces or new.corrects or self._latest):
                 return
         else:
             at = len(self._facts)
@@ -188,7 +226,7 @@ class _Ledger:
             return
         if new.corrects and not new.unsupported:
             at = self._correct(at, group, names)
-        self._close(at, names)
+        self._close(at, names, speaker)
 
     def _is_about(self, at: int, new: Fact, names: Entities) -> bool:
         fact = self._facts[at]
@@ -226,6 +264,7 @@ class _Ledger:
             if other != at
             and any(names.same(self._facts[other].object, one) for one in new.corrects)
             and not names.same(self._facts[other].object, new.object)
+            and self._may_change(self._facts[other], new.speaker)
         ]
         begins = next((self._facts[one].since for one in wrong if self._facts[one].since), None)
         self._facts[at] = replace(new, since=new.since or begins)
@@ -233,8 +272,18 @@ class _Ledger:
             del self._facts[other]
         return at - sum(other < at for other in wrong)
 
-    def _close(self, at: int, names: Entities) -> None:
-        """Close what a fact amends, or the fact itself if others are newer."""
+    def _may_change(self, old: Fact, speaker: str) -> bool:
+        """Whether a fact is a speaker's own to change: in a conversation, others dispute it."""
+        return not self._latest or old.speaker.casefold() == speaker.casefold()
+
+    def _close(self, at: int, names: Entities, speaker: str) -> None:
+        """Close what a fact amends, or the fact itself if others are newer.
+
+        Args:
+            at: where the fact is.
+            names: says which names are one.
+            speaker: who says it now.
+        """
         new = self._facts[at]
         single = self._schema.is_single(new.relation)
         for other, old in enumerate(self._facts):
@@ -245,22 +294,26 @@ class _Ledger:
             amends = any(names.same(old.object, one) for one in new.replaces)
             if not (single or amends) or (new.unsupported and not old.unsupported):
                 continue
-            if amends or self._is_newer(new, old):
+            is_own = self._may_change(old, speaker)
+            is_newer = (amends and is_own) or self._is_newer(new, old, is_own=is_own)
+            if is_newer or (new.amends and is_own and not _after(old.since, new.since)):
                 self._facts[other] = replace(old, status="replaced", until=new.since)
+                named = () if is_newer else (old.object,)
+                self._facts[at] = new = replace(new, amends=False, replaces=(*new.replaces, *named))
             elif _after(old.since, new.since):
-                self._facts[at] = replace(self._facts[at], status="replaced", until=old.since)
+                self._facts[at] = new = replace(new, status="replaced", until=old.since)
         if single and new.since:
             self._order(at, names)
 
-    def _is_newer(self, new: Fact, old: Fact) -> bool:
+    def _is_newer(self, new: Fact, old: Fact, *, is_own: bool) -> bool:
         if _after(new.since, old.since):
             return True
         if _after(old.since, new.since):
             return False
-        if self._latest or not (new.evidence and old.evidence):
-            return True
         if new.since and not old.since:
             return True
+        if self._latest or not (new.evidence and old.evidence):
+            return is_own
         return not {item.source for item in new.evidence}.isdisjoint(
             item.source for item in old.evidence
         )
@@ -310,6 +363,7 @@ def _join(old: Fact, new: Fact) -> Fact:
         message=newer.message,
         thread=newer.thread,
         told_at=newer.told_at,
+        speaker=old.speaker if new.speaker else "",
     )
 
 

@@ -70,6 +70,20 @@ def test_a_reply_is_applied_to_the_facts_by_one_call_a_chunk():
     assert out["warnings"] == []
 
 
+@pytest.mark.parametrize("schema", [Facts, Facts()])
+def test_an_undated_amendment_of_a_second_document_closes_the_first(tmp_path, schema):
+    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros. Acme Inc. owns Lease 7.")
+    (tmp_path / "2.txt").write_text("The rent of Lease 7 is hereby raised to 950 euros.")
+
+    out = create_memagent(schema=schema).invoke({"question": ASKED, "document": tmp_path})
+
+    assert out["memory"].splitlines() == [
+        "Lease 7 | rent | 900 euros | replaced",
+        "Acme Inc. | owns | Lease 7",
+        "Lease 7 | rent | 950 euros | replaces 900 euros",
+    ]
+
+
 def test_what_a_reply_leaves_out_is_kept():
     model = scripted("Lease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
 

@@ -65,6 +65,93 @@ def test_two_sources_that_differ_without_a_date_are_in_conflict():
     assert lines == ["A | rent | 900 | disputed", "A | rent | 950 | disputed"]
 
 
+def test_an_undated_amendment_from_another_source_closes_what_was_read_before():
+    lines = after(("A | rent | 900", "a.txt"), ("A | rent | 950 | amends", "b.txt"))
+
+    assert lines == ["A | rent | 900 | replaced", "A | rent | 950 | replaces 900"]
+
+
+def test_an_amendment_of_what_is_not_known_yet_stays_one_until_it_is_merged():
+    part = overwrite([], [fact("A | rent | 950 | amends", "b.txt")], ANY)
+
+    merged = overwrite([fact("A | rent | 900", "a.txt")], part, ANY)
+
+    assert [one.line for one in part] == ["A | rent | 950 | amends"]
+    assert [one.line for one in merged] == [
+        "A | rent | 900 | replaced",
+        "A | rent | 950 | replaces 900",
+    ]
+
+
+def test_an_amendment_whose_date_is_older_than_what_holds_closes_nothing():
+    lines = after(
+        ("A | rent | 900 | since 2024", "a"), ("A | rent | 850 | since 2022; amends", "b")
+    )
+
+    assert lines[0] == "A | rent | 900 | since 2024"
+    assert lines[1].startswith("A | rent | 850 | since 2022; until 2024; replaced")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A | lives in | Bern | says Bob",
+        "A | lives in | Bern | not Rome; says Bob",
+        "A | lives in | Bern | replaces Rome; says Bob",
+        "A | lives in | Bern | amends; says Bob",
+    ],
+)
+def test_in_a_conversation_another_speaker_contradicts_and_updates_nothing(said):
+    lines = after("A | lives in | Rome", said, latest=True)
+
+    assert lines[0] == "A | lives in | Rome | disputed"
+    assert "disputed; says Bob" in lines[1]
+
+
+def test_a_speaker_updates_what_he_said_himself():
+    lines = after(
+        "A | lives in | Rome",
+        "A | lives in | Bern | says Bob",
+        "A | lives in | Oslo | says bob",
+        latest=True,
+    )
+
+    assert lines == [
+        "A | lives in | Rome | disputed",
+        "A | lives in | Bern | replaced; says Bob",
+        "A | lives in | Oslo | disputed; says bob",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settles", "left"),
+    [("A | lives in | Rome | says Bob", "Rome"), ("A | lives in | Bern", "Bern")],
+    ids=["he comes round", "she does"],
+)
+def test_speakers_who_agree_end_their_conflict(settles, left):
+    found = overwrite(
+        [],
+        map(fact, ["A | lives in | Rome", "A | lives in | Bern | says Bob", settles]),
+        ANY,
+        latest=True,
+    )
+
+    assert [(one.object, one.disputed) for one in found if one.holds()] == [(left, False)]
+
+
+def test_a_date_decides_between_speakers():
+    lines = after(
+        "A | lives in | Rome | since 2020",
+        "A | lives in | Bern | since 2024; says Bob",
+        latest=True,
+    )
+
+    assert lines == [
+        "A | lives in | Rome | since 2020; until 2024; replaced",
+        "A | lives in | Bern | since 2024; says Bob",
+    ]
+
+
 @pytest.mark.parametrize("line", ["A | rent | 950 | since 2022", "A | rent | 950 | replaces 900"])
 def test_a_date_or_the_word_of_another_source_makes_an_amendment(line):
     lines = after(("A | rent | 900", "a.txt"), (line, "b.txt"))
@@ -171,6 +258,15 @@ def test_facts_are_read_back_as_they_were_overwritten(lines):
         ("1,200 euros", "1200 Euros"),
         ("1 May 2023", "2023-05-01"),
         ("Anna-Maria Vale", "Anna Maria Vale"),
+        ("Acme", "Acme Incorporated"),
+        ("Acme Corp.", "Acme Corporation"),
+        ("Hill Co., Ltd.", "Hill"),
+        ("Acme S.A.", "Acme SA"),
+        ("the U.S.A.", "USA"),
+        ("Hill & Sons", "Hill and Sons"),
+        ("Doctor Bell", "Dr. Bell"),
+        ('Acme Holdings Ltd. (the "Landlord")', "the Landlord"),
+        ("Acme Holdings Ltd. (hereinafter “Acme”)", "Acme Holdings Limited"),
     ],
 )
 def test_names_that_differ_in_form_alone_are_one(one, other):
@@ -188,6 +284,8 @@ def test_names_that_differ_in_form_alone_are_one(one, other):
         ("-5", "5"),
         ("Lease 7", "Lease 71"),
         ("A. Bell", "Anna Bell"),
+        ("Acme (Bern)", "Bern"),
+        ("Acme Ltd.", "Acme Inc."),
     ],
 )
 def test_names_of_two_things_stay_two(one, other):
@@ -201,6 +299,14 @@ def test_a_name_that_two_things_may_have_is_neither():
 
     assert not entities.same("Acme", "Acme Inc.")
     assert not entities.same("Acme", "Acme GmbH")
+
+
+def test_an_alias_that_two_things_have_is_neither():
+    two = ['Acme Ltd. (the "Landlord") | owns | X', 'Hill Ltd. (the "Landlord") | owns | Y']
+    entities = Entities(map(fact, two))
+
+    assert not entities.same("Acme", "Hill")
+    assert not entities.same("Landlord", "Acme")
 
 
 def test_same_as_makes_one_of_two_names_and_undoes_itself():

@@ -92,6 +92,48 @@ def test_what_a_user_never_said_is_marked():
     assert [fact.unsupported for fact in memory.facts("ann")] == [True]
 
 
+def by(name, text, at):
+    return HumanMessage(text, id=f"m{at}", name=name)
+
+
+CHAT = [
+    by("Ann", "I live in Rome. The deadline of Atlas is Friday.", 1),
+    by("Bob", "Ann lives in Bern. The deadline of Atlas is Monday.", 2),
+]
+
+
+@pytest.mark.parametrize("folds", [1, 2], ids=["one fold", "two folds"])
+@pytest.mark.parametrize("reader", ["built-in", "model"])
+def test_speakers_who_differ_are_in_conflict(reader, folds):
+    said = [
+        "Ann | lives in | Rome\nAtlas | deadline | Friday",
+        "Ann | lives in | Bern\nAtlas | deadline | Monday",
+    ]
+    said = said if folds == 2 else ["\n".join(said)]
+    model = Hearing(messages=iter(map(AIMessage, said)), heard=[])
+    given = {} if reader == "built-in" else {"model": model}
+    memory = ConversationMemory(store=InMemoryStore(), schema=Facts, **given)
+
+    for end in (1, 2)[-folds:]:
+        memory.save(CHAT[:end], **IDS)
+
+    found = {fact.object: fact for fact in memory.facts("ann")}
+    assert all(fact.disputed for fact in found.values())
+    assert [found[name].speaker for name in ("Rome", "Bern", "Friday", "Monday")] == [
+        "", "Bob", "Ann", "Bob",
+    ]  # fmt: skip
+    assert [found[name].message for name in ("Rome", "Bern")] == ["m1", "m2"]
+
+
+def test_a_speaker_who_corrects_himself_updates():
+    memory = built_in()
+
+    memory.save([CHAT[0], by("Ann", "The deadline of Atlas is Sunday.", 2)], **IDS)
+
+    (fact,) = memory.facts("ann", relation="deadline")
+    assert (fact.object, fact.disputed, fact.speaker) == ("Sunday", False, "Ann")
+
+
 def test_the_assistant_and_tools_state_no_facts():
     memory = built_in()
 

@@ -24,6 +24,24 @@ def test_prose_is_cut_into_sentences():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Anna works at Acme Inc. in Bern. Tom works at Hill Bros. & Co. of Oslo.", 2),
+        ("Anna works at Acme Inc. The rent of Lease 7 is 900 euros.", 2),
+        ("The owner is Hill Co. Ltd. It rents Lease 7 to Vale Corp. Dr. Bell signed.", 3),
+        ("She moved to Washington, D.C. The house is large.", 2),
+        ("Sen. Hill met Mme. Dubois on Mt. Airy.", 1),
+        ("It ends on Feb. 3, 2024, by Art. 5 and Sec. 2 of Vol. 7, pp. 3 to 9.", 1),
+        ("She studied Art. He did not. It was in May. Nobody came in Dec. The rest is known.", 5),
+        ("It takes fruit, e.g. The Apple of Kent, or tea, i.e. That of Ceylon.", 1),
+        ("Did it end? No. The rent rose.", 3),
+    ],
+)
+def test_an_abbreviation_ends_a_sentence_only_before_words_that_begin_one(text, count):
+    assert len(cut(text)) == count
+
+
 def test_a_sentence_goes_on_over_the_line_ends_of_wrapped_prose():
     text = (
         "The rain went on over the harbour and nobody\n"
