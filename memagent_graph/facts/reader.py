@@ -396,7 +396,7 @@ def _count(
 # --- The built-in reader
 
 _IS = (
-    r"(?:(?P<amends>(?:(?:is |was |has been )(?:hereby )?)?"
+    r"(?:(?P<amends>(?:(?:is |was |has been )(?:here\w+ )?)?"
     r"(?:amended|changed|raised|lowered|increased|reduced|extended) to"
     r"|rises to|rose to|falls to|fell to)"
     r"|is|are|was|were|will be|shall be|becomes?|became|remains?)"
