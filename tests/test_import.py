@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -56,9 +57,14 @@ def modules(folder):
     return {".".join(f.relative_to(folder.parent).with_suffix("").parts): f for f in files}
 
 
+@cache
+def tree(file):
+    return ast.parse(file.read_text("utf-8"))
+
+
 def imports(name, file, known):
     """The modules of `known` that one of them imports when it runs, at its top or later."""
-    waiting, found = [ast.parse(file.read_text("utf-8"))], set()
+    waiting, found = [tree(file)], set()
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -132,7 +138,7 @@ def test_private_names_of_langgraph_and_langchain_stand_in_one_module():
         *ROOT.glob("memagent_graph/**/*.py"),
         *ROOT.glob("integrations/*/memagent_*/**/*.py"),
     ]:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in ast.walk(tree(file)):
             names = {
                 ast.ImportFrom: lambda node: f"{node.module}.{node.names[0].name}",
                 ast.Constant: lambda node: node.value if isinstance(node.value, str) else "",

@@ -8,6 +8,7 @@ worst for it: beginnings in vain at each place, and runs that two parts of it co
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import time
@@ -592,6 +593,7 @@ BUILT = {
 """Patterns that a function makes of what it is given."""
 
 
+@functools.cache  # not while tests are collected: each worker would wait for it
 def found() -> dict[str, list[ast.Call]]:
     """Calls of `re` and `regex`, by the global or the function that they stand in."""
     calls: dict[str, list[ast.Call]] = {}
@@ -618,9 +620,6 @@ def found() -> dict[str, list[ast.Call]]:
     return calls
 
 
-FOUND = found()
-
-
 def patterns(place: str) -> list[re.Pattern | regex.Pattern]:
     if place in BUILT:
         return BUILT[place]()
@@ -632,7 +631,7 @@ def patterns(place: str) -> list[re.Pattern | regex.Pattern]:
         importlib.import_module(ast.unparse(call.func.value)).compile(
             ast.literal_eval(call.args[0])
         )
-        for call in FOUND[place]
+        for call in found()[place]
     ]
 
 
@@ -675,12 +674,12 @@ def is_linear(pattern, begin: str, pump: str, end: str, *, how: str = "finditer"
 
 
 def test_each_regular_expression_is_listed_with_its_worst_texts():
-    assert {*FOUND} == {*WORST}
+    assert {*found()} == {*WORST}
 
 
 @pytest.mark.parametrize("place", [place for place in WORST if WORST[place]])
 def test_no_text_takes_a_regular_expression_longer_than_its_length_asks(place):
-    if place not in FOUND:
+    if place not in found():
         pytest.skip("it is gone, as another test says")
     texts = [*WORST[place], *(("", pump, "\0") for pump in PUMPS)]
     how = ANCHORED.get(place, "finditer")

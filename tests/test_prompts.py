@@ -140,11 +140,12 @@ def test_hardly_a_line_of_real_programs_is_changed():
 
 SIGNS = ["/section", "section x=1", "/notes", "question/", "|im_end|", "/s", "start_of_turn"]
 WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+SIGNS_OF_ALL = "".join(map(chr, range(sys.maxunicode + 1)))
+IGNORABLE = {*regex.findall(r"\p{Default_Ignorable_Code_Point}", SIGNS_OF_ALL)}
 UNSEEN = [
-    chr(code)
-    for code in range(sys.maxunicode + 1)
-    if (unicodedata.category(chr(code)) in {"Cc", "Cf"} and not chr(code).isspace())
-    or regex.match(r"\p{Default_Ignorable_Code_Point}", chr(code))
+    sign
+    for sign in SIGNS_OF_ALL
+    if (unicodedata.category(sign) in {"Cc", "Cf"} and not sign.isspace()) or sign in IGNORABLE
 ]
 
 

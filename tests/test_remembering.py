@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 from servers.openai_server import OpenAIServer
+from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_graph import (
     ConversationMemory,
@@ -409,7 +409,7 @@ if end == "kill":
 
 
 def run_child(tmp_path, end):
-    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path), end], check=False)
+    done = warm_python(*COMMAND_LINE).run([sys.executable, "-c", CHILD, tmp_path, end])
     assert done.returncode == (-9 if end == "kill" else 0)
 
 
@@ -433,9 +433,7 @@ def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_
         assert ConversationMemory(store=store).load("ann") == ""
     command = [sys.executable, "-m", "memagent_graph", "memory", "catch-up"]
     command += [tmp_path / "threads.sqlite", "--store", tmp_path / "store.sqlite"]
-    printed = [
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)
-    ]
+    printed = [warm_python(*COMMAND_LINE).run(command, check=True).stdout for _ in range(2)]
     assert printed == [
         "2 messages folded, of 1 thread\n",
         "0 messages folded, of 1 thread\n",
@@ -470,8 +468,8 @@ def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path):
     environment = {**os.environ, "OPENAI_API_KEY": "none"}
 
     def run(*arguments):
-        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-        return subprocess.run([*command, *arguments], check=False, **options)
+        words = [*command, *arguments]
+        return warm_python(*COMMAND_LINE).run(words, cwd=tmp_path, env=environment)
 
     notes = run("--store", "notes.sqlite")
     profile = run("--store", "profile.sqlite", "--schema", "profiles:Profile")

@@ -10,16 +10,22 @@ from pathlib import Path
 
 import pytest
 import typer
+from servers.warm_python import COMMAND_LINE, warm_python
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device"),
 ]
 
+PYTHON = warm_python(
+    *COMMAND_LINE,
+    "langgraph.checkpoint.sqlite",
+    "matplotlib.figure",
+    "memagent_graph.conversation.users",
+    "memagent_graph.evaluation.report",
+)
 PROGRAM = r"""
 import json, os, resource, signal, sys
-import langgraph.checkpoint.sqlite, langgraph.store.sqlite, matplotlib.figure  # only once
-import memagent_graph.batch, memagent_graph.conversation.users, memagent_graph.evaluation.report
 from memagent_graph.cli import main
 
 folder, sinks, commands = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
@@ -66,22 +72,19 @@ print(json.dumps(done))
 
 def outcomes(folder, sinks, commands, **environment):
     """Kind of output, command, exit code and standard error of each command to each output."""
-    arguments = [folder, json.dumps(sinks), json.dumps(commands)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=110,
-        env={
-            **{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
-            "MEMAGENT_STORE": str(folder / "memories.sqlite"),
-            "MEMAGENT_CACHE": str(folder),
-            "MEMAGENT_MODEL": "extractive",
-            **environment,
-        },
-    )
-    return json.loads(done.stdout)
+    command = [sys.executable, "-c", PROGRAM, folder, json.dumps(sinks), json.dumps(commands)]
+    env = {
+        **{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+        "MEMAGENT_STORE": str(folder / "memories.sqlite"),
+        "MEMAGENT_CACHE": str(folder),
+        "MEMAGENT_MODEL": "extractive",
+        **environment,
+    }
+    if "PYTHONUNBUFFERED" in environment:  # it is for the start of an interpreter
+        printed = subprocess.check_output([*map(str, command)], text=True, timeout=110, env=env)
+    else:
+        printed = PYTHON.run(command, check=True, env=env).stdout
+    return json.loads(printed)
 
 
 @pytest.fixture

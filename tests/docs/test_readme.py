@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from servers.openai_server import OpenAIServer
+from servers.warm_python import COMMAND_LINE, warm_python
 from snippets import run, snippets
 
 README = Path(__file__).parents[2] / "README.md"
@@ -46,8 +47,7 @@ def write_the_files_of_the_first_commands():
 def ask(words):
     environment = {**os.environ, "MEMAGENT_STORE": "none", "MEMAGENT_MODEL": "extractive"}
     command = [sys.executable, "-m", "memagent_graph", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
+    return warm_python(*COMMAND_LINE).run(command, env=environment, check=True).stdout
 
 
 @pytest.mark.slow
@@ -121,10 +121,10 @@ def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_threa
     def talk(thread, said):
         env = os.environ | {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
         command = [sys.executable, "chatbot.py", "ann", thread]
-        done = subprocess.run(
-            command, input=said, cwd=tmp_path, env=env, text=True, capture_output=True, check=True
-        )
-        return done.stdout.splitlines()
+        python = warm_python(*COMMAND_LINE)
+        return python.run(
+            command, input=said, cwd=tmp_path, env=env, check=True
+        ).stdout.splitlines()
 
     try:
         first = talk("monday", "I moved to Berlin, with my cat Minou.\n")

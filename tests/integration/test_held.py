@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 
 import pytest
 from doubles import chain, numbered
+from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_graph import MemoryBank
 from memagent_graph.memory.stores import open_store
@@ -44,7 +44,7 @@ def memagent(where, *arguments):
     command = [sys.executable, "-m", "memagent_graph", "memory", *arguments, "--store", where]
     editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('By hand.')\""
     environment = {**os.environ, "EDITOR": editor, "VISUAL": editor}
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return warm_python(*COMMAND_LINE).run(command, env=environment, check=True)
 
 
 def begin(bank, start, where, folder):

@@ -272,7 +272,8 @@ if __name__ == "__main__":
     elif sys.argv[0] == "-c":
         _code = sys.argv.pop(1)
         sys.path[0] = ""
-        exec(compile(_code, "<string>", "exec"), {"__name__": "__main__"})
+        _names = {"__name__": "__main__"}  # which are there until the interpreter has ended
+        exec(compile(_code, "<string>", "exec"), _names)
     else:
         sys.path[0] = str(Path(sys.argv[0]).parent)
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import re
 import sys
 import tempfile
@@ -52,6 +53,7 @@ CEILINGS = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Return the parsed modules of the package by name."""
     return {
