@@ -73,7 +73,7 @@ def test_a_correction_stands_beside_what_it_corrects_and_below_it():
         said = {200: "I live in Vienna.", 210: "I moved to Graz."}
         return f"{said.get(number, '')} {meals(number, chance)}".strip()
 
-    text = remember(diary, count=240).load("ann")
+    text = remember(diary, count=240, at_once=10).load("ann")
 
     assert text.index("I live in Vienna.") < text.index("I moved to Graz.")
 

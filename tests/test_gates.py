@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from doubles import Hearing, ScriptedReader, chain, numbered
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -102,6 +102,7 @@ class TestChatModel:
 
 
 class TestReading:
+    @settings(max_examples=40)
     @given(closed=st.sets(st.integers(0, 15)))
     def test_a_gated_reading_is_one_without_the_chunks_that_add_nothing(self, closed):
         out = read(Gated(*closed), store := InMemoryStore())
@@ -115,6 +116,7 @@ class TestReading:
         assert out["usage"]["gated"] == gated
         assert MemoryBank(store).get(out["version"]).text == memory
 
+    @settings(max_examples=40)
     @given(closed=st.sets(st.integers(0, 15)))
     def test_with_the_gate_off_or_never_used_all_is_as_without_it(self, closed):
         stores = [InMemoryStore(), InMemoryStore()]

@@ -125,15 +125,15 @@ def asked(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chance", [0.0, 0.2], ids=["healthy", "failing"])
-def test_three_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(chance):
+@pytest.mark.parametrize(("turns", "chance"), [(150, 0.0), (300, 0.2)], ids=["healthy", "failing"])
+def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
     dice = random.Random(7)
     reader = Failing(lambda: dice.random() < chance)
     memory = ConversationMemory(reader, window=20, remember="window")
     model = Agent(fails=lambda: dice.random() < chance / 4)
     agent = agent_with(MemAgentMiddleware(memory), model=model)
 
-    for number in range(1, 301):
+    for number in range(1, turns + 1):
         message = HumanMessage(asked(number), id=f"turn-{number}")
         for _ in range(20):
             try:
@@ -153,7 +153,7 @@ def test_three_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(c
     state = agent.get_state(ANN).values
     left = view(state["messages"], state["memory_left"])
     staying = {int(m.id.removeprefix("turn-")) for m in left if isinstance(m, HumanMessage)}
-    assert folded | staying == {*range(1, 301)}
+    assert folded | staying == {*range(1, turns + 1)}
     assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
 
 

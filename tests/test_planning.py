@@ -14,7 +14,7 @@ SMALL = ReadingConfig(chunk_tokens=50)
 
 
 @pytest.mark.slow
-@given(length=st.integers(0, 300), parts=st.sampled_from([1, 2, 7]))
+@given(length=st.integers(0, 120), parts=st.sampled_from([1, 2, 7]))
 def test_a_plan_tells_the_calls_that_the_reading_makes(length, parts):
     text, reader = "A beginning. " + numbered(length), ChainReader()
     config = SMALL.model_copy(update={"segments": parts})

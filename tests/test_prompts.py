@@ -275,9 +275,9 @@ def test_the_control_tokens_of_the_tokenizer_are_made_harmless_however_they_look
     ],
 )
 def test_no_text_keeps_the_guard_busy_for_longer_than_its_length_asks(run):
-    text = "<" + run * 300_000  # where time grew with the square of it, this took an hour
+    text = "<" + run * 100_000  # where time grew with the square of it, this took minutes
 
-    assert Prompts().for_update("q", "m", text, 1024).count(run) >= 300_000
+    assert Prompts().for_update("q", "m", text, 1024).count(run) >= 100_000
 
 
 def test_two_questions_share_the_prompt_up_to_the_end_of_the_chunk():

@@ -22,7 +22,7 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 
 SMALL = ReadingConfig(chunk_tokens=30)
-FILLER = "Nothing else was said that day, and it rained. " * 12
+FILLER = "Nothing else was said that day, and it rained. " * 7
 NOTHING = ForgottenSource()
 
 
