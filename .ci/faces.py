@@ -1,4 +1,4 @@
-"""Methods made by `blocking`, for the site: an extension of griffe, which reads without running."""
+"""Methods made by `to_sync`, for the site: an extension of griffe, which reads without running."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import griffe
 
 
 class Faces(griffe.Extension):
-    """Shows `load = blocking(aload)` as the method that it is."""
+    """Shows `load = to_sync(aload)` as the method that it is."""
 
     def on_class(self, *, cls: griffe.Class, **_: object) -> None:
         """Replace such attributes by functions with the parameters and docstring of the other."""
         for name, member in list(cls.members.items()):
-            made = member.is_attribute and re.fullmatch(r"blocking\((\w+)\)", str(member.value))
+            made = member.is_attribute and re.fullmatch(r"to_sync\((\w+)\)", str(member.value))
             if made:
                 cls.set_member(name, blocking(name, cls.members[made[1]]))
 

@@ -36,9 +36,10 @@ from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evaluation.scores import compute_paired_interval
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements_of
-from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.skim import is_skimmed
-from memagent_graph.graph.reading import Reading
+from memagent_graph.graph.reading import Call, Reading
+from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import (
     Progress,
     begin_fold,
@@ -197,7 +198,7 @@ class Skimmed(NamedTuple):
 
 async def skim(source: TextSource, asked: list[Asked]) -> dict[str, Skimmed]:
     """Read for each question by the graph's own steps, without LangGraph around them."""
-    reading = Reading("skim", ExtractiveReader(), SKIM, EstimatingTokenizer())
+    reading = add_layers(Reading("skim", ExtractiveReader(), SKIM, EstimatingTokenizer()))
     cut = {chunk.start: chunk for chunk in reading.chunks(source)}
     call = Call(reading)
     found: dict[str, Skimmed] = {}

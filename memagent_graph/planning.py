@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.graph.chunks import room_of, starts
 from memagent_graph.graph.layers.skim import Lexical, is_skimmed
 from memagent_graph.graph.segments import (
     calls_each,
     merge_levels,
     most_merges,
-    room_of,
-    starts,
     updates_each,
 )
 from memagent_graph.readers.base import Reader

@@ -300,7 +300,7 @@ class Prompts(BaseModel):
             raise ConfigurationError(message) from error
 
     @classmethod
-    def adding(cls) -> Prompts:
+    def additive(cls) -> Prompts:
         """Return prompts with which a model says what each chunk adds to its memory.
 
         By default it writes the whole memory again, as in the paper. Adding suits small models

@@ -511,7 +511,7 @@ class MemAgentRetriever(BaseRetriever):
         if isinstance(corpus, BaseRetriever):
             corpus = corpus.invoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
-        return wait_for(self._found(reading, query, callbacks, k))
+        return wait_for(self._find_documents(reading, query, callbacks, k))
 
     async def _aget_relevant_documents(
         self,
@@ -526,9 +526,9 @@ class MemAgentRetriever(BaseRetriever):
         if isinstance(corpus, BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
-        return await self._found(reading, query, callbacks, k)
+        return await self._find_documents(reading, query, callbacks, k)
 
-    async def _found(
+    async def _find_documents(
         self,
         reading: CorpusReading,
         query: str,

@@ -33,7 +33,7 @@ __all__ = [
     "channels_of",
     "checkpointer_of",
     "drop_empty_namespaces",
-    "identifying_params",
+    "find_identifying_params",
     "runtime_of",
     "with_checkpointer",
     "with_runtime_only",
@@ -85,7 +85,7 @@ def with_runtime_only(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": kept}
 
 
-def identifying_params(model: BaseChatModel) -> Mapping[str, object]:
+def find_identifying_params(model: BaseChatModel) -> Mapping[str, object]:
     """Return the parameters by which LangChain tells two configurations of a model apart."""
     return model._identifying_params  # noqa: SLF001 - it has no public name
 

@@ -80,14 +80,14 @@ def wait_for(coroutine: Coroutine[object, object, T]) -> T:
 
     An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
     """
-    before = _held_up.set(running_loop() or _held_up.get())
+    before = _held_up.set(find_loop() or _held_up.get())
     try:
         return _result(_begin(coroutine))
     finally:
         _held_up.reset(before)
 
 
-def blocking(
+def to_sync(
     method: Callable[Concatenate[Owner, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate[Owner, P], T]:
     """The synchronous face of a coroutine method, with its docstring."""
@@ -99,7 +99,7 @@ def blocking(
     return wait
 
 
-def held_up() -> asyncio.AbstractEventLoop | None:
+def find_held_up_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop that stands still until this coroutine returns, if synchronous code waits."""
     return _held_up.get()
 
@@ -151,7 +151,7 @@ def at_exit(work: Callable[[], object]) -> None:
     register(work)
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
+def find_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop of this thread, None if it runs none."""
     try:
         return asyncio.get_running_loop()
@@ -166,7 +166,7 @@ def is_shared_loop() -> bool:
 
 def holds_up_a_loop() -> bool:
     """Whether this thread runs an event loop, which cannot go on while synchronous code waits."""
-    return running_loop() is not None
+    return find_loop() is not None
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

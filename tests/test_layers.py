@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph import layers
-from memagent_graph.graph.fold import FoldUpdate, Layer
-from memagent_graph.graph.reading import Reading
+from memagent_graph.graph import layers, stack
+from memagent_graph.graph.reading import FoldUpdate, Layer, Reading
 from memagent_graph.readers.base import Merge
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -50,7 +48,7 @@ class Merging(ScriptedReader):
 
 def names(**settings):
     reading = Reading("r", ScriptedReader(), ReadingConfig(**settings), EstimatingTokenizer())
-    return [layer.name for layer in reading.layers if not layer.needs_store]
+    return [layer.name for layer in stack.layers_of(reading) if not layer.needs_store]
 
 
 def imports(path):
@@ -64,7 +62,7 @@ def test_a_layer_knows_no_other_layer(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["fold", "state", "ids", "reuse", "versions", "hold", "segments"]
+    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "hold", "segments"]
 )
 def test_the_core_and_the_store_know_no_layer(module):
     found = imports(FOLDER.parent / f"{module}.py")
@@ -83,10 +81,8 @@ def test_a_feature_that_is_off_is_not_in_the_stack():
 def test_a_new_gate_is_a_layer_whose_state_is_checkpointed_and_joined(
     monkeypatch, segments, calls, left
 ):
-    given = Reading.layers.func
-    quota = cached_property(lambda reading: (*given(reading), Quota(2)))
-    quota.__set_name__(Reading, "layers")
-    monkeypatch.setattr(Reading, "layers", quota)
+    given = stack.layers_of
+    monkeypatch.setattr(stack, "layers_of", lambda reading: [*given(reading), Quota(2)])
     config = ReadingConfig(chunk_tokens=50, segments=segments)
     agent = create_memagent(Merging(), config=config, checkpointer=InMemorySaver())
     out = agent.invoke({"question": "What?", "document": TEXT}, THREAD)

@@ -21,7 +21,7 @@ from memagent_graph.seams import (
     channels_of,
     checkpointer_of,
     drop_empty_namespaces,
-    identifying_params,
+    find_identifying_params,
     runtime_of,
     with_checkpointer,
     with_runtime_only,
@@ -146,7 +146,7 @@ def test_two_configurations_of_a_model_are_told_apart():
         ChatEndpoint(model="m", base_url="http://127.0.0.1:1/v1", temperature=t) for t in (0.0, 1.0)
     )
 
-    assert identifying_params(cold) != identifying_params(warm)
+    assert find_identifying_params(cold) != find_identifying_params(warm)
 
 
 def test_a_store_in_memory_forgets_the_labels_of_what_was_deleted():

@@ -24,8 +24,9 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.chunks import Room, starts
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.segments import Room, groups, merge, most_merges, starts
+from memagent_graph.graph.segments import groups, merge, most_merges
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunks import chunks

@@ -23,7 +23,7 @@ from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import check_namespace
-from memagent_graph.sync import at_exit, held_up, running_loop, soon
+from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Backlog:
                 del known[next(iter(known))]
             if known:
                 self._threads[thread] = _WaitingMessages(fold, known, certain)
-            self._home = running_loop()
+            self._home = find_loop()
             self._failed = False
         soon(self._arm)
 
@@ -208,7 +208,9 @@ class Backlog:
         """
         if self.waits:
             loop = asyncio.get_running_loop()
-            task = loop.create_task(self._fold_until(math.inf, held_up()), context=Context())
+            task = loop.create_task(
+                self._fold_until(math.inf, find_held_up_loop()), context=Context()
+            )
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
             await asyncio.wait([task], timeout=seconds)

@@ -45,21 +45,22 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import drop_statements, statements
-from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
-from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.reading import Call, Reading, check_window
+from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope, with_text
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     LineSource,
     MemoryVersion,
     child_id,
-    reading_fingerprint,
+    make_fingerprint,
     root_id,
 )
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.chunks import chunks, cut_at_sentence
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import terms
@@ -155,7 +156,12 @@ async def fold_within(
     room = _MemoryCut(reading.cut)
     call = Call(replace(reading, cut=room.cut), config)
     was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
-    for chunk in reading.chunks(source):
+    for chunk in chunks(
+        source,
+        tokenizer=reading.tokenizer,
+        chunk_tokens=reading.config.chunk_tokens,
+        exact_cuts=reading.config.exact_cuts,
+    ):
         calls, dropped = fold["progress"]["calls"], room.dropped
         faults = state_of(fold)["asked"]
         fold["progress"]["cut"] = False
@@ -310,7 +316,7 @@ class Folding:
         counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
         if fields is not None:
             config = _with_room_for(fields, config, counter)
-        self.reading = Reading("conversation", reader, config, counter, cut=cut)
+        self.reading = add_layers(Reading("conversation", reader, config, counter, cut=cut))
         asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
         self._question = compose_question(keep, never, asked)
         self._redact = redact
@@ -498,7 +504,7 @@ class Folding:
             reading = replace(reading, reader=profiling)
         said, text = self._render(new, replaced)
         source = TextSource(text, thread)
-        fingerprint = reading_fingerprint(reading.fingerprint, self._question)
+        fingerprint = make_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
         scope = whole_scope(source.length, calls=reading.config.max_calls)
         fold = begin_fold(self._question, document_of(source), scope)

@@ -42,7 +42,7 @@ from memagent_graph.conversation.session import Remember, Talk, access_of, is_su
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.items import NAMESPACE
-from memagent_graph.sync import blocking
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -651,20 +651,20 @@ class ConversationMemory(Generic[Shape]):
         self._check_writable()
         await decide(self.people.of(user, store), refuse=ids_of(chosen), by=by)
 
-    load = blocking(aload)
-    entries = blocking(aentries)
-    facts = blocking(afacts)
-    prompt = blocking(aprompt)
-    observe = blocking(aobserve)
-    save = blocking(asave)
-    history = blocking(ahistory)
-    flush = blocking(aflush)
-    forget = blocking(aforget)
-    forget_messages = blocking(aforget_messages)
-    forget_about = blocking(aforget_about)
-    proposals = blocking(aproposals)
-    accept = blocking(aaccept)
-    refuse = blocking(arefuse)
+    load = to_sync(aload)
+    entries = to_sync(aentries)
+    facts = to_sync(afacts)
+    prompt = to_sync(aprompt)
+    observe = to_sync(aobserve)
+    save = to_sync(asave)
+    history = to_sync(ahistory)
+    flush = to_sync(aflush)
+    forget = to_sync(aforget)
+    forget_messages = to_sync(aforget_messages)
+    forget_about = to_sync(aforget_about)
+    proposals = to_sync(aproposals)
+    accept = to_sync(aaccept)
+    refuse = to_sync(arefuse)
 
     def talk(
         self, user: UserId, thread: UserId, store: BaseStore | None, config: RunnableConfig | None

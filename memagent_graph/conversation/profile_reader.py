@@ -27,7 +27,7 @@ from memagent_graph.conversation.profile import (
 )
 from memagent_graph.errors import EmptyReplyError, ResponseFormatError
 from memagent_graph.evidence.places import Memory, locate
-from memagent_graph.memory.version import reading_fingerprint
+from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.structured import Shape, call_constrained, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
@@ -335,7 +335,7 @@ class ProfileReader(ChatReader):
         prompts = Prompts(update=PROFILE_PROMPT, shorter=COMPACT_PROMPT)
         super().__init__(model, prompts=prompts, config=config, name=name, tokenizer=tokenizer)
         schema = json.dumps(fields.changes, sort_keys=True)
-        fingerprint = reading_fingerprint(self.identity.fingerprint, schema)
+        fingerprint = make_fingerprint(self.identity.fingerprint, schema)
         self.identity = replace(self.identity, fingerprint=fingerprint)
         self.noticed: dict[str, set[str]] = defaultdict(set)
         self.times: dict[str, str] = {}

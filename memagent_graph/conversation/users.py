@@ -26,7 +26,7 @@ from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.version import MemoryVersion
-from memagent_graph.sync import blocking
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -486,17 +486,17 @@ class Users:
         ]
         return max([*times, "" if version is None else version.created_at])
 
-    names = blocking(anames)
-    list = blocking(alist)
-    get = blocking(aget)
-    history = blocking(ahistory)
-    edit = blocking(aedit)
-    held = blocking(aheld)
-    forget = blocking(aforget)
-    search = blocking(asearch)
-    prune = blocking(aprune)
-    export = blocking(aexport)
-    import_ = blocking(aimport)
+    names = to_sync(anames)
+    list = to_sync(alist)
+    get = to_sync(aget)
+    history = to_sync(ahistory)
+    edit = to_sync(aedit)
+    held = to_sync(aheld)
+    forget = to_sync(aforget)
+    search = to_sync(asearch)
+    prune = to_sync(aprune)
+    export = to_sync(aexport)
+    import_ = to_sync(aimport)
 
 
 def _version(

@@ -37,6 +37,7 @@ from memagent_graph.graph.nodes import (
     write_answer,
 )
 from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import (
     Answered,
     Fold,
@@ -178,7 +179,8 @@ def create_memagent(
     if config.merges and not merges(reader):
         raise cannot_merge(reader)
     counter = counter or load_tokenizer(reader.identity.tokenizer)
-    reading = Reading(name, reader, config, counter, store, check_namespace(namespace), cut)
+    own = check_namespace(namespace)
+    reading = add_layers(Reading(name, reader, config, counter, store, own, cut))
     retry = RetryPolicy(
         initial_interval=config.retry_interval,
         max_interval=60.0,

@@ -1,4 +1,4 @@
-"""Cut the chunks of a run: each only once, and ahead of a slow reader."""
+"""Chunks of a run, each cut only once and ahead of a slow reader, and the segments they are in."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import SourceChangedError, SourceError
-from memagent_graph.graph.segments import room_of, starts
+from memagent_graph.errors import SourceChangedError
 from memagent_graph.sync import in_thread
-from memagent_graph.text.chunks import Chunk, next_chunk, table_header
-from memagent_graph.text.files import open_source
+from memagent_graph.text.chunks import Chunk, chunks, next_chunk, table_header
 from memagent_graph.text.source import TextSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Document, Fold, Run
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import Tokenizer
 
 
 _PATIENCE = 0.002
@@ -34,6 +33,82 @@ _FEW_TOKENS = 256
 
 _KEPT = 8
 """Chunks of a segment kept for slower folds; one that is further behind cuts them again."""
+_LEAST_ALONE = 4
+"""Least number of chunks in a segment with `segments="auto"`."""
+_SLACK = 4
+"""Multiple of `segments` that a slowly growing document gains, roughly, with each doubling."""
+
+
+class Room(NamedTuple):
+    """Limits on the segments of a document.
+
+    Attributes:
+        most: most segments.
+        least: least chunks of each segment, except for the last.
+    """
+
+    most: int
+    least: int = 1
+
+
+def room_of(config: ReadingConfig, chunks: int, concurrency: int, questions: int = 1) -> Room:
+    """Return the limits for a document.
+
+    Args:
+        config: gives `segments`.
+        chunks: number of chunks of the document.
+        concurrency: number of calls that the model answers at once.
+        questions: number of questions read for at once.
+    """
+    match config.segments:
+        case "chunks":
+            return Room(chunks)
+        case "auto":
+            return Room(max(concurrency // questions, 1), _LEAST_ALONE)
+        case number:
+            return Room(number)
+
+
+def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
+    """Return the chunks at which segments begin, counted from 0.
+
+    Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
+    Segments of an earlier reading, when the document may have been shorter, are kept; only the part
+    after the last of them is cut again.
+
+    Args:
+        chunks: number of chunks of the document.
+        room: the limits.
+        known: chunks at which segments of an earlier reading began.
+    """
+    found, size = [0], room.least
+    while True:
+        at = found[-1]
+        size = max(size, _size(chunks - at, room.most), _size(chunks, _SLACK * room.most))
+        older = next((older for older in _sizes(size) if at + older in known), None)
+        if older is None:
+            return [*found, *range(at + size, chunks, size)]
+        size = older
+        found.append(at + size)
+
+
+def _size(chunks: int, segments: int) -> int:
+    """The smallest size with which at most so many segments are needed."""
+    least = -(-chunks // segments)
+    step = _step(least)
+    return -(-least // step) * step
+
+
+def _sizes(most: int) -> Iterator[int]:
+    """1 to 8, 10, 12, 14, 16, 20, ...: each at most a quarter more than the one before."""
+    size = 1
+    while size <= most:
+        yield size
+        size += _step(size + 1)
+
+
+def _step(size: int) -> int:
+    return 1 << max((size - 1).bit_length() - 3, 0)
 
 
 class _Begun:
@@ -53,16 +128,25 @@ class Cutter:
     """Cuts one document for a run, each chunk once for all folds that read it.
 
     Args:
-        reading: gives tokenizer and budgets.
         source: the document.
+        reader: reads the chunks.
+        config: the budgets.
+        tokenizer: counts tokens.
         shared: number of folds that read the same chunks.
     """
 
-    def __init__(self, reading: Reading, source: Source, shared: int = 1) -> None:
+    def __init__(
+        self,
+        source: Source,
+        reader: Reader,
+        config: ReadingConfig,
+        tokenizer: Tokenizer,
+        shared: int = 1,
+    ) -> None:
         self.source = source
-        self._reading = reading
+        self._reader, self._config, self._tokenizer = reader, config, tokenizer
         self._shared = shared
-        self._few = type(source) is TextSource and reading.config.chunk_tokens <= _FEW_TOKENS
+        self._few = type(source) is TextSource and config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, _Begun] = {}
         self._segments = 1
         self._lock = threading.Lock()
@@ -71,7 +155,12 @@ class Cutter:
     @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:
         """End and tokens of each chunk, by start; cuts the whole document at the first use."""
-        cut = self._reading.chunks(self.source)
+        cut = chunks(
+            self.source,
+            tokenizer=self._tokenizer,
+            chunk_tokens=self._config.chunk_tokens,
+            exact_cuts=self._config.exact_cuts,
+        )
         return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
 
     def spans(self, known: Collection[int] = ()) -> list[tuple[int, int]]:
@@ -80,19 +169,18 @@ class Cutter:
         Args:
             known: numbers, from 0, of chunks at which segments of earlier readings began.
         """
-        reading, begins = self._reading, [*self.cuts]
-        room = room_of(reading.config, len(begins), reading.reader.concurrency, self._shared)
+        begins = [*self.cuts]
+        room = room_of(self._config, len(begins), self._reader.concurrency, self._shared)
         places = starts(len(begins), room, known)
         self._segments = max(len(places), 1)
         return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
-    def chunk(self, fold: Fold) -> Chunk:
-        """Return the chunk at a fold's position.
+    def chunk(self, position: int) -> Chunk:
+        """Return the chunk at the position of a fold.
 
         Raises:
             SourceChangedError: The document ends before it.
         """
-        position = fold["progress"]["position"]
         begun, mine = self._take(position, taken=1)
         if mine:
             _settle(begun.future, partial(self.cut, position))
@@ -143,30 +231,30 @@ class Cutter:
 
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""
-        chunk, most = self._cut(position), self._reading.config.pictures
+        chunk, most = self._cut(position), self._config.pictures
         if chunk is None or not most:
             return chunk
         from memagent_graph.pictures.sight import between, within
 
         parts = parts_with_offsets(self.source, chunk.start, chunk.end)
         found = between(parts, chunk.start, chunk.end)
-        model = getattr(self._reading.reader, "model", None)
+        model = getattr(self._reader, "model", None)
         return replace(chunk, pictures=within(found, most, model)) if model else chunk
 
     def _cut(self, position: int) -> Chunk | None:
-        reading = self._reading
+        config = self._config
         known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
-            header = "" if reading.config.exact_cuts else table_header(self.source, position, text)
+            header = "" if config.exact_cuts else table_header(self.source, position, text)
             return Chunk(text, position, end, tokens, self.source, header)
         chunk = next_chunk(
             self.source,
             position,
-            tokenizer=reading.tokenizer,
-            chunk_tokens=reading.config.chunk_tokens,
-            exact_cuts=reading.config.exact_cuts,
+            tokenizer=self._tokenizer,
+            chunk_tokens=config.chunk_tokens,
+            exact_cuts=config.exact_cuts,
         )
         if chunk is not None and self._shared > 1:
             self._cuts[position] = chunk.end, chunk.tokens
@@ -178,34 +266,3 @@ def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> No
         future.set_result(cut())
     except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
         future.set_exception(error)
-
-
-def cutter_of(reading: Reading, run: Run, fold: Fold) -> Cutter:
-    """Return the run's cutter; a resumed run opens its document again, given or by its uri.
-
-    Raises:
-        SourceError: The document cannot be opened again.
-        SourceChangedError: The document is not the one that the reading began with.
-    """
-    with run.opening:
-        if run.cutter is None:
-            source = _reopen(run.document, fold["source"])
-            run.cutter = Cutter(reading, source, fold["scope"]["questions"])
-        return run.cutter
-
-
-def _reopen(document: Any, record: Document) -> Source:
-    if document is None and record["uri"] is None:
-        message = (
-            f"{record['name']} cannot be opened again: resume with "
-            'invoke(None, config, context={"document": ...}).'
-        )
-        raise SourceError(message)
-    source = open_source({"uri": record["uri"]} if document is None else document)
-    if source.digest != record["digest"]:
-        message = (
-            f"{record['name']} has changed since the reading began. Start over by invoking with "
-            "the question and the document."
-        )
-        raise SourceChangedError(message)
-    return source

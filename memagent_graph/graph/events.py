@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.fold import FoldUpdate
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.reading import FoldUpdate, Reading
     from memagent_graph.graph.state import Fold, Progress, Run
     from memagent_graph.readers.base import Answer
     from memagent_graph.text.chunks import Chunk

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
     BadRequestError,
@@ -21,133 +20,30 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Recall
 from memagent_graph.graph.events import observers, step_of
+from memagent_graph.graph.reading import FoldStep, FoldUpdate
 from memagent_graph.graph.state import memory_of, move, query_of, skip, to_channels
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.evidence.places import Recalled
-    from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.reading import Advance, Call, Reading
     from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
-    from memagent_graph.graph.versions import Chain
-    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.tokens import Tokenizer
 
 _LONG = 512
 """Tokens from which a prompt may be too long for a model whose context is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The call of the graph that a step is part of.
-
-    Attributes:
-        reading: the reader and its budgets.
-        config: the run's config, for the reader.
-        seconds_left: returns the seconds until the deadline; None without one.
-        chain: the fold's versions in the store; None without a store.
-        cutter: cuts the document's chunks; None if the caller cuts them.
-        is_last: whether the step is not tried again if this attempt fails.
-    """
-
-    reading: Reading
-    config: RunnableConfig | None = None
-    seconds_left: Callable[[], float | None] = lambda: None
-    chain: Chain | None = None
-    cutter: Cutter | None = None
-    is_last: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldStep(Step):
-    """A step as layers see it: the input of the reader, and the fold that takes the step.
-
-    Attributes:
-        fold: the fold before the step.
-        call: the call of the graph.
-    """
-
-    fold: Fold
-    call: Call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldUpdate(Update):
-    """An update as layers see it: the reader's, and what the layers add to it.
-
-    Attributes:
-        chunk: what became of the chunk: it was read, skipped, or is still to be read.
-        tokens: length of the memory after the step, in tokens.
-        recalled: what was shown again.
-        version: id of the stored version of the memory; None if none was stored.
-        stopped: why the fold ends with this step, if a layer ends it.
-        fold: the fold to update, if it is not the step's: its memory was edited meanwhile.
-        layers: new states of layers, by name.
-    """
-
-    chunk: Literal["read", "skipped", "left"] = "read"
-    tokens: int = 0
-    recalled: tuple[Recalled, ...] = ()
-    version: str | None = None
-    stopped: Stopped | None = None
-    fold: Fold | None = None
-    layers: Mapping[str, LayerState] = field(default_factory=dict)
-
-
-Advance = Callable[[FoldStep], Awaitable[FoldUpdate]]
-
-
-class Layer:
-    """A feature around a step of the fold. It knows no other layer.
-
-    Attributes:
-        name: its key in `Fold.layers`.
-        needs_store: whether it is left out of folds without a store.
-    """
-
-    name: ClassVar[str]
-    needs_store: ClassVar[bool] = False
-
-    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Take a step by `read`, the layers below, or without it."""
-        raise NotImplementedError
-
-    def settings(self) -> list[object]:
-        """Return what shapes memories, for the fingerprint of a reading."""
-        return []
-
-    def depends_on_memory(self, question: str) -> bool:
-        """Whether what a fold is shown of its document depends on its memory."""
-        return False
-
-    def join(self, states: Sequence[Any]) -> LayerState:
-        """Return the state of a document's fold after a round.
-
-        Args:
-            states: states of the fold before the round, and of the segments' folds. Those that
-                have none yet are left out.
-        """
-        raise NotImplementedError
-
-    def restart(self, state: Any) -> LayerState:
-        """Return the state of a fold that reads its document from the beginning once more."""
-        found: LayerState = state
-        return found
-
-    def resume(self, version: MemoryVersion) -> LayerState | None:
-        """Return the state of a fold that begins after a stored version; None for none."""
-        return None
-
-
-def compose(layers: Sequence[Layer], read: Advance) -> Advance:
-    """Return `read` with layers around it; the first is the outermost."""
-    for layer in reversed(layers):
-        read = partial(layer, read=read)
+def _compose(reading: Reading, *, stored: bool) -> Advance:
+    """Return `ask` with the layers of a reading around it; those of the store if it is stored."""
+    read: Advance = ask
+    for layer in reversed(reading.layers):
+        if stored or not layer.needs_store:
+            read = partial(layer, read=read)
     return read
 
 
@@ -176,8 +72,7 @@ async def advance(
     step = FoldStep(
         fold["question"], query_of(fold), memory, chunk, number=number, fold=fold, call=call
     )
-    read = call.reading.steps(stored=call.chain is not None)
-    update = await read(step)
+    update = await _compose(call.reading, stored=call.chain is not None)(step)
     before = update.fold or fold
     after = apply_update(before, chunk, update)
     if report is not None:

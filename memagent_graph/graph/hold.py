@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
-from memagent_graph.graph.fold import Layer
+from memagent_graph.graph.reading import Layer
 from memagent_graph.graph.state import (
     count_covered,
     fold_name,
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.reading import Advance, FoldStep, FoldUpdate, Reading
     from memagent_graph.graph.state import Fold, Progress, Run, Scope
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.sharing import Hold

@@ -10,9 +10,9 @@ from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of, spans_
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
+    make_fingerprint,
+    make_reading_key,
     merge_id,
-    reading_fingerprint,
-    reading_key,
     root_id,
 )
 from memagent_graph.sync import see_checkpoints, wait_for
@@ -63,7 +63,7 @@ class Lineage:
     ) -> None:
         known, question = _fingerprint(reading, fold["scope"]), fold["question"]
         self.question, self.reuses = question, reuses
-        self.fingerprint = known if reuses else reading_fingerprint(known, uuid4())
+        self.fingerprint = known if reuses else make_fingerprint(known, uuid4())
         self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
@@ -75,11 +75,11 @@ class Lineage:
     def memory(self, fold: Fold) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
         name = fold["scope"]["memory_name"]
-        return name or reading_key(self._whole.root, fold["source"]["digest"])
+        return name or make_reading_key(self._whole.root, fold["source"]["digest"])
 
     def identify(self, source: Document) -> str:
         """Return the fingerprint of a reading: of its question, settings and document."""
-        return reading_fingerprint(self._asked, source["digest"])
+        return make_fingerprint(self._asked, source["digest"])
 
     def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
         """Return the id after a chunk that is read from `parent`, with what is shown again."""
@@ -267,14 +267,14 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
     known = _from(reading.fingerprint, scope["start"])
     if is_segmented(scope):
         config = reading.config
-        known = reading_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
+        known = make_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
     elif scope["query"] is not None:
-        known = reading_fingerprint(known, "query", scope["query"])
+        known = make_fingerprint(known, "query", scope["query"])
     return known
 
 
 def _from(fingerprint: str, start: int) -> str:
-    return reading_fingerprint(fingerprint, "from", start) if start else fingerprint
+    return make_fingerprint(fingerprint, "from", start) if start else fingerprint
 
 
 def _sought(scope: Scope) -> str | None:

@@ -17,7 +17,6 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
-from memagent_graph.graph.chunks import Cutter, cutter_of
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -30,12 +29,13 @@ from memagent_graph.graph.events import (
     skip_event,
     step_of,
 )
-from memagent_graph.graph.fold import Call, advance
+from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
 from memagent_graph.graph.layers.gates import count_closed
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
 from memagent_graph.graph.reading import (
+    Call,
     drop_from_answer,
     question_place,
     warn,
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.fold import FoldUpdate
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.chunks import Cutter
+    from memagent_graph.graph.reading import FoldUpdate, Reading
     from memagent_graph.graph.state import Progress, QuestionState, Scope, Stopped
     from memagent_graph.graph.versions import Chain
 
@@ -189,7 +189,7 @@ async def _open(
     in_parts = reading.config.merges and not name
 
     def open_and_cut() -> Cutter:
-        cutter = Cutter(reading, open_source(run.document), questions)
+        cutter = reading.make_cutter(open_source(run.document), questions)
         if in_parts:
             cutter.spans()
         return cutter
@@ -238,14 +238,14 @@ async def _begin(
 ) -> Changes:
     """Return the changes with which a question begins, and its segments if there are any."""
     if not stored and run.cutter is None:  # a resumed run may convert the document again
-        await to_thread(partial(cutter_of, reading, run, new), reading.seconds_left(run))
+        await to_thread(partial(reading.find_cutter, run, new), reading.seconds_left(run))
     whole = await _fold(reading, run, new, stored, name)
     for observer in observers(config):
         observer.on_open(step_of(config), whole, config.get("metadata", {}))
     ended = whole["progress"]["stopped"]
     if stored or ended or not is_segmented(new["scope"]):
         return {**whole}
-    cutter, chain = cutter_of(reading, run, new), run.chains.get(fold_name(new["scope"]))
+    cutter, chain = reading.find_cutter(run, new), chain_of(reading, run, whole)
     spans = await _spans(reading, cutter, chain, new["scope"])
     scope = whole["scope"] = {**new["scope"], "segments": len(spans)}
     calls = updates_each(scope["calls"], len(spans), reading.config)
@@ -270,7 +270,7 @@ async def begin_round(
     whole = fold_of(state)
     chain = chain_of(reading, run, whole)
     if run.cutter is None:  # a resumed run may have to convert the document again
-        await to_thread(partial(cutter_of, reading, run, whole), reading.seconds_left(run))
+        await to_thread(partial(reading.find_cutter, run, whole), reading.seconds_left(run))
     memory = memory_of(whole) if chain is None else await chain.open(whole)
     calls = updates_each(calls_left(whole), len(state["folds"]), reading.config)
     head = None if chain is None else chain.parent
@@ -325,7 +325,7 @@ async def _fold(
     chain = begin_chain(reading, run, new)
     if stored:
         return await chain.reuse.end_of(stored, new)
-    return await chain.reuse.begin(cutter_of(reading, run, new), new, name, memory)
+    return await chain.reuse.begin(reading.find_cutter(run, new), new, name, memory)
 
 
 def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
@@ -334,10 +334,10 @@ def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
 
 
 def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
-    cutter, end = cutter_of(reading, run, fold), fold["scope"]["end"]
+    cutter, end = reading.find_cutter(run, fold), fold["scope"]["end"]
     if fold["progress"]["position"] >= end:  # only what was asked for is still to be shown
         return Chunk("", end, end, 0, cutter.source)
-    return cutter.chunk(fold)
+    return cutter.chunk(fold["progress"]["position"])
 
 
 async def overwrite_memory(
@@ -371,7 +371,7 @@ async def overwrite_memory(
             run.emit(skip_event(reading, run, chunk, after))
 
     is_last = attempt >= reading.config.max_attempts
-    call = Call(reading, config, partial(reading.seconds_left, run), chain, run.cutter, is_last)
+    call = Call(reading, config, partial(reading.seconds_left, run), chain, is_last)
     try:
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
         with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:

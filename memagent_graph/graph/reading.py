@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from memagent_graph.config import QUERY_TOKENS
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
     QuestionError,
+    SourceChangedError,
     SourceError,
     TransientModelError,
 )
 from memagent_graph.evidence.places import Unsupported
 from memagent_graph.evidence.statements import leave_out
-from memagent_graph.graph.fold import ask, compose
-from memagent_graph.graph.hold import HoldLayer
-from memagent_graph.graph.layers.check import CheckLayer
-from memagent_graph.graph.layers.deadline import Deadline
-from memagent_graph.graph.layers.gates import Gates
-from memagent_graph.graph.layers.look_back import LookBackLayer
-from memagent_graph.graph.layers.skim import Skim
-from memagent_graph.graph.layers.trust import Trust
+from memagent_graph.graph.chunks import Cutter
 from memagent_graph.graph.state import with_text
-from memagent_graph.graph.versions import Versions
 from memagent_graph.memory.items import NAMESPACE
-from memagent_graph.memory.version import reading_fingerprint
+from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.failures import obey
+from memagent_graph.readers.base import Step, Update
 from memagent_graph.readers.replies import is_beside
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import Chunk, chunks, cut_at_sentence
-from memagent_graph.text.index import Indexes
+from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Mapping, Sequence
 
+    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.fold import Advance, Layer
-    from memagent_graph.graph.state import Run, Scope
+    from memagent_graph.evidence.places import Memory, Recalled
+    from memagent_graph.graph.state import (
+        Document,
+        Fold,
+        FoldVersions,
+        LayerState,
+        Run,
+        Scope,
+        Stopped,
+    )
+    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -128,6 +131,106 @@ def warn(memory: Memory) -> list[str]:
     return warnings
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call of the graph that a step is part of.
+
+    Attributes:
+        reading: the reader and its budgets.
+        config: the run's config, for the reader.
+        seconds_left: returns the seconds until the deadline; None without one.
+        chain: the fold's versions in the store; None without a store.
+        is_last: whether the step is not tried again if this attempt fails.
+    """
+
+    reading: Reading
+    config: RunnableConfig | None = None
+    seconds_left: Callable[[], float | None] = lambda: None
+    chain: FoldVersions | None = None
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldStep(Step):
+    """A step as layers see it: the input of the reader, and the fold that takes the step.
+
+    Attributes:
+        fold: the fold before the step.
+        call: the call of the graph.
+    """
+
+    fold: Fold
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldUpdate(Update):
+    """An update as layers see it: the reader's, and what the layers add to it.
+
+    Attributes:
+        chunk: what became of the chunk: it was read, skipped, or is still to be read.
+        tokens: length of the memory after the step, in tokens.
+        recalled: what was shown again.
+        version: id of the stored version of the memory; None if none was stored.
+        stopped: why the fold ends with this step, if a layer ends it.
+        fold: the fold to update, if it is not the step's: its memory was edited meanwhile.
+        layers: new states of layers, by name.
+    """
+
+    chunk: Literal["read", "skipped", "left"] = "read"
+    tokens: int = 0
+    recalled: tuple[Recalled, ...] = ()
+    version: str | None = None
+    stopped: Stopped | None = None
+    fold: Fold | None = None
+    layers: Mapping[str, LayerState] = field(default_factory=dict)
+
+
+Advance = Callable[[FoldStep], Awaitable[FoldUpdate]]
+
+
+class Layer:
+    """A feature around a step of the fold. It knows no other layer.
+
+    Attributes:
+        name: its key in `Fold.layers`.
+        needs_store: whether it is left out of folds without a store.
+    """
+
+    name: ClassVar[str]
+    needs_store: ClassVar[bool] = False
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take a step by `read`, the layers below, or without it."""
+        raise NotImplementedError
+
+    def settings(self) -> list[object]:
+        """Return what shapes memories, for the fingerprint of a reading."""
+        return []
+
+    def depends_on_memory(self, question: str) -> bool:
+        """Whether what a fold is shown of its document depends on its memory."""
+        return False
+
+    def join(self, states: Sequence[Any]) -> LayerState:
+        """Return the state of a document's fold after a round.
+
+        Args:
+            states: states of the fold before the round, and of the segments' folds. Those that
+                have none yet are left out.
+        """
+        raise NotImplementedError
+
+    def restart(self, state: Any) -> LayerState:
+        """Return the state of a fold that reads its document from the beginning once more."""
+        found: LayerState = state
+        return found
+
+    def resume(self, version: MemoryVersion) -> LayerState | None:
+        """Return the state of a fold that begins after a stored version; None for none."""
+        return None
+
+
 @dataclass(frozen=True)
 class Reading:
     """A reader with its budgets, tokenizer, store and namespace.
@@ -140,6 +243,7 @@ class Reading:
         store: the agent's own store; None to take the host's, if any.
         namespace: namespace of the memories.
         cut: shortens a memory that is over its budget to a number of tokens.
+        layers: the layers that the settings ask for, the outermost first; see `add_layers`.
     """
 
     name: str
@@ -149,22 +253,7 @@ class Reading:
     store: BaseStore | None = None
     namespace: tuple[str, ...] = NAMESPACE
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
-
-    @cached_property
-    def layers(self) -> tuple[Layer, ...]:
-        """The layers that the settings ask for, the outermost first."""
-        config, indexes = self.config, Indexes()
-        gated = self.has_update_gate or config.exit != "never"
-        return (
-            HoldLayer(),
-            *([Deadline()] if config.deadline is not None else ()),
-            *([Skim(config, indexes)] if config.skim is not None else ()),
-            *([LookBackLayer(config, indexes)] if config.recalls else ()),
-            *([Gates(config, update_gate=self.has_update_gate)] if gated else ()),
-            Versions(),
-            *([Trust(indexes)] if gated and self.is_watched else ()),
-            *([CheckLayer()] if self.reader.shortens else ()),
-        )
+    layers: tuple[Layer, ...] = ()
 
     @property
     def has_update_gate(self) -> bool:
@@ -176,15 +265,6 @@ class Reading:
         """Whether a language model looks for an answer, and may misuse a way out."""
         return self.reader.shortens and not self.reader.standing
 
-    def steps(self, *, stored: bool) -> Advance:
-        """Return the function that takes a step of a fold, with a store or without one."""
-        return self._steps[stored]
-
-    @cached_property
-    def _steps(self) -> tuple[Advance, Advance]:
-        alone = compose([layer for layer in self.layers if not layer.needs_store], ask)
-        return alone, compose(self.layers, ask)
-
     @property
     def fingerprint(self) -> str:
         """Digest of everything that shapes the memories of this reading."""
@@ -195,7 +275,7 @@ class Reading:
         if config.unsupported == "drop":
             budgets.append(config.unsupported)
         budgets += [setting for layer in self.layers for setting in layer.settings()]
-        return reading_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
+        return make_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:
         """Check a question, and return its length in tokens.
@@ -229,15 +309,6 @@ class Reading:
             ModelError: There is no such model.
         """
         check_window(await self.reader.prepare(), self.config, question_tokens)
-
-    def chunks(self, source: Source) -> Iterator[Chunk]:
-        """Yield all chunks of a source."""
-        return chunks(
-            source,
-            tokenizer=self.tokenizer,
-            chunk_tokens=self.config.chunk_tokens,
-            exact_cuts=self.config.exact_cuts,
-        )
 
     async def classify(
         self, error: ModelError, attempt: int, step: int | None, scope: Scope
@@ -283,10 +354,44 @@ class Reading:
         text = self.cut(text, budget, self.tokenizer)
         return with_text(text, memory), self.tokenizer.count(text), True
 
+    def make_cutter(self, source: Source, questions: int) -> Cutter:
+        """Return what cuts a document for so many questions."""
+        return Cutter(source, self.reader, self.config, self.tokenizer, questions)
+
+    def find_cutter(self, run: Run, fold: Fold) -> Cutter:
+        """Return the run's cutter; a resumed run opens its document again, given or by its uri.
+
+        Raises:
+            SourceError: The document cannot be opened again.
+            SourceChangedError: The document is not the one that the reading began with.
+        """
+        with run.opening:
+            if run.cutter is None:
+                source = _reopen(run.document, fold["source"])
+                run.cutter = self.make_cutter(source, fold["scope"]["questions"])
+            return run.cutter
+
     def seconds_left(self, run: Run) -> float | None:
         """Return the seconds until the deadline; None without one."""
         deadline = self.config.deadline
         return None if deadline is None else run.started + deadline - monotonic()
+
+
+def _reopen(document: Any, record: Document) -> Source:
+    if document is None and record["uri"] is None:
+        message = (
+            f"{record['name']} cannot be opened again: resume with "
+            'invoke(None, config, context={"document": ...}).'
+        )
+        raise SourceError(message)
+    source = open_source({"uri": record["uri"]} if document is None else document)
+    if source.digest != record["digest"]:
+        message = (
+            f"{record['name']} has changed since the reading began. Start over by invoking with "
+            "the question and the document."
+        )
+        raise SourceChangedError(message)
+    return source
 
 
 def _describe_kept(chunks: int) -> str:

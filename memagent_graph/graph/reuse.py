@@ -14,16 +14,16 @@ from memagent_graph.errors import (
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, to_channels
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
-from memagent_graph.memory.version import reading_key
+from memagent_graph.memory.version import make_reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.fold import Layer
     from memagent_graph.graph.hold import Holding
     from memagent_graph.graph.ids import Lineage
+    from memagent_graph.graph.reading import Layer
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
@@ -304,7 +304,7 @@ class Reuse:
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
-        found = await self._bank.areading(reading_key(self._lineage.root, source.digest))
+        found = await self._bank.aget_reading(make_reading_key(self._lineage.root, source.digest))
         return (
             found
             if found and (found.root, found.source) == (self._lineage.root, source.digest)

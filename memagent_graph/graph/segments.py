@@ -1,4 +1,4 @@
-"""Cut a document into segments, which are read at once, and merge their memories."""
+"""Segments of a document, which are read at once: their scopes, and the merge of their memories."""
 
 from __future__ import annotations
 
@@ -27,95 +27,16 @@ from memagent_graph.graph.state import (
 )
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Merge, Usage
-from memagent_graph.readers.replies import lost_statements, with_statements
+from memagent_graph.readers.replies import find_lost_statements, with_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.fold import Layer
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.reading import Layer, Reading
     from memagent_graph.graph.state import Fold, LayerState, Scope, Stopped
-
-
-_LEAST_ALONE = 4
-"""Least number of chunks in a segment with `segments="auto"`."""
-_SLACK = 4
-"""Multiple of `segments` that a slowly growing document gains, roughly, with each doubling."""
-
-
-class Room(NamedTuple):
-    """Limits on the segments of a document.
-
-    Attributes:
-        most: most segments.
-        least: least chunks of each segment, except for the last.
-    """
-
-    most: int
-    least: int = 1
-
-
-def room_of(config: ReadingConfig, chunks: int, concurrency: int, questions: int = 1) -> Room:
-    """Return the limits for a document.
-
-    Args:
-        config: gives `segments`.
-        chunks: number of chunks of the document.
-        concurrency: number of calls that the model answers at once.
-        questions: number of questions read for at once.
-    """
-    match config.segments:
-        case "chunks":
-            return Room(chunks)
-        case "auto":
-            return Room(max(concurrency // questions, 1), _LEAST_ALONE)
-        case number:
-            return Room(number)
-
-
-def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
-    """Return the chunks at which segments begin, counted from 0.
-
-    Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
-    Segments of an earlier reading, when the document may have been shorter, are kept; only the part
-    after the last of them is cut again.
-
-    Args:
-        chunks: number of chunks of the document.
-        room: the limits.
-        known: chunks at which segments of an earlier reading began.
-    """
-    found, size = [0], room.least
-    while True:
-        at = found[-1]
-        size = max(size, _size(chunks - at, room.most), _size(chunks, _SLACK * room.most))
-        older = next((older for older in _sizes(size) if at + older in known), None)
-        if older is None:
-            return [*found, *range(at + size, chunks, size)]
-        size = older
-        found.append(at + size)
-
-
-def _size(chunks: int, segments: int) -> int:
-    """The smallest size with which at most so many segments are needed."""
-    least = -(-chunks // segments)
-    step = _step(least)
-    return -(-least // step) * step
-
-
-def _sizes(most: int) -> Iterator[int]:
-    """1 to 8, 10, 12, 14, 16, 20, ...: each at most a quarter more than the one before."""
-    size = 1
-    while size <= most:
-        yield size
-        size += _step(size + 1)
-
-
-def _step(size: int) -> int:
-    return 1 << max((size - 1).bit_length() - 3, 0)
 
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
@@ -301,7 +222,7 @@ async def _settle(
         The merge, whose `fault` is None if it may stand, and the number of calls.
     """
     before = join_memories(memories)
-    lost = lost_statements(before.text, made.memory.text)
+    lost = find_lost_statements(before.text, made.memory.text)
     whole = with_statements(made.memory.text, lost, first=True)
     if made.fault == "loss" and reading.tokenizer.count(whole) > reading.config.memory_tokens:
         return replace(made, fault=None), 1  # something had to go

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.events import Event
-    from memagent_graph.graph.versions import Chain
+    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
@@ -470,6 +469,26 @@ class QuestionState(TypedDict):
     version: str | None
 
 
+class FoldVersions(Protocol):
+    """The versions of a fold in the store, as steps and layers use them; `Chain` is it."""
+
+    @property
+    def memory(self) -> str:
+        """Return the memory that the versions belong to: its name, or the reading's key."""
+
+    async def wait_while_held(self, fold: Fold, *, reads: bool = True) -> Fold:
+        """Wait while the memory is held; return the fold with what is then stored for it."""
+
+    async def end(self, fold: Fold) -> Fold:
+        """End a fold with its last version; move a named memory's head to it."""
+
+    async def find_named(self, name: str) -> MemoryVersion | None:
+        """Return another memory, as it is now; None if there is none to be read."""
+
+    async def find_earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
+        """Return an earlier memory of this reading; None if there is none to be read."""
+
+
 @dataclass
 class Run:
     """The context of one call of the graph, passed to all nodes.
@@ -497,14 +516,14 @@ class Run:
     config: RunnableConfig = field(default_factory=RunnableConfig)
     store: BaseStore | None = None
     namespace: tuple[str, ...] = NAMESPACE
-    chains: dict[str, Chain] = field(default_factory=dict)
+    chains: dict[str, FoldVersions] = field(default_factory=dict)
     cutter: Cutter | None = None
     opening: threading.Lock = field(default_factory=threading.Lock)
     task: str = ""
     host: RunnableConfig | None = None
     message_id: str | None = None
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Mapping[str, object]) -> None:
         """Send an event to the stream of this run."""
         if self.write is not None:
             self.write(event)

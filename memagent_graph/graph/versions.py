@@ -18,9 +18,10 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.fold import FoldUpdate, Layer, apply_update
+from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.hold import HeldUpError, Holding, Pauses, lease_key
 from memagent_graph.graph.ids import Lineage, version_of
+from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.state import (
     VERSIONS,
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memagent_graph.evidence.places import Recalled
-    from memagent_graph.graph.fold import Advance, FoldStep
-    from memagent_graph.graph.reading import Reading
+    from memagent_graph.graph.reading import Advance, FoldStep, Reading
     from memagent_graph.graph.state import Run, Scope
     from memagent_graph.text.chunks import Chunk
 
@@ -72,7 +72,7 @@ class Versions(Layer):
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take the version after the chunk from the store, or read it and store it."""
         chain = step.call.chain
-        assert chain is not None  # noqa: S101 - the layer needs a store
+        assert isinstance(chain, Chain)  # noqa: S101 - the layer needs a store
         step = replace(step, memory=await chain.open(step.fold))
         update = await chain.follow(step.fold, step.chunk, step.recalled)
         if update is None:
@@ -173,6 +173,11 @@ class Chain:
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
+
+    @property
+    def memory(self) -> str:
+        """Return the memory that the versions belong to: its name, or the reading's key."""
+        return self.holding.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -639,7 +644,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     name = chain_name(fold["scope"])
     if name not in run.chains:  # of a resumed run
         begin_chain(reading, run, fold).pauses.due = True
-    return run.chains[name]
+    return _chain(run, name)
 
 
 def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
@@ -664,9 +669,15 @@ def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:
     if name not in run.chains:  # of a resumed run
         whole = whole_scope(source["length"], segments=scope["segments"])
         about = begin_fold(part["question"], source, {**whole, "number": scope["number"]})
-        run.chains[name] = Chain(reading, run, about)
-        run.chains[name].pauses.due = True
-    return run.chains[name]
+        chain = run.chains[name] = Chain(reading, run, about)
+        chain.pauses.due = True
+    return _chain(run, name)
+
+
+def _chain(run: Run, name: str) -> Chain:
+    chain = run.chains[name]
+    assert isinstance(chain, Chain)  # noqa: S101 - there are no others
+    return chain
 
 
 async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:

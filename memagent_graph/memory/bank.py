@@ -21,9 +21,15 @@ from memagent_graph.memory.sharing import (
     is_silent,
     list_readings,
 )
-from memagent_graph.memory.version import History, MemoryVersion, diff, edit_version, reading_key
+from memagent_graph.memory.version import (
+    History,
+    MemoryVersion,
+    diff,
+    edit_version,
+    make_reading_key,
+)
 from memagent_graph.memory.writer import append_version
-from memagent_graph.sync import blocking
+from memagent_graph.sync import to_sync
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
@@ -65,7 +71,7 @@ async def replace_for(
     own, new = (records.versions, before.id), (records.versions, after.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     held = None if hold is None else hold_place(records, hold.memory)
-    topic = after.root if memory == reading_key(after.root, after.source) else memory
+    topic = after.root if memory == make_reading_key(after.root, after.source) else memory
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         places = [own, new, *heads, *([] if held is None else [held])]
@@ -259,7 +265,7 @@ class MemoryBank:
         """Return the newest version of a named memory; None if there is no such name."""
         return await lookup.head(self.records, name)
 
-    async def areading(self, key: str) -> MemoryVersion | None:
+    async def aget_reading(self, key: str) -> MemoryVersion | None:
         """Return the newest version of a reading without a name; None if it cannot be read."""
         return await lookup.get_reading(self.records, key)
 
@@ -317,7 +323,7 @@ class MemoryBank:
         """
         before = await self.aget(reference)
         after = edit_version(before, text)
-        key = reading_key(before.root, before.source)
+        key = make_reading_key(before.root, before.source)
         if hold is not None:
             await replace_for(self.records, hold.memory, before, after, hold)
         elif reference == before.id:
@@ -473,7 +479,7 @@ class MemoryBank:
     async def arecord_reading(self, version: MemoryVersion) -> bool:
         """List a reading without a name, under its key, with its newest version; return whether."""
         records = self.records
-        key = reading_key(version.root, version.source)
+        key = make_reading_key(version.root, version.source)
         newest = await lookup.newest_edit(records, version.id, key) or version
         put = records.put(records.readings, key, {"version": newest.id})
         return await records.commit([put], {(records.versions, newest.id): ...})
@@ -518,28 +524,28 @@ class MemoryBank:
         async for found in records.atomic.watch(records.versions, name, after=after):
             yield await lookup.readable(records, found.item.key, found.item.value)
 
-    append = blocking(aappend)
-    advance = blocking(aadvance)
-    find = blocking(afind)
-    get = blocking(aget)
-    head = blocking(ahead)
-    move_head = blocking(amove_head)
-    history = blocking(ahistory)
-    branch = blocking(abranch)
-    edit = blocking(aedit)
-    hold = blocking(ahold)
-    renew = blocking(arenew)
-    release = blocking(arelease)
-    held = blocking(aheld)
-    under_way = blocking(aunder_way)
-    delete = blocking(adelete)
-    forget = blocking(aforget)
-    forget_source = blocking(aforget_source)
-    digests_of = blocking(adigests_of)
-    thin = blocking(athin)
-    collect = blocking(acollect)
-    check = blocking(acheck)
-    clear = blocking(aclear)
-    list = blocking(alist)
-    export = blocking(aexport)
-    import_ = blocking(aimport)
+    append = to_sync(aappend)
+    advance = to_sync(aadvance)
+    find = to_sync(afind)
+    get = to_sync(aget)
+    head = to_sync(ahead)
+    move_head = to_sync(amove_head)
+    history = to_sync(ahistory)
+    branch = to_sync(abranch)
+    edit = to_sync(aedit)
+    hold = to_sync(ahold)
+    renew = to_sync(arenew)
+    release = to_sync(arelease)
+    held = to_sync(aheld)
+    under_way = to_sync(aunder_way)
+    delete = to_sync(adelete)
+    forget = to_sync(aforget)
+    forget_source = to_sync(aforget_source)
+    digests_of = to_sync(adigests_of)
+    thin = to_sync(athin)
+    collect = to_sync(acollect)
+    check = to_sync(acheck)
+    clear = to_sync(aclear)
+    list = to_sync(alist)
+    export = to_sync(aexport)
+    import_ = to_sync(aimport)

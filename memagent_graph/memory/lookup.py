@@ -99,7 +99,7 @@ async def head(records: Records, name: str) -> MemoryVersion | None:
 
 
 async def get_reading(records: Records, key: str) -> MemoryVersion | None:
-    """See `MemoryBank.areading`."""
+    """See `MemoryBank.aget_reading`."""
     (pointer,) = await records.values([(records.readings, key)])
     if not isinstance(pointer, dict):
         return None

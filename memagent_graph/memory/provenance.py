@@ -22,7 +22,7 @@ from memagent_graph.memory.version import (
     MemoryVersion,
     edit_version,
     follows_of,
-    reading_key,
+    make_reading_key,
     text_of,
 )
 
@@ -81,7 +81,7 @@ class VersionSources:
         if not self.has_gap(key) or isinstance(value.get(READ), list):
             return True
         # A reading without a name has one document; joined ones are named in `parts`.
-        alone = [reading_key(str(value.get("root")), str(value.get("source")))]
+        alone = [make_reading_key(str(value.get("root")), str(value.get("source")))]
         joined = value.get("parts") or value.get("merged") or value.get("recalled")
         return value.get("owners") == alone and not joined
 

@@ -331,7 +331,7 @@ def text_of(record: object) -> str | None:
     return holder if isinstance(holder, str) else None
 
 
-def reading_key(root: str, source: str) -> str:
+def make_reading_key(root: str, source: str) -> str:
     """Return the key under which a reading without a name is listed.
 
     Args:
@@ -368,7 +368,7 @@ def edit_id(parent: str, text: str, fingerprint: str) -> str:
     return _digest("edit", parent, text, fingerprint)
 
 
-def reading_fingerprint(*parts: object) -> str:
+def make_fingerprint(*parts: object) -> str:
     """Return a digest of everything that shapes a reading's memories."""
     return _digest(*map(str, parts))
 

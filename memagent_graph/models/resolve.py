@@ -13,7 +13,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from typing_extensions import override
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
-from memagent_graph.seams import identifying_params
+from memagent_graph.seams import find_identifying_params
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ class WrappedModel(BaseChatModel):
 
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
-        return {} if self.model is None else identifying_params(self.model)
+        return {} if self.model is None else find_identifying_params(self.model)
 
     @property
     def model_name(self) -> str:

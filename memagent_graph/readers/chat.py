@@ -44,7 +44,7 @@ from memagent_graph.readers.replies import (
     split_look_back,
     take_verdict,
 )
-from memagent_graph.seams import identifying_params
+from memagent_graph.seams import find_identifying_params
 from memagent_graph.text.tokens import control_tokens, load_tokenizer
 
 if TYPE_CHECKING:
@@ -538,7 +538,7 @@ def model_name(model: BaseChatModel) -> str:
 
 def _identity(model: BaseChatModel) -> dict[str, object]:
     """The settings that tell two models apart: LangChain's own, the endpoint and the revision."""
-    identity = dict(identifying_params(model))
+    identity = dict(find_identifying_params(model))
     for key in ("base_url", "openai_api_base", "revision", "seed", "temperature", "top_p"):
         if (value := getattr(model, key, None)) is not None:
             identity[key] = value

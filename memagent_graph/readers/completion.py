@@ -168,7 +168,7 @@ def without_reasoning(text: str) -> str:
     Tags that the text merely names are part of the text; see `is_tag`.
     """
     kept, at = "", 0
-    while (opened := _opening(text, at, begins=not kept.strip())) is not None:
+    while (opened := _find_opening(text, at, begins=not kept.strip())) is not None:
         kept += text[at : opened.start()]
         closing = f"</{opened[1]}>"
         closed = text.find(closing, opened.end())
@@ -204,7 +204,7 @@ def is_tag(
     return after not in (_QUOTES if before in _QUOTES else _AFTER_A_WORD)
 
 
-def _opening(text: str, at: int, *, begins: bool) -> re.Match[str] | None:
+def _find_opening(text: str, at: int, *, begins: bool) -> re.Match[str] | None:
     for opened in OPENING.finditer(text, at):
         if is_tag(text, opened, begins=begins and not text[at : opened.start()].strip()):
             return opened

@@ -284,7 +284,7 @@ class ExtractiveReader(Reader):
         candidates = kept + _new(step, {statement.text for statement in kept})
         asked = _join_query(step.question, step.query)
         scores = relevance(asked, candidates, meanings(candidates))
-        chosen = self._fitting(candidates, scores, len(kept))
+        chosen = self._choose_fitting(candidates, scores, len(kept))
         enough = has_enough(step.question, chosen) if step.exit_gate else None
         wanted = _look_back(step.question, asked, kept, chosen) if step.look_back else None
         update = Update(None, done=enough is not None, answer=enough or "", recall=wanted)
@@ -309,7 +309,7 @@ class ExtractiveReader(Reader):
         candidates = list(known.values())
         asked = _join_query(question, query)
         scores = relevance(asked, candidates, meanings(candidates))
-        chosen = self._fitting(candidates, scores, len(candidates))
+        chosen = self._choose_fitting(candidates, scores, len(candidates))
         memory = _write_notes(chosen, [places.get(item.text) for item in chosen])
         new = [] if answers(question, chosen) else _new_names(asked, chosen)
         if not new:
@@ -340,7 +340,7 @@ class ExtractiveReader(Reader):
         parts = f"{version} {self.memory_tokens} {self._counter.name}"
         return Identity("extractive", sha256(parts.encode()).hexdigest()[:16])
 
-    def _fitting(
+    def _choose_fitting(
         self, candidates: list[Statement], scores: Sequence[float], kept: int
     ) -> list[Statement]:
         """Return the best candidates that fit into the memory, in reading order.

@@ -332,7 +332,7 @@ def check_overwrite(
         return Overwrite(text, fault="refusal")
     if before and is_foreign(text, [before, read, question]):
         return Overwrite(text, fault="foreign")
-    lost = lost_statements(before, text)
+    lost = find_lost_statements(before, text)
     if lost and (unfinished or _is_loss(lost, before, text, "" if standing else question)):
         return Overwrite(text, fault="loss")
     return Overwrite(text)
@@ -745,7 +745,7 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
     return sum(term in had for term in said) < max(1, _SHARED * len(said))
 
 
-def lost_statements(before: str, after: str) -> list[str]:
+def find_lost_statements(before: str, after: str) -> list[str]:
     """Return the statements of the old notes that the new ones do not have, in order.
 
     Notes in another script may be a translation: none counts as lost.

@@ -49,7 +49,7 @@ def default_prompts(name: str, config: ReadingConfig) -> Prompts:
         for size in _SIZE.finditer(name)
     ]
     is_small = bool(sizes) and max(sizes) <= _SMALL and "memagent" not in name
-    return Prompts.adding() if is_small and not config.exact_cuts else Prompts()
+    return Prompts.additive() if is_small and not config.exact_cuts else Prompts()
 
 
 _SIZE = regex.compile(

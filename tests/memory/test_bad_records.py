@@ -19,7 +19,7 @@ from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
 from memagent_graph.memory import stores
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.version import reading_key
+from memagent_graph.memory.version import make_reading_key
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(40)
@@ -146,7 +146,7 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     records = bank.records
     right = await read(store)
     version = await bank.aget(right["version"])
-    name = reading_key(version.root, version.source)
+    name = make_reading_key(version.root, version.source)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
     await store.aput((*bank.namespace, "leases"), f"-{version.root}-{version.source}", {"beat": 0})
     places = {
@@ -206,7 +206,7 @@ async def test_what_a_bad_name_led_to_is_not_collected(store, place, kind, named
     bank = place.bank
     out = await read(store, **({"memory_name": "ann"} if named else {}))
     history = await bank.ahistory(out["version"])
-    name = "ann" if named else reading_key(history[0].root, history[0].source)
+    name = "ann" if named else make_reading_key(history[0].root, history[0].source)
     place.spoil(kind, bank.records.heads if named else bank.records.readings, name)
 
     assert await bank.acollect(timedelta(0)) == 0
@@ -243,7 +243,7 @@ async def test_a_version_that_is_replaced_still_belongs_to_those_that_list_it(st
     place.spoil("cut short", bank.records.versions, out["version"])
     version = (await bank.ahistory((await read(store))["version"]))[0]
 
-    forgotten = await bank.aforget(reading_key(version.root, version.source))
+    forgotten = await bank.aforget(make_reading_key(version.root, version.source))
 
     assert forgotten.shared["bob"] > 0
     assert await bank.aget("bob") == version

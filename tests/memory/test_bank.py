@@ -14,7 +14,13 @@ from langgraph.store.sqlite import SqliteStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.memory.bank import diff
-from memagent_graph.memory.version import MemoryVersion, child_id, edit_id, reading_key, root_id
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    child_id,
+    edit_id,
+    make_reading_key,
+    root_id,
+)
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(40)
@@ -56,14 +62,14 @@ def test_memories_are_listed_by_name_question_and_source(bank):
     names = [name for name, _ in bank.list()]
     version = bank.get(second["version"])
 
-    assert names == ["ann", reading_key(version.root, version.source)]
+    assert names == ["ann", make_reading_key(version.root, version.source)]
     assert [name for name, _ in bank.list(question="Which?")] == [
-        reading_key(version.root, version.source)
+        make_reading_key(version.root, version.source)
     ]
     assert len(bank.list(source=version.source)) == 2
     assert bank.list(source="another") == []
     assert bank.get("ann").id == first["version"]
-    assert bank.get(reading_key(version.root, version.source)).id == second["version"]
+    assert bank.get(make_reading_key(version.root, version.source)).id == second["version"]
 
 
 def test_a_branch_goes_its_own_way_and_takes_no_name_that_is_taken(bank):

@@ -14,7 +14,7 @@ from memagent_graph import MemoryBank, ReadingConfig, RedisStore, create_memagen
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.memory.forget import ForgottenSource
-from memagent_graph.memory.version import edit_version, reading_key
+from memagent_graph.memory.version import edit_version, make_reading_key
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 from memagent_graph.text import cache as user_cache
 from memagent_graph.text import converter
@@ -203,7 +203,7 @@ def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored,
     assert bank.get(alone["version"]).text == alone["memory"]
     assert [name for name, _ in bank.list()] == [
         "all",
-        reading_key(bank.get(alone["version"]).root, corpus[2].digest),
+        make_reading_key(bank.get(alone["version"]).root, corpus[2].digest),
     ]
     assert bank.forget_source(corpus[1].digest) == NOTHING
 

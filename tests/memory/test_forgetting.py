@@ -21,8 +21,8 @@ from memagent_graph.memory.provenance import VersionSources
 from memagent_graph.memory.version import (
     MemoryVersion,
     child_id,
+    make_reading_key,
     merge_id,
-    reading_key,
     root_id,
     text_of,
 )
@@ -81,8 +81,8 @@ class Bank:
     def read_alone(self, name, document):
         """Read without a name, unless that was done; the memory of that name is its branch."""
         first = self._section(document, None, question=document)
-        key = reading_key(first.root, first.source)
-        if not wait_for(self.bank.areading(key)):
+        key = make_reading_key(first.root, first.source)
+        if not wait_for(self.bank.aget_reading(key)):
             wait_for(self.bank.arecord_reading(self.bank.append(first, owner=key)))
         if not self.bank.head(name):
             self.bank.branch(key, name)
@@ -168,7 +168,7 @@ def digest(document: str) -> str:
     return document.encode().hex().ljust(64, "0")
 
 
-READING = reading_key(root_id("fish", "reader"), digest("fish"))
+READING = make_reading_key(root_id("fish", "reader"), digest("fish"))
 DEEDS = st.sampled_from(
     [deed for deed in vars(Bank).values() if callable(deed) and deed.__name__[0] != "_"]
     + [Bank.read, Bank.branch]

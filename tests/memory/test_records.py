@@ -12,7 +12,7 @@ from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.cli.memory import app
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.version import reading_key
+from memagent_graph.memory.version import make_reading_key
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(40)
@@ -114,10 +114,10 @@ async def test_a_forgotten_reading_without_a_name_leaves_nothing(
     bank = MemoryBank(store)
     out = await plant(store, tmp_path, None)
     version = await bank.aget(out["version"])
-    key = reading_key(version.root, version.source)
+    key = make_reading_key(version.root, version.source)
     stream = f"#stream/versions//{version.root}"
     second = (await read(store, TEXT, QuotingReader(), question=f"Where is {WORDS[3]}?"))["version"]
-    other = reading_key(version.root, (await bank.aget(second)).source)
+    other = make_reading_key(version.root, (await bank.aget(second)).source)
 
     await bank.aforget(key)
 

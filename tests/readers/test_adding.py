@@ -31,7 +31,7 @@ class Recorded(FakeListChatModel):
 def read(*replies: str, **settings):
     model = Recorded(responses=[*replies], prompts=[])
     config = ReadingConfig(**{"chunk_tokens": 18, "memory_tokens": 64} | settings)
-    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+    agent = create_memagent(model, config=config, prompts=Prompts.additive())
     document = "\n\n".join(CHUNKS)
     return agent.invoke({"question": QUESTION, "document": document}), model.prompts
 
@@ -92,7 +92,7 @@ class Shy(Recorded):
 def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_it():
     model = Shy(responses=[""], prompts=[])
     config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
-    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+    agent = create_memagent(model, config=config, prompts=Prompts.additive())
 
     out = agent.invoke({"question": QUESTION, "document": "\n\n".join(CHUNKS[1:])})
 
@@ -103,7 +103,7 @@ def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_i
 def test_a_closed_gate_is_not_questioned_where_nothing_bears_on_the_question():
     model = Shy(responses=[""], prompts=[])
     config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
-    agent = create_memagent(model, config=config, prompts=Prompts.adding())
+    agent = create_memagent(model, config=config, prompts=Prompts.additive())
     document = "Ann came.\n\nThe harbour was dredged twice that year.\n\nNobody knew why."
 
     out = agent.invoke({"question": QUESTION, "document": document})

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from memagent_graph.prompts import NO_MEMORY
 from memagent_graph.readers.replies import (
     check_overwrite,
+    find_lost_statements,
     is_refusal,
-    lost_statements,
     notes_in,
     says_nothing_new,
     with_statements,
@@ -290,7 +290,7 @@ def test_a_line_over_and_over_never_stays_so(lines):
 
 @given(st.lists(st.sampled_from(OLD.split("\n")), unique=True))
 def test_what_is_lost_and_what_is_kept_are_all_that_was_known(kept):
-    lost = lost_statements(OLD, "\n".join(kept))
+    lost = find_lost_statements(OLD, "\n".join(kept))
 
     assert {*lost, *kept} == {*OLD.split("\n")}
-    assert not lost_statements(OLD, with_statements("\n".join(kept), lost, first=True))
+    assert not find_lost_statements(OLD, with_statements("\n".join(kept), lost, first=True))

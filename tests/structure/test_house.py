@@ -24,6 +24,7 @@ from structure.house import (
 
 from memagent_graph import ReadingConfig
 from memagent_graph.graph.reading import Reading
+from memagent_graph.graph.stack import layers_of
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -100,7 +101,7 @@ def test_the_picture_and_the_table_of_the_layers_have_them_in_their_order():
     def names(**fields):
         config = ReadingConfig(deadline=1, recalls=1, update_gate=True, **fields)
         reading = Reading("all on", ExtractiveReader(), config, EstimatingTokenizer())
-        return [*(layer.name for layer in reading.layers), "ask"]
+        return [*(layer.name for layer in layers_of(reading)), "ask"]
 
     assert down.split(" ─▶ ") == up.split(" ◀─ ") == names(skim="lexical")
     assert table == names(skim="lexical")

@@ -16,7 +16,7 @@ from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.conversation.users import Users
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.version import MemoryVersion, child_id, reading_key, root_id
+from memagent_graph.memory.version import MemoryVersion, child_id, make_reading_key, root_id
 from memagent_graph.sync import wait_for
 from memagent_graph.text.files import open_source
 
@@ -90,10 +90,10 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
     made = None
     for step, text in enumerate(texts, 1):
         made = version(text, step, before=made, **more)
-        bank.append(made, owner=reading_key(made.root, made.source))
+        bank.append(made, owner=make_reading_key(made.root, made.source))
     if ended:
         wait_for(bank.arecord_reading(made))
-    return reading_key(made.root, made.source)
+    return make_reading_key(made.root, made.source)
 
 
 def read_beginnings(store) -> None:

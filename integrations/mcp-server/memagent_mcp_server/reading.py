@@ -13,7 +13,7 @@ from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from memagent_graph.errors import MemAgentError
-from memagent_graph.memory.version import reading_key
+from memagent_graph.memory.version import make_reading_key
 from memagent_graph.sync import to_thread
 from memagent_graph.tool import describe
 from memagent_mcp_server.client_roots import ClientRoots, addresses
@@ -149,7 +149,7 @@ class ReadingTools:
             return None
         try:
             found = await self._bank.aget(version)
-            return reading_key(found.root, found.source)
+            return make_reading_key(found.root, found.source)
         except MemAgentError:  # there is an answer, and a warning about the store
             return None
 

@@ -11,16 +11,16 @@ from typing_extensions import TypedDict
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.graph.events import observers
-from memagent_graph.graph.fold import FoldUpdate, Layer
+from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import with_text
 from memagent_graph.readers.base import Usage
-from memagent_graph.readers.replies import adds_anything, lost_statements, with_statements
+from memagent_graph.readers.replies import adds_anything, find_lost_statements, with_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.fold import Advance, FoldStep
+    from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.graph.state import Fold
 
 
@@ -76,7 +76,7 @@ class CheckLayer(Layer):
     async def _settle(self, step: FoldStep, update: FoldUpdate, read: Advance) -> FoldUpdate:
         """The update to make of one with a fault; its `fault` is None if there is no more."""
         reading, first = step.call.reading, update
-        lost = lost_statements(step.memory.text, _text(update))
+        lost = find_lost_statements(step.memory.text, _text(update))
         if update.fault == "loss" and not update.unfinished:
             joined = with_statements(_text(update), lost, first=True)
             if reading.tokenizer.count(joined) > reading.config.memory_tokens:
@@ -100,7 +100,7 @@ class CheckLayer(Layer):
         if update.fault != "loss" or not adds_anything(text, before.text, read):
             tokens = reading.tokenizer.count(before.text)
             return replace(update, memory=before, tokens=tokens, done=False, unfinished=False)
-        lost = lost_statements(before.text, text)
+        lost = find_lost_statements(before.text, text)
         memory = _join(before, update, with_statements(text, lost, first=not update.unfinished))
         memory, tokens, cut = reading.within_budget(memory)
         return replace(update, memory=memory, tokens=tokens, unfinished=update.unfinished or cut)

@@ -1,4 +1,4 @@
-"""Gates: an update may leave the memory as it is, or end the reading."""
+"""Gates: an update may leave the memory as it is, or end the reading, and so does a deadline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
-from memagent_graph.graph.fold import Layer
+from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.readers.scope import scope
+from memagent_graph.sync import LateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
+    from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.graph.state import Fold
 
 
@@ -62,6 +63,22 @@ class Gates(Layer):
     def _may_exit(self, question: str) -> bool:
         """Whether reading for a question may end before the document does."""
         return self._exit == "model" or (self._exit == "safe" and scope(question) == "one")
+
+
+class Deadline(Layer):
+    """End the fold, with the memory so far, once the deadline has passed."""
+
+    name = "deadline"
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take the step if it ends in time."""
+        left = step.call.seconds_left()
+        if left is not None and left <= 0:
+            return FoldUpdate(None, chunk="left", stopped="deadline")
+        try:
+            return await read(step)
+        except (LateError, TimeoutError):
+            return FoldUpdate(None, chunk="left", stopped="deadline")
 
 
 def count_closed(fold: Fold) -> int:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
 from memagent_graph.evidence.places import Recalled, locate
 from memagent_graph.evidence.statements import statements
-from memagent_graph.graph.fold import FoldUpdate, Layer
+from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import move, spans_of, with_text
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Recall
-    from memagent_graph.graph.fold import Advance, FoldStep
-    from memagent_graph.graph.reading import Reading
-    from memagent_graph.graph.state import Fold
-    from memagent_graph.graph.versions import Chain
+    from memagent_graph.graph.reading import Advance, FoldStep, Reading
+    from memagent_graph.graph.state import Fold, FoldVersions
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.index import Indexes
@@ -301,7 +299,7 @@ def _place(source: Source, start: int) -> str:
     return f"line {at.line}" if at.page is None else f"page {at.page}"
 
 
-async def _memory(step: FoldStep, chain: Chain, wanted: Wanted) -> Recalled | None:
+async def _memory(step: FoldStep, chain: FoldVersions, wanted: Wanted) -> Recalled | None:
     """An earlier memory of the reading, or another memory that it may see."""
     reading = step.call.reading
     if "memory" in wanted:

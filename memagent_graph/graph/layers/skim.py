@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from memagent_graph.config import LEXICAL, is_embeddings
-from memagent_graph.graph.fold import FoldUpdate, Layer
+from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import has_room
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.scope import scope
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.graph.fold import Advance, FoldStep
+    from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import align_answer
 from memagent_graph.graph.events import observers
-from memagent_graph.graph.fold import Layer
+from memagent_graph.graph.reading import Layer
 from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, says_nothing
@@ -23,7 +23,7 @@ from memagent_graph.text.terms import specific_terms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.graph.fold import Advance, FoldStep, FoldUpdate
+    from memagent_graph.graph.reading import Advance, FoldStep, FoldUpdate
     from memagent_graph.graph.state import Fold
     from memagent_graph.text.index import Indexes
 

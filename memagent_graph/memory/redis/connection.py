@@ -265,7 +265,7 @@ class OwnClients:
                 client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
             client.close()
         for loop in list(self._loops):
-            if loop.is_running() and loop is not _running_loop():
+            if loop.is_running() and loop is not _find_loop():
                 closing = asyncio.run_coroutine_threadsafe(self._aclose_here(), loop)
                 closing.result()
 
@@ -306,7 +306,7 @@ async def _keep(clients: list[Client]) -> AsyncGenerator[None, None]:
         yield
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _find_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -550,11 +550,11 @@ def batch(
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
         places = [root_of(op.namespace) for op in puts.values()]
 
-        def emptied(replies: list[Reply]) -> set[bytes]:
+        def find_emptied(replies: list[Reply]) -> set[bytes]:
             answers = replies[len(gets) : len(commands)]
             return {root for root, empty in zip(places, answers, strict=True) if empty}
 
-        replies = yield from known.register(names, written, commands, emptied)
+        replies = yield from known.register(names, written, commands, find_emptied)
         for (place, op), reply in zip(gets, replies, strict=False):
             results[place] = item_of(codec, op, reply)
     return results

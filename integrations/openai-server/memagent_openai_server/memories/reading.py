@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memagent_graph.memory.version import reading_key
 from memagent_openai_server.memories.sessions import unless_away
 
 if TYPE_CHECKING:
@@ -72,12 +71,11 @@ class Tally:
 
     async def _write(self) -> None:
         read, self._bytes = self._bytes, 0
-        cutter, chain = self._run.cutter, self._run.chains.get("")
+        chain = self._run.chains.get("")
         with unless_away("What was read may be kept for longer than the limits say"):
             if self._name is not None:
                 await self._sessions.used(self._name, read=read)
             elif self._asked is not None:
                 await self._sessions.used_version(self._asked)
-            elif cutter is not None and chain is not None:
-                key = reading_key(chain.lineage.root, cutter.source.digest)
-                await self._sessions.used(key, read=read)
+            elif chain is not None:
+                await self._sessions.used(chain.memory, read=read)

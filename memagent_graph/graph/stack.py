@@ -1,0 +1,39 @@
+"""The stack: the layers that the settings of a reading ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memagent_graph.graph.hold import HoldLayer
+from memagent_graph.graph.layers.check import CheckLayer
+from memagent_graph.graph.layers.gates import Deadline, Gates
+from memagent_graph.graph.layers.look_back import LookBackLayer
+from memagent_graph.graph.layers.skim import Skim
+from memagent_graph.graph.layers.trust import Trust
+from memagent_graph.graph.versions import Versions
+from memagent_graph.text.index import Indexes
+
+if TYPE_CHECKING:
+    from memagent_graph.graph.reading import Layer, Reading
+
+
+def add_layers(reading: Reading) -> Reading:
+    """Return a reading with the layers that its settings ask for."""
+    return replace(reading, layers=tuple(layers_of(reading)))
+
+
+def layers_of(reading: Reading) -> list[Layer]:
+    """Return the layers that the settings of a reading ask for, the outermost first."""
+    config, indexes = reading.config, Indexes()
+    gated = reading.has_update_gate or config.exit != "never"
+    return [
+        HoldLayer(),
+        *([Deadline()] if config.deadline is not None else ()),
+        *([Skim(config, indexes)] if config.skim is not None else ()),
+        *([LookBackLayer(config, indexes)] if config.recalls else ()),
+        *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
+        Versions(),
+        *([Trust(indexes)] if gated and reading.is_watched else ()),
+        *([CheckLayer()] if reading.reader.shortens else ()),
+    ]
