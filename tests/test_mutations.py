@@ -36,7 +36,7 @@ def test_a_mutation_whose_text_is_gone_or_there_twice_is_an_error(tmp_path):
 def test_every_test_that_the_threat_model_names_has_a_mutation_that_it_must_notice():
     noticed = {test for mutation in ALL for test in mutation.tests}
 
-    assert noticed == set(claimed())
+    assert noticed >= {*claimed()}
     assert len({mutation.name for mutation in ALL}) == len(ALL)
 
 

@@ -329,6 +329,13 @@ def test_same_as_makes_one_of_two_names_and_undoes_itself():
     assert Entities(facts).same("Anna Bell", "A. Bell")
 
 
+def test_names_that_are_no_longer_the_same_are_two_again():
+    said = [fact("A. Bell | same as | Anna Bell"), fact("A. Bell | same as | Anna Bell | ended")]
+
+    assert Entities(said[:1]).same("A. Bell", "Anna Bell")
+    assert not Entities(overwrite([], said, ANY)).same("A. Bell", "Anna Bell")
+
+
 def steps(*sayings, gone):
     """The versions of a memory that reads these facts, of which some sources are forgotten."""
     found, facts = [], []
@@ -379,3 +386,16 @@ def steps(*sayings, gone):
 )
 def test_without_a_source_what_it_closed_is_open_again(sayings, left):
     assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == left
+
+
+def test_what_one_version_read_and_closed_is_open_without_its_source():
+    both = overwrite([], [fact("A | rent | 900", "a"), fact("A | rent | 950 | amends", "x")], ANY)
+    left = [replace(one, evidence=()) if one.object == "950" else one for one in both]
+
+    found = replay([ReplayStep([], left, is_gone=True)])
+
+    assert [one.line for one in both] == [
+        "A | rent | 900 | replaced",
+        "A | rent | 950 | replaces 900",
+    ]
+    assert [one.line for one in found] == ["A | rent | 900"]

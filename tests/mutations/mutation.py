@@ -28,11 +28,11 @@ class Edit(BaseModel):
 
 
 class Mutation(BaseModel):
-    """One way to lose a protection that docs/security/ claims.
+    """One way to lose a protection that docs/security/ claims, or a rule of facts and pictures.
 
     Attributes:
         name: what the code does then.
-        tests: which docs/security/ names, each as a file, `::` and a name.
+        tests: which must notice it, each as a file, `::` and a name.
         file: which is changed.
         edits: of that file.
     """

@@ -72,6 +72,17 @@ class TestMark:
         assert (price(square, Model()), price(tall, Model())) == (765, 1105)  # OpenAI's examples
         assert price(square, Own()) == 2048
 
+    def test_anthropic_charges_by_area(self):
+        class Model:
+            _llm_type = "anthropic-chat"
+
+        flat, large = (
+            Picture(1, "", "", "image/png", *size) for size in [(1000, 750), (4096, 4096)]
+        )
+
+        assert price(flat, Model()) == 1000
+        assert price(large, Model()) == 5593  # of 2,048 pixels square
+
 
 class TestDocuments:
     def test_a_word_document_has_marks_where_its_pictures_stand(self, tmp_path):
