@@ -27,7 +27,7 @@ from memagent_graph.facts.record import (
 )
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.prompts import UPDATE_PROMPT, join_query
-from memagent_graph.readers.base import Answer, Merge, Update
+from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import ask_like_caller, is_cut_off, take_reply
 from memagent_graph.readers.extractive import ExtractiveReader
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.readers.base import Fault, Reader, Step
+    from memagent_graph.readers.base import Fault, Step
     from memagent_graph.readers.chat import Block
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
@@ -175,7 +175,67 @@ def with_room(config: ReadingConfig, reader: Reader) -> ReadingConfig:
     return config.model_copy(update={"template_tokens": room})
 
 
-class FactsReader(ChatReader):
+class _KeepsFacts(Reader):
+    """Keeps facts by rules, whatever finds them.
+
+    A subclass sets the schema, the memory's budget and what counts its tokens.
+    """
+
+    _schema: Facts
+    _budget: int
+    _counter: Tokenizer
+
+    async def merge(
+        self,
+        question: str,
+        query: str,
+        memories: Sequence[Memory],
+        *,
+        config: RunnableConfig | None = None,
+    ) -> Merge:
+        """Overwrite the facts of each memory with those of the next; it costs no call.
+
+        In a further round, names near the question are looked for.
+        """
+        asked = join_query(question, query)
+        facts: list[Fact] = []
+        others: dict[str, None] = {}
+        for memory in memories:
+            facts = overwrite(facts, facts_of(memory), self._schema)
+            others |= dict.fromkeys(read_lines(memory.text).others)
+        facts, left, _ = fit(facts, [*others], asked, self._budget, self._counter)
+        near = neighbourhood(facts, asked)
+        named = dict.fromkeys(
+            name for fact in near for name in (fact.subject, fact.object) if names(name)
+        )
+        new = [name for name in named if name.casefold() not in asked.casefold()][:_MOST_NAMES]
+        merged = memory_of_facts(facts, left, sum(memory.dropped for memory in memories))
+        return Merge(merged, done=not new, query=", ".join(new) or None)
+
+    async def respond(
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+    ) -> Answer:
+        """Answer from the facts that bear on the question."""
+        shown = view_for(question, memory, self._budget, self._counter)
+        return await super().respond(question, shown, config=config)  # type: ignore[safe-super]
+
+    def _overwrite(self, step: Step, new: Sequence[Fact]) -> tuple[Memory, int]:
+        """The memory after new facts, and the number of facts without room.
+
+        Lines that are no facts, as of notes before, stay until room is needed.
+        """
+        others = read_lines(step.memory.text).others
+        facts = overwrite(facts_of(step.memory), new, self._schema, latest=self.standing)
+        asked = "" if self.standing else join_query(step.question, step.query)
+        facts, others, evicted = fit(facts, others, asked, self._budget, self._counter)
+        return memory_of_facts(facts, others, step.memory.dropped), evicted
+
+
+_MOST_NAMES = 12
+"""Most names that a merge looks for in the next round."""
+
+
+class FactsReader(_KeepsFacts, ChatReader):
     """Asks a chat model for the facts that a chunk adds, and overwrites the memory by rules.
 
     It differs from the reader of notes in its prompt and its parser alone: one call a chunk. What
@@ -212,32 +272,12 @@ class FactsReader(ChatReader):
         self.prompts = prompts  # guarded against the tokens of a tokenizer that was given
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing, self._speaker_at = standing, speaker_at
-        self._schema, self._counter = schema, tokenizer
+        self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer
         self.template_tokens = tokenizer.count(prompts.update)
         singles = sorted(one.name for one in schema.relations.values() if one.single)
         about = [_VERSION, reader.identity.fingerprint, prompts.fingerprint, singles, standing]
         fingerprint = sha256(repr(about).encode()).hexdigest()[:32]
         self.identity = replace(self.identity, fingerprint=fingerprint)
-
-    async def merge(
-        self,
-        question: str,
-        query: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Merge:
-        """Overwrite the facts of each memory with those of the next; it costs no call."""
-        return _merge(
-            join_query(question, query), memories, self._schema, self._memory_tokens, self._counter
-        )
-
-    async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
-    ) -> Answer:
-        """Ask for the answer, from the facts that bear on the question."""
-        shown = view_for(question, memory, self._memory_tokens, self._counter)
-        return await super().respond(question, shown, config=config)
 
     async def _ask(
         self,
@@ -273,9 +313,7 @@ class FactsReader(ChatReader):
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
         new = facts_of(_whole_lines(await self._mark(aligned), lines))
         new = [attribute(fact, self._find_speaker(step, fact)) for fact in new]
-        memory, left_out[EVICTED] = _overwrite(
-            step, new, self._schema, self._memory_tokens, self._counter, standing=self.standing
-        )
+        memory, left_out[EVICTED] = self._overwrite(step, new)
         same = memory == step.memory
         return replace(update, memory=None if same else memory, left_out=dict(+left_out))
 
@@ -301,49 +339,6 @@ def _whole_lines(memory: Memory, lines: Sequence[str]) -> Memory:
     evidence = tuple(replace(item, text=whole(item.text)) for item in memory.evidence)
     marks = tuple(replace(item, text=whole(item.text)) for item in memory.unsupported)
     return replace(memory, text="\n".join(lines), evidence=evidence, unsupported=marks)
-
-
-def _overwrite(
-    step: Step,
-    new: Sequence[Fact],
-    schema: Facts,
-    tokens: int,
-    counter: Tokenizer,
-    *,
-    standing: bool,
-) -> tuple[Memory, int]:
-    """The memory after new facts, and the number of facts without room.
-
-    Lines that are no facts, as of notes before, stay until room is needed.
-    """
-    others = read_lines(step.memory.text).others
-    facts = overwrite(facts_of(step.memory), new, schema, latest=standing)
-    asked = "" if standing else join_query(step.question, step.query)
-    facts, others, evicted = fit(facts, others, asked, tokens, counter)
-    return memory_of_facts(facts, others, step.memory.dropped), evicted
-
-
-def _merge(
-    asked: str, memories: Sequence[Memory], schema: Facts, tokens: int, counter: Tokenizer
-) -> Merge:
-    """The merge of several memories; in a further round, names near the question are looked for."""
-    facts: list[Fact] = []
-    others: dict[str, None] = {}
-    for memory in memories:
-        facts = overwrite(facts, facts_of(memory), schema)
-        others |= dict.fromkeys(read_lines(memory.text).others)
-    facts, left, _ = fit(facts, [*others], asked, tokens, counter)
-    near = neighbourhood(facts, asked)
-    named = dict.fromkeys(
-        name for fact in near for name in (fact.subject, fact.object) if names(name)
-    )
-    new = [name for name in named if name.casefold() not in asked.casefold()][:_MOST_NAMES]
-    memory = memory_of_facts(facts, left, sum(memory.dropped for memory in memories))
-    return Merge(memory, done=not new, query=", ".join(new) or None)
-
-
-_MOST_NAMES = 12
-"""Most names that a merge looks for in the next round."""
 
 
 def fit(
@@ -500,7 +495,7 @@ def _with_times(fact: Fact) -> Fact:
     return fact
 
 
-class RuleReader(ExtractiveReader):
+class RuleReader(_KeepsFacts, ExtractiveReader):
     """Keeps the facts that simple English sentences state, by the rule of `state_fact`.
 
     It understands nothing: use it for trials and tests, and where texts have one form.
@@ -523,36 +518,14 @@ class RuleReader(ExtractiveReader):
         super().__init__(config, tokenizer)
         self.standing = said is not None
         self._stated = said or _find_facts
-        self._schema, self._tokens = schema, tokenizer
+        self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer
         self.identity = self._identity(f"{_VERSION} {schema.described} {self.standing}")
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep what the sentences of a chunk state."""
         new = [fact for one in self._stated(step.chunk) if (fact := self._schema.fit(one))]
-        memory, _ = _overwrite(
-            step, new, self._schema, self.memory_tokens, self._tokens, standing=self.standing
-        )
+        memory, _ = self._overwrite(step, new)
         return Update(None if memory == step.memory else memory)
-
-    async def merge(
-        self,
-        question: str,
-        query: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Merge:
-        """Overwrite the facts of each memory with those of the next."""
-        return _merge(
-            join_query(question, query), memories, self._schema, self.memory_tokens, self._tokens
-        )
-
-    async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
-    ) -> Answer:
-        """Quote the facts that hold and bear most on the question."""
-        shown = view_for(question, memory, self.memory_tokens, self._tokens)
-        return await super().respond(question, shown, config=config)
 
 
 def _find_facts(chunk: Chunk) -> Iterator[Fact]:
