@@ -52,6 +52,7 @@ ssl.create_default_context = _shared_context
 # No test may fail because a machine is slow, or by chance: `make soak` tries other examples.
 chance = "MEMAGENT_SOAK" in os.environ
 settings.register_profile("memagent", deadline=None, derandomize=not chance)
+settings.register_profile("versions", settings.get_profile("memagent"), max_examples=10)
 settings.load_profile("memagent")
 
 

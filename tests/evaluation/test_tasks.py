@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import re
 import subprocess
@@ -246,30 +245,23 @@ from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
-name, length = sys.argv[1], int(sys.argv[2])
+name, *lengths = sys.argv[1:]
 config = ReadingConfig()
-sample = make_task(name).sample(length, 0, seed=0, tokenizer=EstimatingTokenizer())
-method = make_method("memagent", resolve_reader("extractive", config=config), config)
-outcome = asyncio.run(method(sample.question, sample.open()[0]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(outcome.memories))
+for length in map(int, lengths):
+    sample = make_task(name).sample(length, 0, seed=0, tokenizer=EstimatingTokenizer())
+    method = make_method("memagent", resolve_reader("extractive", config=config), config)
+    outcome = asyncio.run(method(sample.question, sample.open()[0]))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(outcome.memories))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "cwe"])
 def test_the_longest_sample_takes_hardly_more_memory_than_a_short_one(name):
-    def peak(length):
-        done = subprocess.run(
-            [sys.executable, "-c", PEAK, name, str(length)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=os.environ,
-        )
-        return [int(part) for part in done.stdout.split()]
+    command = [sys.executable, "-c", PEAK, name, "8192", "3670016"]
+    printed = subprocess.check_output(command, text=True)
 
-    (short, few), (long, many) = peak(8_192), peak(3_670_016)
-
+    short, few, long, many = map(int, printed.split())
     assert few < 5
     assert many > 600
     assert long - short < 100

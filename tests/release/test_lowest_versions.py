@@ -54,7 +54,8 @@ def lowest(main, tmp_path_factory):
 def test_the_core_tests_pass(lowest):
     # Processes that count together test the servers, and spend a minute in the start of Python.
     chosen = ("-m", "not slow", "-k", "not processes")
-    options = ["--numprocesses=2", "--hypothesis-seed=0"]  # versions are tested, not new examples
+    options = ["--numprocesses=2"]
+    options += ["--hypothesis-profile=versions", "--hypothesis-seed=0"]  # not new examples
     options += ["-W", "ignore::DeprecationWarning"]  # redis-py 6.2 warns of its own calls
 
     told = lowest.run("python", "-m", "pytest", *options, *chosen, *CORE).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import socket
 import struct
@@ -12,6 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = Callable[[dict[str, Any]], str]
+
+
+def hash_of_prompt(body: dict[str, Any]) -> str:
+    """A reply in one number: a text of several words that nobody has read would be no notes."""
+    prompt = body["messages"][-1]["content"]
+    return f"memory {int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % 10**16:016}"
 
 
 class _HTTPServer(ThreadingHTTPServer):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,11 @@ import pytest
 from doubles import numbered
 from mcp import Client, MCPError
 from servers.redis_server import wait_until
+from servers.warm_python import PIPE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mcp_serving import connected, served
+from mcp_serving import COMMAND, PYTHON, connected, served
 
 pytestmark = pytest.mark.slow
 
@@ -119,20 +119,23 @@ def test_a_client_that_takes_no_answers_ends_the_server_in_one_line(leaves, sink
     os.close(unread)
     full = os.open("/dev/full", os.O_WRONLY)
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "memagent_graph", "mcp", "--store", "none", "--root", tmp_path],
-        stdin=subprocess.PIPE,
+    process = PYTHON.start(
+        [*COMMAND, "--store", "none", "--root", tmp_path],
+        stdin=PIPE,
         stdout=full if sink == "full device" else pipe,
-        stderr=subprocess.PIPE,
+        stderr=PIPE,
         env={**os.environ, "MEMAGENT_MODEL": "extractive"},
-    ) as process:
-        os.close(full)
-        os.close(pipe)
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+    )
+    os.close(full)
+    os.close(pipe)
+    try:
+        process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
         if leaves:
             process.stdin.close()
 
         assert process.wait(100) == 1
-        (line,) = process.stderr.read().decode().splitlines()
+        (line,) = process.stderr.read().splitlines()
+    finally:
+        process.kill()
     assert line.startswith("memagent: error: an answer could not be written")

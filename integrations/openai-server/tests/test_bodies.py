@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import socket
-import subprocess
 import sys
 import zlib
 from contextlib import ExitStack, closing
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from servers.redis_server import wait_until
+from servers.warm_python import PIPE, SERVERS, warm_python
 
 from memagent_graph.errors import ConfigurationError
 from memagent_http.bodies import BytesUnderWay
@@ -43,14 +43,12 @@ running.run()
 @pytest.fixture
 def process(environment):
     """A server in a process of its own."""
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", SERVE],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        yield process
-        process.terminate()
+    command = [sys.executable, "-W", "ignore", "-c", SERVE]
+    process = warm_python(*SERVERS).start(command, stdout=PIPE, env=environment)
+    yield process
+    process.terminate()
+    process.wait()
+    process.kill()  # closes its pipe
 
 
 def resident(pid: int, what: str = "VmRSS") -> int:
