@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 import regex
 
 from memagent_graph.evidence.claims import NoteJudge, may_share_language, roots, scripts
-from memagent_graph.evidence.numbers import figures
 from memagent_graph.evidence.places import (
     BARE,
     LEAST_COVERED,
@@ -34,7 +33,7 @@ from memagent_graph.evidence.statements import (
 )
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import names, specific_terms
+from memagent_graph.text.terms import figures, names, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.numbers import Figure, figures
-from memagent_graph.text.terms import specific_terms, stem, word_terms
+from memagent_graph.text.terms import Figure, figures, specific_terms, stem, word_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

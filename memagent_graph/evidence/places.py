@@ -8,7 +8,6 @@ from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.evidence.claims import runs
-from memagent_graph.evidence.numbers import figures
 from memagent_graph.evidence.statements import (
     EvidencePassage,
     Note,
@@ -16,13 +15,14 @@ from memagent_graph.evidence.statements import (
     notes,
     passage_terms,
 )
+from memagent_graph.text.terms import figures
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from memagent_graph.evidence.numbers import Figure
     from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.source import Source
+    from memagent_graph.text.terms import Figure
 
 
 @dataclass(frozen=True, slots=True)

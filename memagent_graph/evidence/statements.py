@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.numbers import simple_values
 from memagent_graph.templates import count_line_ends, replace_surrogates, same_line_ends
 from memagent_graph.text.source import JoinedSource
-from memagent_graph.text.terms import BROKEN_END, join_lines, one_form, specific_terms, terms
+from memagent_graph.text.terms import (
+    BROKEN_END,
+    join_lines,
+    one_form,
+    simple_values,
+    specific_terms,
+    terms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from memagent_graph.evidence.numbers import Figure
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
+    from memagent_graph.text.terms import Figure
 
 NOWHERE = -1
 """Start and end of a statement that a person wrote, and that stands in no document."""

@@ -1,4 +1,7 @@
-"""Terms by which texts are compared: stems, parts of identifiers, numbers, unspaced bigrams."""
+"""Terms by which texts are compared: stems, parts of identifiers, unspaced bigrams, and numbers.
+
+Numbers are found in any form: digits, words, ordinals, months, fractions, Chinese numerals.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import unicodedata
 from functools import lru_cache
 from itertools import chain
 from operator import add
+from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 import Stemmer
 
 from memagent_graph.templates import same_line_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Line_Break=SA: Thai, Lao, Khmer, Burmese, and the other Tai and Mon scripts.
 _UNSPACED = (
@@ -292,3 +299,266 @@ def subject(text: str) -> str:
     if opening and opening[0].lower() not in _EMPTY:
         return opening[0]
     return next(iter(names(text)), "")
+
+
+_BELOW_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_BELOW_THIRTEENTH = (
+    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+)
+
+_LAST_IRREGULAR = 12
+
+SMALL = {word: value for value, word in enumerate(_BELOW_TWENTY.split())}
+"""Cardinals below a hundred."""
+ORDINALS = {word: value for value, word in enumerate(_BELOW_THIRTEENTH.split())}
+ORDINALS |= {f"{word}th": value for word, value in SMALL.items() if value > _LAST_IRREGULAR}
+ORDINALS |= {f"{word[:-1]}ieth": 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
+SMALL |= {word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
+SCALES = {"hundred": 10**2, "thousand": 10**3} | {
+    f"{prefix}illion": 10**power for prefix, power in (("m", 6), ("b", 9), ("tr", 12))
+}
+OTHERS = {"half": 2, "halves": 2, "quarter": 4, "twice": 2, "double": 2, "both": 2, "dozen": 12}
+"""Other words that stand for a number."""
+OTHERS |= {"pair": 2, "couple": 2, "triple": 3, "thrice": 3, "decade": 10, "century": 100}
+HAN_DIGITS = {sign: value for value, sign in enumerate("零一二三四五六七八九")}
+HAN_DIGITS |= {"〇": 0, "两": 2, "兩": 2}
+HAN_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+
+
+_TEN, _TWENTY, _HUNDRED = 10, 20, 100
+
+
+def in_words(text: str) -> tuple[set[str], set[str]]:
+    """Return the values of a run of English number words, and the values of its single words.
+
+    If the run is not one number ("five six"), its values are those of the single words.
+    """
+    words = text.lower().replace("-", " ").replace(" and ", " ").split()
+    parts = {str(SMALL[word]) for word in words if word in SMALL}
+    total = current = 0
+    for word in words:
+        if word in SMALL or word in ORDINALS:
+            value = SMALL[word] if word in SMALL else ORDINALS[word]
+            rest = current % _HUNDRED
+            if _TEN <= current < _HUNDRED and value >= _TEN:  # "nineteen eleven" is a year
+                current = current * _HUNDRED + value
+            elif rest and (rest < _TWENTY or rest % _TEN or value >= _TEN):
+                return parts, set()  # "five six" are two numbers
+            else:
+                current += value
+        elif word == "hundred":
+            current = max(current, 1) * _HUNDRED
+        elif word in SCALES:
+            total += max(current, 1) * SCALES[word]
+            current = 0
+    return {str(total + current)}, parts
+
+
+def in_han(signs: str) -> str:
+    """Return the value of a Chinese numeral, by place ("二〇一五") or by scale ("三百五十")."""
+    if all(sign in HAN_DIGITS for sign in signs):
+        return str(int("".join(str(HAN_DIGITS[sign]) for sign in signs)))
+    total = section = digit = 0
+    for sign in signs:
+        if sign in HAN_DIGITS:
+            digit = HAN_DIGITS[sign]
+        elif (scale := HAN_SCALES[sign]) < HAN_SCALES["万"]:
+            section += (digit or 1) * scale
+            digit = 0
+        else:
+            total = (total + (section + digit or 1)) * scale
+            section = digit = 0
+    return str(total + section + digit)
+
+
+class Figure(NamedTuple):
+    """A number that a text states.
+
+    Attributes:
+        text: the number, as the text has it.
+        start: offset of its first code point.
+        end: one past its last.
+        values: the values that it may have: 1 and 1000 for "1.000".
+        parts: other values that a note may take from it: 5 from "May", 1918 from "1914-18".
+        spelled: whether it is written in words.
+    """
+
+    text: str
+    start: int
+    end: int
+    values: frozenset[str]
+    parts: frozenset[str]
+    spelled: bool
+
+
+_MONTH_NAMES = (
+    "January Jan|February Feb|March Mar|April Apr|May|June Jun|July Jul|August Aug|"
+    "September Sept Sep|October Oct|November Nov|December Dec"
+)
+_MONTHS = {
+    name: month
+    for month, names in enumerate(_MONTH_NAMES.split("|"), start=1)
+    for name in names.split()
+}
+_CARDINAL = "|".join(sorted([*SMALL, *SCALES], key=len, reverse=True))
+_ORDINAL = "|".join(sorted([*ORDINALS, *OTHERS], key=len, reverse=True))
+_HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
+_FIGURE = regex.compile(
+    r"(?P<digits>\d+(?:[.,]\d+)*)(?P<vulgar>[½¼¾⅓⅔])?"
+    r"(?:[ -]?(?P<scale>(?i:hundred|thousand|million|billion|trillion)\b|[百千万萬亿億]+))?"
+    rf"|\b(?P<words>(?i:(?:{_CARDINAL})(?:(?:[ -]|(?<=d|n) and )(?:{_CARDINAL}))*+"
+    rf"(?:[ -](?:{_ORDINAL}))?)\b)"
+    rf"|\b(?P<ordinal>(?i:(?:{_ORDINAL})s?)\b)"
+    r"|\b(?P<roman>[IVXL]{2,})\b"
+    rf"|\b(?P<month>{'|'.join(_MONTHS)})\b"
+    rf"|(?P<han>[{_HAN}]++)"
+)
+_DAY_BESIDE = regex.compile(r"\.?,? ?\d")
+_AMBIGUOUS_MONTHS = frozenset({"March", "May", "Mar", "Jan", "Jun"})
+_GROUPED = regex.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3}){2,}+")
+_LATTER_YEAR = regex.compile(r"[-–/](\d\d)(?!\d)")
+_YEAR_DIGITS = 4
+_GROUP = 3
+"""Digits between thousands separators."""
+_MONTHS_A_YEAR = 12
+
+
+def figures(text: str) -> list[Figure]:
+    """Return all numbers of a text, in order."""
+    found = []
+    for match in _FIGURE.finditer(text):
+        kind = match.lastgroup
+        values, parts = _KINDS[_kind(match)](match, text)
+        if values:
+            spelled = kind in {"words", "ordinal", "han"}
+            found.append(Figure(match[0], *match.span(), values, parts, spelled))
+    return found
+
+
+def _kind(match: regex.Match[str]) -> str:
+    return next(kind for kind in _KINDS if match[kind])
+
+
+_Values = tuple[frozenset[str], frozenset[str]]
+_NONE: frozenset[str] = frozenset()
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0")
+
+
+def _digits(match: regex.Match[str], text: str) -> _Values:
+    token = unicodedata.normalize("NFKC", match["digits"])
+    if _GROUPED.fullmatch(token):
+        whole = token.replace(",", "")
+        readings = {whole.replace(".", "") if whole.count(".") > 1 else whole}
+    elif token.count(".") + token.count(",") > 1:  # a version, an address, or a list
+        readings = {token, *token.replace(",", ".").split(".")}
+    else:
+        readings = {token.replace(",", ".")}
+        head, _, tail = token.replace(",", ".").partition(".")
+        if len(tail) == _GROUP and head != "0":
+            readings.add(head + tail)
+    values = {_trim_zeros(reading) for reading in readings}
+    parts = {f"month:{value}" for value in values if value in _MONTH_NUMBERS}
+    if match["vulgar"]:
+        parts |= values
+        values = {_plain(float(min(values)) + unicodedata.numeric(match["vulgar"]))}
+    if match["scale"]:
+        parts |= values
+        values = {scaled for value in values if (scaled := _scale(value, match["scale"]))}
+    latter = _LATTER_YEAR.match(text, match.end())
+    if latter and len(token) == _YEAR_DIGITS:
+        parts.add(token[:2] + latter[1])
+    return frozenset(values), frozenset(parts)
+
+
+_MONTH_NUMBERS = frozenset(str(month) for month in range(1, _MONTHS_A_YEAR + 1))
+
+
+def _trim_zeros(token: str) -> str:
+    """A number without leading zeros and without trailing zeros after the point."""
+    if token.count(".") > 1 or "," in token:
+        return token
+    head, _, tail = token.partition(".")
+    tail = tail.rstrip("0")
+    return (head.lstrip("0") or "0") + (f".{tail}" if tail else "")
+
+
+_LONGEST = 18
+"""Digits above which a number is compared as text."""
+
+
+def _scale(value: str, scale: str) -> str:
+    if len(value) > _LONGEST or value.count(".") > 1 or "," in value:
+        return value
+    factor = SCALES.get(scale.lower(), 1)
+    for sign in scale:
+        factor = min(factor * HAN_SCALES.get(sign, 1), 10**_LONGEST)
+    return _plain(round(float(value) * factor, 6))
+
+
+def _words(match: regex.Match[str], _: str) -> _Values:
+    values, parts = in_words(match["words"])
+    return frozenset(values), frozenset(parts)
+
+
+def _ordinal(match: regex.Match[str], _: str) -> _Values:
+    word = match["ordinal"].lower()
+    values = ORDINALS | OTHERS
+    return frozenset({str(values.get(word) or values[word.removesuffix("s")])}), _NONE
+
+
+def _roman(match: regex.Match[str], _: str) -> _Values:
+    signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
+    total = sum(
+        -value if any(value < later for later in signs[place + 1 : place + 2]) else value
+        for place, value in enumerate(signs)
+    )
+    return frozenset({str(total)}), _NONE
+
+
+def _month(match: regex.Match[str], text: str) -> _Values:
+    name = match["month"]
+    beside = (
+        _DAY_BESIDE.match(text, match.end()) or text[: match.start()].rstrip(" ")[-1:].isdigit()
+    )
+    if name in _AMBIGUOUS_MONTHS and not beside:
+        return _NONE, _NONE
+    return frozenset({f"month:{_MONTHS[name]}"}), frozenset({str(_MONTHS[name])})
+
+
+def _han(match: regex.Match[str], _: str) -> _Values:
+    return (frozenset({in_han(match[0])}), _NONE) if len(match[0]) <= _LONGEST else (_NONE, _NONE)
+
+
+_KINDS = {
+    "digits": _digits,
+    "words": _words,
+    "ordinal": _ordinal,
+    "roman": _roman,
+    "month": _month,
+    "han": _han,
+}
+
+
+_STEM_VALUES = {stem(word): f"={value}" for word, value in (SMALL | ORDINALS).items()}
+_HAN_NUMERAL = regex.compile(rf"[{_HAN}]++")
+
+
+def simple_values(terms: Iterable[str], text: str) -> list[str]:
+    """Return one-word numbers of a text as "=12", taken from its terms: fast but incomplete."""
+    found = []
+    for term in terms:
+        if term in _STEM_VALUES:
+            found.append(_STEM_VALUES[term])
+        elif term[0].isdigit():
+            found.append(f"={_trim_zeros(term)}")
+    if not text.isascii():
+        for match in _HAN_NUMERAL.finditer(text):
+            found += [f"={value}" for value in _han(match, text)[0]]
+    return found

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, draw
 from memagent_graph.evidence.claims import claims
-from memagent_graph.evidence.numbers import figures
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.terms import specific_terms
+from memagent_graph.text.terms import figures, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
