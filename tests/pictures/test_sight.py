@@ -68,7 +68,7 @@ class Seeing(BaseChatModel):
                 colours[-1] = f"- The door of [picture {marks[-1]}] is {colours[-1]}."
         if "<pictures>" in prompt:
             self.asked.append(prompt.partition("<pictures>")[2].partition("</pictures>")[0])
-            return ChatResult(generations=[ChatGeneration(message=AIMessage(self.wants))])
+            return self._reply(self.wants)
         self.seen.append(colours)
         kept = (
             prompt.split("<notes>")[-1].split("</notes>")[0].strip() if "<notes>" in prompt else ""
@@ -76,7 +76,9 @@ class Seeing(BaseChatModel):
         lines = [line for line in kept.splitlines() if line.startswith("- The door")]
         if not self.refers:
             colours = [line.replace("[picture ", "[figure ") for line in colours]
-        text = "\n".join([*lines, *colours]) or "- Nothing about a door."
+        return self._reply("\n".join([*lines, *colours]) or "- Nothing about a door.")
+
+    def _reply(self, text):
         metadata = {"prompt_token_ids": [7], "token_ids": [8], "logprobs": [-0.5]}
         message = AIMessage(text, response_metadata={"generation": metadata})
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -96,10 +98,14 @@ def write_page(path, *colours, words=""):
 QUESTION = "Which colour is the door?"
 
 
-def ask(model, document, store=None, **settings):
+def ask(model, document, store=None, shape=None, **settings):
     store, saver = store or InMemoryStore(), InMemorySaver()
     agent = create_memagent(
-        model, config=ReadingConfig(**settings), store=store, checkpointer=saver
+        model,
+        config=ReadingConfig(**settings),
+        store=store,
+        checkpointer=saver,
+        response_format=shape,
     )
     given = {"question": QUESTION, "document": document}
     output = agent.invoke(given, {"configurable": {"thread_id": "1"}})
@@ -204,21 +210,24 @@ def test_where_all_fit_nothing_is_asked(tmp_path):
     assert output["usage"]["calls"] == 2
 
 
+class Door(BaseModel):
+    colour: str
+
+
+class Shaped(Seeing):
+    """Answers in the shape of a door as well."""
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        found = super()._generate(messages, **options)
+        if "JSON" in str(messages[0].content):
+            said = json.dumps({"colour": self.seen[-1][0].split()[-1].strip(".")})
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+        return found
+
+
 def test_an_answer_in_a_shape_sees_the_pictures_as_well(tmp_path):
-    class Shaped(Seeing):
-        def _generate(self, messages, stop=None, run_manager=None, **options):
-            found = super()._generate(messages, **options)
-            if "JSON" in str(messages[0].content):
-                said = json.dumps({"colour": self.seen[-1][0].split()[-1].strip(".")})
-                return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
-            return found
-
-    class Door(BaseModel):
-        colour: str
-
-    agent = create_memagent(
-        Shaped(seen=[]), config=ReadingConfig(pictures=1000), response_format=Door
-    )
+    config = ReadingConfig(pictures=1000)
+    agent = create_memagent(Shaped(seen=[]), config=config, response_format=Door)
     page = write_page(tmp_path / "a.html", "red")
 
     output = agent.invoke({"question": QUESTION, "document": page})
@@ -226,24 +235,41 @@ def test_an_answer_in_a_shape_sees_the_pictures_as_well(tmp_path):
     assert output["structured_response"] == Door(colour="red")
 
 
-def test_what_is_shown_again_has_its_pictures(tmp_path):
-    class Looking(Seeing):
-        def _generate(self, messages, stop=None, run_manager=None, **options):
-            found = super()._generate(messages, **options)
-            notes = found.generations[0].message.text
-            if len(self.seen) == 3:
-                notes = f"{notes}\nLOOK BACK: barn"
-            return ChatResult(generations=[ChatGeneration(message=AIMessage(notes))])
+class Looking(Seeing):
+    """Looks back for the barn after its third section."""
 
-    model = Looking(seen=[])
-    page = write_page(tmp_path / "a.html", "red", words="of the barn")
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        found = super()._generate(messages, **options)
+        message = found.generations[0].message
+        if len(self.seen) == 3:
+            message.content += "\nLOOK BACK: barn"
+        return found
+
+
+LOOKING = {"pictures": 1000, "recalls": 1, "chunk_tokens": 60}
+
+
+def write_barn(path):
+    page = write_page(path, "red", words="of the barn")
     page.write_text(page.read_text("utf-8") + "<p>Nothing else is to be seen here.</p>" * 20)
+    return page
 
-    config = ReadingConfig(pictures=1000, recalls=1, chunk_tokens=60)
-    output = create_memagent(model, config=config).invoke({"question": QUESTION, "document": page})
+
+def test_what_is_shown_again_has_its_pictures(tmp_path):
+    model = Looking(seen=[])
+
+    output, _, _ = ask(model, write_barn(tmp_path / "a.html"), **LOOKING)
 
     assert output["usage"]["recalled"] == 1
     assert [len(one) for one in model.seen[:4]] == [1, 0, 0, 1]
+
+
+def test_pictures_shown_again_have_the_room_that_the_section_leaves(tmp_path):
+    model = Looking(seen=[])
+
+    ask(model, write_barn(tmp_path / "a.html"), **{**LOOKING, "pictures": 85 + 170})
+
+    assert [len(one) for one in model.seen[:4]] == [0, 0, 0, 0]
 
 
 def test_each_section_has_its_own_pictures(tmp_path):
@@ -288,12 +314,30 @@ def test_another_picture_under_the_same_mark_is_read_anew(tmp_path):
     assert "blue" in answers[1]
 
 
-def test_stores_and_checkpoints_never_hold_the_bytes(tmp_path):
-    page = write_page(tmp_path / "a.html", "red")
+WAYS = {
+    "shown": lambda path: (Seeing(seen=[]), write_page(path, "red"), {"pictures": 1000}),
+    "chosen": lambda path: (
+        Seeing(seen=[], asked=[], wants="1, 2"),
+        write_page(path, *COLOURS_IN_ORDER),
+        {"pictures": 10_000},
+    ),
+    "shown again": lambda path: (Looking(seen=[]), write_barn(path), LOOKING),
+    "shaped": lambda path: (
+        Shaped(seen=[]),
+        write_page(path, "red"),
+        {"pictures": 1000, "shape": Door},
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_stores_and_checkpoints_never_hold_the_bytes(tmp_path, way):
+    model, page, settings = WAYS[way](tmp_path / "a.html")
     encoded = page.read_text("utf-8").partition("base64,")[2][:40]
 
-    output, store, saver = ask(Seeing(seen=[]), page, pictures=1000)
+    output, store, saver = ask(model, page, **settings)
 
+    assert model.seen[-1]
     kept = [str(item.value) for item in store.search(("memagent",), limit=1000)]
     kept += [str(store._data), str(saver.storage), str(saver.blobs), str(saver.writes), str(output)]
     assert "picture 1" in "".join(kept)
@@ -325,12 +369,13 @@ def test_a_picture_that_is_gone_is_said_to_be(tmp_path, colours, gone):
     assert "red" in output["answer"]
 
 
-def test_redis_never_holds_the_bytes(tmp_path):
-    page, server = write_page(tmp_path / "a.html", "red"), RedisServer(tmp_path)
+@pytest.mark.parametrize("way", WAYS)
+def test_redis_never_holds_the_bytes(tmp_path, way):
+    (model, page, settings), server = WAYS[way](tmp_path / "a.html"), RedisServer(tmp_path)
     encoded = page.read_text("utf-8").partition("base64,")[2][:40]
 
     with RedisStore.from_url(server.url) as store:
-        ask(Seeing(seen=[]), page, store=store, pictures=1000)
+        ask(model, page, store=store, **settings)
     server.kill()
 
     kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*.aof"))
@@ -338,11 +383,12 @@ def test_redis_never_holds_the_bytes(tmp_path):
     assert not [one for one in (encoded.encode(), b"iVBORw0KGgo") if one in kept]
 
 
-def test_rollouts_refer_to_pictures_without_their_bytes(tmp_path):
-    page, sink = write_page(tmp_path / "a.html", "red"), ListSink()
+@pytest.mark.parametrize("way", ["shown", "chosen"])
+def test_rollouts_refer_to_pictures_without_their_bytes(tmp_path, way):
+    (model, page, settings), sink = WAYS[way](tmp_path / "a.html"), ListSink()
     encoded = page.read_text("utf-8").partition("base64,")[2][:40]
     recorder = TraceRecorder(sink, tokenizer=Tokenizer(WordLevel({"a": 0}, unk_token="a")))
-    agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000))
+    agent = create_memagent(model, config=ReadingConfig(**settings))
 
     agent.invoke({"question": QUESTION, "document": page}, recorder.config())
 
