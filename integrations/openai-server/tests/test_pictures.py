@@ -151,6 +151,20 @@ def test_pictures_in_files_are_seen_under_numbers_of_the_conversation(
     assert "iVBORw0KGgo" not in json.dumps(reply)
 
 
+def test_a_request_that_fits_reaches_a_model_that_sees_with_the_pictures_of_its_files(
+    seeing, upstream
+):
+    slides = as_file(write_slides("red", "green", "blue"), "doors.pptx")
+
+    ask(seeing, slides, text("Which doors are there?"))
+
+    said, *seen, asked = upstream.requests[-1]["messages"][0]["content"]
+    assert said["text"].count("[picture: image.png]") == 3
+    assert [one["type"] for one in seen] == ["text", "image_url"] * 2  # of a third is no room
+    assert {one["text"] for one in seen[::2]} == {"[picture: image.png]"}
+    assert asked == text("Which doors are there?")
+
+
 def test_a_scanned_page_in_a_file_is_seen(seeing, upstream, text_with, question, tmp_path):
     pytest.importorskip("pypdfium2")
     scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
@@ -177,6 +191,22 @@ def test_the_answer_sees_again_the_pictures_that_the_notes_refer_to(
     assert reply.status_code == 200
     assert shown(upstream)[-1] == ["[picture 2]"]
     assert "<notes>" in upstream.requests[-1]["messages"][0]["content"][0]["text"]
+
+
+def test_an_answer_in_a_shape_is_shown_the_pictures_that_the_notes_refer_to(
+    seeing, upstream, text_with, question
+):
+    upstream.reply = lambda _: "The sign of [picture 2] says that the vault opens at 6:40."
+    schema = {"name": "time", "schema": {"type": "object"}}
+    parts = [image(picture("red")), text_with, image(picture("blue")), text(question)]
+
+    ask(seeing, *parts, response_format={"type": "json_schema", "json_schema": schema})
+
+    asked = upstream.requests[-1]
+    assert asked["response_format"]["json_schema"] == schema
+    said, mark, seen = asked["messages"][-1]["content"]
+    assert (said, mark) == (text(question), text("[picture 2]"))
+    assert seen["image_url"]["url"].startswith("data:image/png;base64,")
 
 
 def test_another_picture_in_its_place_is_another_conversation(shared):

@@ -25,6 +25,8 @@ from memagent_openai_server.chat.files import (
     pictures_of,
     read_files,
     read_pictures,
+    show_pictures,
+    show_referred,
     without_pictures,
 )
 from memagent_openai_server.chat.shapes import Progress, Read, Said
@@ -154,14 +156,14 @@ class Arrived:
     record: Record
     turn: Turn | None = None
 
-    async def with_files(self) -> Arrived:
+    async def with_files(self, service: Service) -> Arrived:
         """Return the request with the text of each file in its place."""
         messages = self.fields["messages"]
         if not has_files(messages):
             return self
         found = await unless_gone(to_thread(partial(read_files, messages)), self.receive)
         fields = {**self.fields, "messages": found}
-        return replace(self, fields=fields, body=await asyncio.to_thread(orjson.dumps, fields))
+        return replace(self, fields=fields, body=await to_thread(partial(_write, fields, service)))
 
     async def of_user(self, service: Service, sessions: Sessions, session: str | None) -> Arrived:
         """Return the request with what is remembered about its user, if users are remembered."""
@@ -172,8 +174,16 @@ class Arrived:
         body = self.body
         if turn.memory:
             fields = {**self.fields, "messages": turn.with_memory(self.fields["messages"])}
-            body = await unless_small(size, orjson.dumps, fields)
+            body = await unless_small(size, _write, fields, service)
         return replace(self, body=body, turn=turn)
+
+
+def _write(fields: dict[str, Any], service: Service) -> bytes:
+    """Return the body of a request; a model that sees gets the pictures of files with them."""
+    tokens, model = service.config.pictures, service.chat
+    if tokens and model is not None:
+        fields = {**fields, "messages": show_pictures(fields["messages"], tokens, model)}
+    return orjson.dumps(fields)
 
 
 async def decide(
@@ -340,7 +350,13 @@ class Answering:
         system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
         parts = [{"role": "system", "content": system}] if system else []
         rest = {name: value for name, value in fields.items() if name != "memagent"}
-        return {**rest, "messages": [*parts, *self.left()]}
+        left = self.left()
+        tokens, model = self.service.config.pictures, self.service.chat
+        if tokens and model is not None:
+            seen = show_referred(f"{memory}\n{left}", self.messages, tokens, model)
+            asked = {"type": "text", "text": self.asked.question}
+            left[0] = {"role": "user", "content": [asked, *seen]} if seen else left[0]
+        return {**rest, "messages": [*parts, *left]}
 
     def _system(self) -> str:
         """The system messages; "" if they are so long that they are read."""

@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
-from memagent_graph.errors import MemAgentError
-from memagent_graph.pictures.picture import MARK, without_numbers
+from memagent_graph.errors import MemAgentError, SourceError
+from memagent_graph.pictures.picture import MARK, numbers_in, without_numbers
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import TextSource, warnings_of
@@ -18,8 +18,10 @@ from memagent_http.refusals import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from langchain_core.language_models import BaseChatModel
+
     from memagent_graph.pictures.picture import Picture
-    from memagent_graph.pictures.sight import Pictured
+    from memagent_graph.pictures.sight import Pictured, Sight
 
 Message = dict[str, Any]
 
@@ -119,6 +121,68 @@ def read_pictures(messages: Iterable[Message], *, in_files: bool) -> list[Messag
             content.append(own)
         read.append({**message, "content": content} if content else message)
     return read
+
+
+def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel) -> list[Message]:
+    """Return the messages with the pictures of each file behind its text, as parts.
+
+    Args:
+        messages: the messages, as `read_files` returns them.
+        tokens: what all pictures may cost.
+        model: the model, which has a price for each.
+    """
+    from memagent_graph.pictures.sight import Sight, within
+
+    messages = [*messages]
+    files = [part for message in messages for part in parts_of(message)]
+    documents = [part.document for part in files if isinstance(part, FileText) and part.document]
+    found = [Sight(picture, document) for document in documents for picture in document.pictures]
+    room = within(found, tokens, model)
+
+    def show(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield part
+        document = part.document if isinstance(part, FileText) else None
+        for one in room if document is not None else ():
+            if one.source is document:
+                yield from _to_parts(one, without_numbers(one.picture.mark))
+
+    return [
+        {**message, "content": [one for part in parts for one in show(part)]}
+        if (parts := parts_of(message))
+        else message
+        for message in messages
+    ]
+
+
+def show_referred(
+    said: str, messages: Iterable[Message], tokens: int, model: BaseChatModel
+) -> list[dict[str, Any]]:
+    """Return the pictures of messages that a text refers to, as parts.
+
+    Args:
+        said: the text.
+        messages: the messages, as `read_pictures` returns them.
+        tokens: what all pictures may cost.
+        model: the model, which has a price for each.
+    """
+    from memagent_graph.pictures.sight import MOST_AGAIN, Sight, within
+
+    sources = [source for message in messages for source in pictures_of(message)]
+    known = {one.number: Sight(one, source) for source in sources for one in source.pictures}
+    found = [known[number] for number in numbers_in(said) if number in known]
+    room = within(found[:MOST_AGAIN], tokens, model)
+    return [part for one in room for part in _to_parts(one, one.picture.mark)]
+
+
+def _to_parts(one: Sight, mark: str) -> Iterator[dict[str, Any]]:
+    """A picture as parts of a message, after its mark."""
+    yield {"type": "text", "text": mark}
+    try:
+        media_type, encoded = one.source.load_picture(one.picture)
+    except (SourceError, OSError):
+        yield {"type": "text", "text": "(This picture cannot be shown any more.)"}
+        return
+    yield {"type": PICTURE, PICTURE: {"url": f"data:{media_type};base64,{encoded}"}}
 
 
 def pictures_of(message: Message) -> list[Pictured]:

@@ -119,7 +119,7 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
     asking = Asking(Making(asked, f"resp_{uuid4().hex}", int(time())), before, new, sessions)
     fields = chat_fields(asked, [*before, *new], service.name)
     chat, chat_body = await unless_small(len(body), _as_chat, fields)
-    arrived = await Arrived(fields, chat, chat_body, request.receive, record).with_files()
+    arrived = await Arrived(fields, chat, chat_body, request.receive, record).with_files(service)
     if asked.store is not False:  # False means that nothing is to be stored
         arrived = await arrived.of_user(service, sessions, session_of(request))
     found = await decide(service, sessions, where, arrived)
