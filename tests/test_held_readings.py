@@ -29,6 +29,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.graph import hold as holds
 from memagent_graph.graph import versions
+from memagent_graph.memory.items import GetThenPut
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -448,15 +449,26 @@ class Between(InMemoryStore):
 
     async def abatch(self, ops):
         ops = [*ops]
+        await self.let_happen(ops)
+        return await super().abatch(ops)
+
+    async def let_happen(self, ops):
         if self.before and any(self.before(op) for op in ops):
             self.before = None
             await self.happens()
-        return await super().abatch(ops)
 
 
 @pytest.fixture
 def between(store, monkeypatch):
     monkeypatch.setenv("MEMAGENT_STORE_SECONDS", str(PATIENT))
+    commit = GetThenPut.acommit
+
+    async def acommit(self, puts, **given):
+        if isinstance(self._store, Between):
+            await self._store.let_happen(puts)
+        return await commit(self, puts, **given)
+
+    monkeypatch.setattr(GetThenPut, "acommit", acommit)
     return Between(store)
 
 

@@ -136,7 +136,7 @@ class Holding:
                     for place, value in zip(gone, values, strict=True)
                     if isinstance(value, dict) and self._may_forget(place, value)
                 }
-                if await self.records.commit([gone[place] for place in given], given):
+                if not given or await self.records.commit([gone[it] for it in given], given):
                     return
 
     def _may_forget(self, place: Place, value: Mapping[str, object]) -> bool:
@@ -248,7 +248,8 @@ class Pauses:
         records, version = self.holding.records, fold["progress"]["version"] or self.root
         try:
             if lists:
-                await self._list(fold)
+                self.listed = True
+                await records.items([self.list_as(fold)])
             places = [self.holding.place, (records.versions, version)]
             hold, stored = await records.values(places, refresh=False)
             self.holding.see(hold)
@@ -263,13 +264,13 @@ class Pauses:
                 await records.items([self.note(after)])
         return after
 
-    async def _list(self, fold: Fold) -> None:
-        self.listed = True
+    def list_as(self, fold: Fold) -> PutOp:
+        """Return the write that lists a fold, and note what takes it out of the list again."""
         there = self._there(fold)
         for name in _siblings(fold["scope"]):
             left = sharing.forget_reading(self.holding.records, replace(there, fold=name))
             self.holding.left[name] = left
-        await self.holding.records.items([self.note(fold)])
+        return self.note(fold)
 
     async def take_edit(self, fold: Fold) -> Fold:
         """Return the fold with what a user made of its version; the fold itself if nobody did.

@@ -75,7 +75,10 @@ from memagent_graph.graph.versions import (
     abandon_if_cancelled,
     begin_chain,
     chain_of,
+    close,
+    closing,
     finish,
+    settle,
     wait_while_held,
 )
 from memagent_graph.readers.base import Answer, Usage
@@ -482,13 +485,14 @@ async def write_answer(
         StoreError: The store cannot be written, and the configuration is strict.
     """
     fold = await wait_while_held(reading, run, fold_of(state))
-    memory, warnings = await finish(reading, run, fold)
-    if (spans := unread_spans(fold)) and not state.get("version"):
-        further = _further(reading, fold, spans)
-        if further is not None:
-            run.emit(fallback_event(reading, run, fold, further))
-            earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
-            return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
+    memory = await settle(reading, run, fold)
+    spans = [] if state.get("version") else unread_spans(fold)
+    further = _further(reading, fold, spans) if spans else None
+    if further is not None:
+        warnings = await close(reading, run, fold)
+        run.emit(fallback_event(reading, run, fold, further))
+        earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
+        return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
     # If the answer is not found, what the fold has skipped is read after all.
     again = not state.get("version") and _further(reading, fold) is not None
     exact = reading.config.exact_cuts or bool(observers(config))
@@ -497,7 +501,8 @@ async def write_answer(
     started = monotonic()
     try:
         shown = _with_pictures(run, memory) if reading.config.pictures else memory
-        answer = await _respond(reading, state["question"], shown, speech.config)
+        async with closing(reading, run, fold) as warnings:
+            answer = await _respond(reading, state["question"], shown, speech.config)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:

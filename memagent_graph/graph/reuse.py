@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import (
@@ -98,9 +99,10 @@ class Reuse:
         if memory is not None:
             fold = {**fold, **to_channels(memory)}
             fold["progress"]["version"] = begun
-            self.given = (begun or "", memory.text)
+        self.given = (fold["progress"]["version"] or "", fold["memory"])
         try:
-            self.noticed = await forget.last_notice(self._bank.records)
+            if name or not self._lineage.reuses:
+                await self._look(None, None)
             if name:
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
@@ -216,12 +218,15 @@ class Reuse:
         segmented = is_segmented(fold["scope"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
-        found = ended = None
-        if self._lineage.is_listed and not segmented:
-            found = await find(self._bank.records, ids, memory)
+        listed = self._lineage.is_listed and not segmented
         alone = not (name or edited or self._lineage.is_segment)
+        first = await asyncio.to_thread(next, ids, None) if listed else None
+        found = ended = None
+        knows, ended_before = await self._look(first, cutter.source if alone else None)
+        if first is not None and knows:
+            found = await find(self._bank.records, chain([first], ids), memory, at_once=2)
         if alone:
-            ended = await self._read_to_its_end(cutter.source)
+            ended = await self._read_to_its_end(cutter.source) if ended_before else None
             found = await self._last_known(found, ended)
         if found is None:
             return fold
@@ -301,6 +306,28 @@ class Reuse:
             return found
         self.mends = found is not None or await self._has_gap(ended)
         return found if self.mends else ended
+
+    async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
+        """Look in one round trip whether the store knows anything, and which notices it has.
+
+        The notices come first: what is forgotten later is found when the reading ends.
+
+        Args:
+            first: id of the version after the first chunk; None if it is not known ahead.
+            source: the document, if an earlier reading may have read it to its end.
+
+        Returns:
+            Whether the store has that version, and the end of such a reading.
+        """
+        records = self._bank.records
+        versions = [] if first is None else [(records.versions, first)]
+        key = "" if source is None else reading_key(self._lineage.root, source.digest)
+        ends = [(records.readings, key)] if key else []
+        notices, *found = await records.values([forget.notice_place(records), *versions, *ends])
+        if self.noticed is None:
+            self.noticed = forget.last_notice(notices)
+        known = [value is not None for value in found]
+        return any(known[: len(versions)]), any(known[len(versions) :])
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -44,11 +44,12 @@ from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
     from memagent_graph.graph.state import Run, Scope
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.text.chunks import Chunk
 
 
@@ -170,6 +171,8 @@ class Chain:
         self._finished: MemoryVersion | None = None
         self._last: MemoryVersion | None = None
         self._lost = 0
+        self._left = 0  # versions that could not be stored
+        self._seen: Value | BadRecordError | None = None  # the last one's record
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
@@ -222,7 +225,7 @@ class Chain:
             reads: whether a chunk is to be read next.
         """
         if self._writer is not None and (self._is_near(self._writer) or not reads):
-            other = await self._writer.settle()
+            other = await self._writer.settle(_NOTHING * self._took if reads else None)
             self.pauses.due |= other is not None and other.edited
         # A follower waits where its leader does: a version that this one has passed is not edited.
         waits = (self.follower.leads or not reads) and await self._all_stored()
@@ -259,16 +262,19 @@ class Chain:
             TimeoutError: The deadline came first.
             HeldUpError: The memory is held, or the version to read from was edited.
         """
-        key = self.lineage.child(self.parent, chunk, recalled)
+        key, begins = self.lineage.child(self.parent, chunk, recalled), not self.pauses.listed
         found, look = None, partial(self._find_stored, fold, key)
         if self._shares:
             begin = lease_key(fold, self.lineage.root)
-            found = await self.follower.follow(begin, look)
+            lists = [self.pauses.list_as(fold)] if begins else []
+            found = await self.follower.follow(begin, look, lists)
+            self.pauses.listed |= begins and self.follower.has_lease
         if found is None and (self._replays or self.reuse.mends):
             found = await look()
             self._replays = found is not None
         if found is None:
-            await self._lead(fold)
+            if begins:
+                await self._lead(fold)
             return None
         self.pauses.listed &= self.follower.leads
         if not self.pauses.listed:
@@ -283,15 +289,14 @@ class Chain:
         )
 
     async def _lead(self, fold: Fold) -> None:
-        """Read for others too: list the fold, unless it is.
+        """Read for others too: list the fold, unless it was listed with taking the lead.
 
         Raises:
             HeldUpError: The memory is held, or the version to read from was edited.
         """
-        if self.pauses.listed:
-            return
-        after = await self.pauses.look(fold, lists=True)
-        self.pauses.due = after is not fold
+        if not self.pauses.listed:
+            after = await self.pauses.look(fold, lists=True)
+            self.pauses.due = after is not fold
         if self.pauses.due or (self.holding.asked is not None and await self._all_stored()):
             raise HeldUpError
 
@@ -448,29 +453,35 @@ class Chain:
         self._stored_last, self._finished = (version.id, version.text), version
         return fold
 
-    async def finish(self, fold: Fold) -> tuple[Memory | None, list[str]]:
-        """Wait until all is stored; say what another agent stored first, and what went wrong.
+    async def settle(self, fold: Fold) -> Memory | None:
+        """Wait until all is stored; return what another agent stored first, if that differs."""
+        if self._writer is None and version_of(fold) is not None:
+            await self._end_resumed(fold)
+        if self._writer is None:
+            return None
+        await self._writer.settle()
+        self._left = 0
+        if self._unmoved is None:  # else it was waited for already
+            self._left = await self._flush(self._writer)
+        other = await self._writer.settle()
+        edited = other is not None and other.id != fold["progress"]["version"]
+        return None if other is None or edited else other.memory
+
+    async def close(self, fold: Fold) -> list[str]:
+        """List what was stored, and let others read on; return warnings of what went wrong.
 
         Raises:
             StoreError: Strict, and something could not be stored.
         """
-        if self._writer is None and version_of(fold) is not None:
-            await self._end_resumed(fold)
         if self._writer is None:
-            return None, await self._finish_unwritten()
-        await self._writer.settle()
-        left = 0
-        if self._unmoved is None:  # else it was waited for already
-            left = await self._flush(self._writer)
-        other = await self._writer.settle()
-        edited = other is not None and other.id != fold["progress"]["version"]
-        away = left or self._unmoved is not None  # it would be asked in vain, and that is said
+            return await self._close_unwritten()
+        away = self._left or self._unmoved is not None  # asked in vain, and that is said
         edits = None if away else await self.pauses.find_missed()
         message, lists = self._unmoved, False
-        if left and self._whole is not None:
+        if self._left and self._whole is not None:
             self._whole.take_over(self, fold)
-        elif left and message is None:
-            message = str(_store_error(left, self._writer))
+        elif self._left and message is None:
+            message = str(_store_error(self._left, self._writer))
         else:
             lists = message is None and self._whole is None
         # Not before: who took the lease would read the last chunk again.
@@ -481,11 +492,22 @@ class Chain:
             await leaving
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        memory = None if other is None or edited else other.memory
-        forgotten = None if away else await self._without_forgotten(self._writer.written)
-        return memory, [said for said in (message, edits, forgotten) if said is not None]
+        # Last, since it is of all that was stored.
+        forgotten = None
+        if not away:
+            forgotten, _ = await asyncio.gather(
+                self._without_forgotten(self._writer.written), self._see_last(fold)
+            )
+        return [said for said in (message, edits, forgotten) if said is not None]
 
-    async def _finish_unwritten(self) -> list[str]:
+    async def _see_last(self, fold: Fold) -> None:
+        """Read the record that the answer will be kept with, while it is being written."""
+        records = self.bank.records
+        with suppress(StoreError):
+            place = (records.versions, str(fold["progress"]["version"]))
+            (self._seen,) = await records.values([place], refresh=False)
+
+    async def _close_unwritten(self) -> list[str]:
         missed = (
             None if self.reuse.missed is None else f"Nothing stored was used: {self.reuse.missed}"
         )
@@ -540,13 +562,12 @@ class Chain:
         with suppress(StoreError):
             if name := fold["scope"]["memory_name"]:
                 await runs.mark_answered(records, name, self.lineage.identify(fold["source"]))
-            await runs.keep_answer(records, str(progress["version"]), kept)
+            await runs.keep_answer(records, str(progress["version"]), kept, self._seen)
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
-        if self._whole is None:
-            await self.holding.end()
-        await self.follower.release()
+        ends = [self.holding.end()] if self._whole is None else []
+        await asyncio.gather(self.follower.release(), *ends)
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
@@ -695,12 +716,48 @@ async def finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[s
     Raises:
         StoreError: A version could not be stored, and the configuration is strict.
     """
+    return await settle(reading, run, fold), await close(reading, run, fold)
+
+
+async def settle(reading: Reading, run: Run, fold: Fold) -> Memory:
+    """Wait until a fold's versions are stored; return its memory, or that of another writer."""
     chain = chain_of(reading, run, fold)
-    other, warnings = (None, []) if chain is None else await chain.finish(fold)
-    return other or memory_of(fold), warnings
+    other = None if chain is None else await chain.settle(fold)
+    return other or memory_of(fold)
 
 
-_ending: set[asyncio.Task[None]] = set()  # an event loop's are weak
+async def close(reading: Reading, run: Run, fold: Fold) -> list[str]:
+    """End a settled fold in the store; see `Chain.close`."""
+    chain = chain_of(reading, run, fold)
+    return [] if chain is None else await chain.close(fold)
+
+
+@asynccontextmanager
+async def closing(reading: Reading, run: Run, fold: Fold) -> AsyncIterator[list[str]]:
+    """Close a settled fold beside the body, and put what went wrong into a list after it.
+
+    Raises:
+        StoreError: A version could not be stored, and the configuration is strict.
+    """
+    warnings: list[str] = []
+    task = asyncio.ensure_future(close(reading, run, fold))
+    _hold(task)
+    if reading.config.strict:
+        await asyncio.shield(task)
+    try:
+        yield warnings
+    except Exception:
+        await asyncio.wait([task])
+        raise
+    warnings += await asyncio.shield(task)
+
+
+_ending: set[asyncio.Future[Any]] = set()  # an event loop's are weak
+
+
+def _hold(task: asyncio.Future[Any]) -> None:
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
 
 
 @contextmanager
@@ -709,9 +766,7 @@ def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        task = asyncio.ensure_future(_abandon(chain))
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)
+        _hold(asyncio.ensure_future(_abandon(chain)))
         raise
 
 

@@ -56,7 +56,7 @@ async def post_notice(records: Records, digests: Sequence[str]) -> None:
     Raises:
         MemoryConflictError: Others kept posting at the same time.
     """
-    place = (records.forgotten, _KEY)
+    place = notice_place(records)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         (found,) = await records.values([place])
@@ -70,15 +70,19 @@ async def post_notice(records: Records, digests: Sequence[str]) -> None:
     raise MemoryConflictError(message)
 
 
-async def last_notice(records: Records) -> int:
-    """Return the number of the last notice; 0 if there is none."""
-    (found,) = await records.values([(records.forgotten, _KEY)])
-    return max((number for number, _ in _notices(found)), default=0)
+def notice_place(records: Records) -> Place:
+    """Return the place of the notices in the store."""
+    return records.forgotten, _KEY
+
+
+def last_notice(value: Value | Exception | None) -> int:
+    """Return the number of the last of the notices in a record; 0 if there is none."""
+    return max((number for number, _ in _notices(value)), default=0)
 
 
 async def notices_since(records: Records, seen: int) -> set[str]:
     """Return the documents' digests in notices after `seen`; in all if some have expired."""
-    (found,) = await records.values([(records.forgotten, _KEY)])
+    (found,) = await records.values([notice_place(records)])
     notices = _notices(found)
     newest = max((number for number, _ in notices), default=0)
     later = [row for number, row in notices if number > seen or newest < seen]

@@ -28,12 +28,15 @@ _log = logging.getLogger(__name__)
 
 
 async def find(
-    records: Records, ids: Iterable[str], memory: str | None = None
+    records: Records, ids: Iterable[str], memory: str | None = None, *, at_once: int = 1
 ) -> MemoryVersion | None:
-    """See `MemoryBank.afind`; it stops at a version that was edited in `memory`."""
+    """See `MemoryBank.afind`; it stops at a version that was edited in `memory`.
+
+    It asks first for `at_once` versions, and for twice as many each time.
+    """
     found: MemoryVersion | None = None
     listed = isinstance(ids, list)
-    ids, size = iter(ids), 1
+    ids, size = iter(ids), at_once
     while batch := (
         [*islice(ids, size)] if listed else await asyncio.to_thread(list, islice(ids, size))
     ):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
+    from memagent_graph.errors import BadRecordError
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
@@ -88,16 +90,32 @@ async def mark_answered(records: Records, name: str, asked: str) -> None:
         await records.commit([_put(records, name, after)], {_place(records, name): _value(runs)})
 
 
-async def keep_answer(records: Records, version: str, new: KeptAnswer) -> None:
+async def keep_answer(
+    records: Records, version: str, new: KeptAnswer, seen: Value | BadRecordError | None = None
+) -> None:
     """Store an answer with the version that it was written from, and add up what they cost.
 
     Nothing is stored if the version is gone, or a newer release wrote it.
+
+    Args:
+        records: the bank's records.
+        version: id of the version.
+        new: the answer.
+        seen: the version's record as it was seen last, which saves a round trip if it still is.
     """
     place = (records.versions, version)
+    if seen is not None and await _add_answer(records, place, new, seen):
+        return
     (value,) = await records.values([place], refresh=False)
+    await _add_answer(records, place, new, value)
+
+
+async def _add_answer(
+    records: Records, place: Place, new: KeptAnswer, value: Value | BadRecordError | None
+) -> bool:
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
-        return
+        return False
     if (old := _answer(value)) is not None:
         new = new._replace(
             times=old.times + new.times,
@@ -106,7 +124,7 @@ async def keep_answer(records: Records, version: str, new: KeptAnswer) -> None:
             output_tokens=old.output_tokens + new.output_tokens,
             seconds=old.seconds + new.seconds,
         )
-    await records.commit([records.put(*place, {**value, _ANSWER: [*new]})], {place: value})
+    return await records.commit([records.put(*place, {**value, _ANSWER: [*new]})], {place: value})
 
 
 async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:

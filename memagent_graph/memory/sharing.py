@@ -38,7 +38,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, AtomicStore, pause
 from memagent_graph.memory.items import label
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from langgraph.store.base import BaseStore
 
@@ -87,24 +87,29 @@ class Lease:
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._see(None)
 
-    async def acquire(self) -> bool:
+    async def acquire(self, also: Sequence[PutOp] = ()) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
+
+        Args:
+            also: further puts in the same atomic step.
 
         Returns:
             Whether it is held now. False as well if the store fails.
         """
         self.held = False
         with _ignore_failures():
-            if not self._beats and await self._put_beat():  # free, as mostly at first
+            if not self._beats and await self._put_beat(also):  # free, as mostly at first
                 self.held = True
                 return True
             found = await self._get()
             if found != self._seen:
                 self._see(found)
             if self._is_ours(found):  # the reply to an earlier put was lost
+                if also:
+                    await self._records.items([*also])
                 self.held = True
             elif _is_free(found) or self._clock() - self._since >= LAPSE:
-                self.held = await self._put_beat()
+                self.held = await self._put_beat(also)
         return self.held
 
     @property
@@ -179,17 +184,17 @@ class Lease:
             return None
         return None if item is None else item.value
 
-    async def _put_beat(self) -> bool:
+    async def _put_beat(self, also: Sequence[PutOp] = ()) -> bool:
         self._beats += 1
         value = {"holder": self._holder(), "beat": self._beats}
-        put = await self._swap(value, expected=self._seen)
+        put = await self._swap(value, also, expected=self._seen)
         if put:
             self._see(value)
         return put
 
-    async def _swap(self, value: Value, *, expected: Value) -> bool:
+    async def _swap(self, value: Value, also: Sequence[PutOp] = (), *, expected: Value) -> bool:
         put = self._records.put(*self._place, value)
-        return await self._records.commit([put], {self._place: expected})
+        return await self._records.commit([put, *also], {self._place: expected})
 
     def _see(self, value: Value) -> None:
         self._seen, self._since = value, self._clock()
@@ -298,10 +303,18 @@ class Follower:
     @property
     def leads(self) -> bool:
         """Whether this one works for itself, and follows nobody."""
-        return self._alone or (self._lease is not None and self._lease.held)
+        return self._alone or self.has_lease
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether others follow this one."""
+        return self._lease is not None and self._lease.held
 
     async def follow(
-        self, subject: str, look: Callable[[], Awaitable[Found | None]]
+        self,
+        subject: str,
+        look: Callable[[], Awaitable[Found | None]],
+        also: Sequence[PutOp] = (),
     ) -> Found | None:
         """Return what another has made; None to make it here.
 
@@ -310,6 +323,7 @@ class Follower:
         Args:
             subject: what all of them work on.
             look: finds what is wanted; None if it is not stored.
+            also: what to put in one step with taking the lead.
 
         Raises:
             TimeoutError: The deadline came first.
@@ -323,7 +337,7 @@ class Follower:
         loop = asyncio.get_running_loop()
         pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
         while self._answers():
-            await lease.acquire()
+            await lease.acquire(also)
             # If the lease can be neither taken nor seen, this one works on its own.
             self._alone = not (lease.held or lease.foreign) and loop.time() > alone_at
             found = await look()
