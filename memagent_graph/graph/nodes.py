@@ -503,6 +503,7 @@ async def write_answer(
         shown = _with_pictures(run, memory) if reading.config.pictures else memory
         async with closing(reading, run, fold) as warnings:
             answer = await _respond(reading, state["question"], shown, speech.config)
+            took = monotonic() - started
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
     except ModelError as error:
@@ -515,7 +516,7 @@ async def write_answer(
         "calls": progress["calls"] + (answer is not NOTHING_NOTED and max(usage.calls, 1)),
         "input_tokens": progress["input_tokens"] + usage.input_tokens,
         "output_tokens": progress["output_tokens"] + usage.output_tokens,
-        "seconds": progress["seconds"] + monotonic() - started,
+        "seconds": progress["seconds"] + took,
     }
     if is_segmented(fold["scope"]) or progress["again"]:
         warnings = [*state.get("warnings", ()), *warnings]

@@ -321,7 +321,7 @@ class Reuse:
         """
         records = self._bank.records
         versions = [] if first is None else [(records.versions, first)]
-        key = "" if source is None else reading_key(self._lineage.root, source.digest)
+        key = "" if source is None else make_reading_key(self._lineage.root, source.digest)
         ends = [(records.readings, key)] if key else []
         notices, *found = await records.values([forget.notice_place(records), *versions, *ends])
         if self.noticed is None:
