@@ -194,7 +194,7 @@ async def describe(
         return message
     content, number = [*message.content], 0
     for at, block in enumerate(blocks):
-        if encoded := _encoded_in(cast("dict[str, Any]", block)):
+        if encoded := _find_encoded(cast("dict[str, Any]", block)):
             number += 1
             said = await _describe(encoded, model, config, opened)
             if said is not None:
@@ -206,10 +206,10 @@ def holds_pictures(message: BaseMessage) -> bool:
     """Whether a message holds the bytes of a picture."""
     if isinstance(message.content, str):
         return False
-    return any(map(_encoded_in, cast("list[dict[str, Any]]", message.content_blocks)))
+    return any(map(_find_encoded, cast("list[dict[str, Any]]", message.content_blocks)))
 
 
-def _encoded_in(block: dict[str, Any]) -> str:
+def _find_encoded(block: dict[str, Any]) -> str:
     """Return the base64 of a picture in a content block; "" if it is none, or only a link."""
     if block.get("type") != "image":
         return ""

@@ -180,7 +180,7 @@ class ChatReader(Reader):
             recalled=[(item.place, item.text) for item in step.recalled],
             look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
-        seen, left_out = await _to_blocks(_shown_by(step))
+        seen, left_out = await _to_blocks(_find_sights(step))
         reply, text = await self._ask(prompt, _unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
         text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
@@ -226,7 +226,7 @@ class ChatReader(Reader):
         memory = await self._mark(
             align(text, step.memory, step.chunk, step.question, step.recalled)
         )
-        return replace(update, memory=_without_seen(memory, _shown_by(step)))
+        return replace(update, memory=_without_seen(memory, _find_sights(step)))
 
     async def _add(
         self, step: Step, text: str, update: Update, config: RunnableConfig | None
@@ -469,7 +469,7 @@ def _to_message(prompt: str, seen: Sequence[Block]) -> HumanMessage:
     return HumanMessage(content)
 
 
-def _shown_by(step: Step) -> tuple[Sight, ...]:
+def _find_sights(step: Step) -> tuple[Sight, ...]:
     """Return the pictures that a step shows."""
     return (*step.chunk.pictures, *(one for item in step.recalled for one in item.pictures))
 
