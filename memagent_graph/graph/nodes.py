@@ -76,8 +76,8 @@ from memagent_graph.graph.versions import (
     begin_chain,
     chain_of,
     close,
+    close_beside,
     finish,
-    finish_beside,
     settle,
     wait_while_held,
 )
@@ -501,7 +501,7 @@ async def write_answer(
     started = monotonic()
     try:
         shown = _with_pictures(run, memory) if reading.config.pictures else memory
-        async with finish_beside(reading, run, fold) as warnings:
+        async with close_beside(reading, run, fold) as warnings:
             answer = await _respond(reading, state["question"], shown, speech.config)
             took = monotonic() - started
         if not answer.text.strip():

@@ -733,7 +733,7 @@ async def close(reading: Reading, run: Run, fold: Fold) -> list[str]:
 
 
 @asynccontextmanager
-async def finish_beside(reading: Reading, run: Run, fold: Fold) -> AsyncIterator[list[str]]:
+async def close_beside(reading: Reading, run: Run, fold: Fold) -> AsyncIterator[list[str]]:
     """Close a settled fold beside the body, and put what went wrong into a list after it.
 
     Raises:
