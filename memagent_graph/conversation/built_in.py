@@ -157,7 +157,7 @@ def _plain_words(statement: str) -> set[str]:
     return {t for t in specific_terms(statement) if t not in _SMALL_TALK and "'" not in t}
 
 
-_VERSION = "newest-1"
+_VERSION = "newest-2"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = regex.compile(rf"(?P<day>\d\d?) (?P<month>{'|'.join(_MONTHS)})(?: (?P<year>\d{{4}}))?")
 

@@ -236,7 +236,7 @@ def _may_answer(question: str, text: str) -> bool:
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
-_VERSION = "extractive-4"
+_VERSION = "extractive-5"
 _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
 """Share of a question's terms that an answer must have to count as found; the second, for scripts
 without spaces, counts pairs of characters. Chosen so that about 2% of the answers that were in
