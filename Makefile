@@ -66,6 +66,9 @@ COMMA := ,
 QUESTION ?= Which error is raised when the graph has exhausted the maximum number of steps?
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 
+# Else each process of the tests compiles anew all that it imports of this clone.
+unexport PYTHONDONTWRITEBYTECODE
+
 PORT ?= 8080
 MCP_PORT ?= 8090
 # The folder that MCP clients may read.
