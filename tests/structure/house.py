@@ -37,19 +37,19 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "files a chunk enters, without a store": Ceiling(27, 14),
-    "files a chunk enters, with a store": Ceiling(37, 20),
-    "files a chunk enters, with Redis": Ceiling(44, 26),
-    "files a message enters": Ceiling(14, 12),
-    "files the fold of a message enters": Ceiling(46, 30),
-    "modules with one importer, in percent": Ceiling(14, 10),
-    "import circles, with those of types": Ceiling(1, 0),
+    "files a chunk enters, without a store": Ceiling(23, 14),
+    "files a chunk enters, with a store": Ceiling(33, 20),
+    "files a chunk enters, with Redis": Ceiling(40, 26),
+    "files a message enters": Ceiling(12, 12),
+    "files the fold of a message enters": Ceiling(41, 30),
+    "modules with one importer, in percent": Ceiling(11, 10),
+    "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
-    "functions named by participles": Ceiling(20, 0),
-    "lines of the largest module": Ceiling(830, 500),
-    "modules": Ceiling(184, 130),
-    "lines": Ceiling(57_500, 39_000),
+    "functions named by participles": Ceiling(0, 0),
+    "lines of the largest module": Ceiling(798, 500),
+    "modules": Ceiling(177, 130),
+    "lines": Ceiling(56_400, 39_000),
 }
 
 
