@@ -82,17 +82,20 @@ async def get(records: Records, reference: str) -> MemoryVersion:
     of_name, of_reading, version = await records.values(
         [(place, reference) for place in (records.heads, records.readings, records.versions)]
     )
+    found = None
     if of_name is not None:
-        return await _follow(records, (records.heads, reference), of_name)
-    if of_reading is not None:
-        return await _follow(records, (records.readings, reference), of_reading)
-    if version is None:
+        found = await _follow(records, (records.heads, reference), of_name)
+    elif of_reading is not None:
+        found = await _follow(records, (records.readings, reference), of_reading)
+    elif version is not None:
+        found = await readable(records, reference, version)
+    if found is None:
         message = (
             f"There is no memory {reference!r}: it is neither a name nor a version's id. "
             "`memagent memory list` lists all."
         )
         raise MemoryNotFoundError(message)
-    return await readable(records, reference, version)
+    return found
 
 
 async def head(records: Records, name: str) -> MemoryVersion | None:
@@ -210,14 +213,23 @@ async def readable(records: Records, key: str, value: Value | BadRecordError) ->
     return _read(key, value, await with_texts(records, {key: value}))
 
 
-async def _follow(records: Records, place: Place, pointer: Value | BadRecordError) -> MemoryVersion:
-    """The version that a pointer leads to; if it is gone because the pointer moved, the new one."""
+async def _follow(
+    records: Records, place: Place, pointer: Value | BadRecordError
+) -> MemoryVersion | None:
+    """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
+
+    Raises:
+        BadRecordError: The version cannot be read.
+        MemoryNotFoundError: The version is gone, and the pointer is there.
+    """
     while True:
         try:
             return await _resolve_pointer(records, place[1], pointer)
         except MemoryNotFoundError:
             (now,) = await records.values([place])
-            if now is None or now == pointer:
+            if now is None:  # forgotten meanwhile
+                return None
+            if now == pointer:
                 raise
             pointer = now
 

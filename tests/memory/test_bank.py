@@ -13,6 +13,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.memory import lookup
 from memagent_graph.memory.bank import diff
 from memagent_graph.memory.version import (
     MemoryVersion,
@@ -53,6 +54,24 @@ def test_history_is_the_whole_chain_newest_first(bank):
     assert all(after.parent == before.id for after, before in itertools.pairwise(history))
     assert history[0].end == len(TEXT)
     assert history[-1].parent == history[-1].root
+
+
+async def test_a_name_forgotten_between_its_pointer_and_its_version_is_none(monkeypatch):
+    bank, resolve = MemoryBank(store := InMemoryStore()), lookup._resolve_pointer
+    agent = create_memagent(ChainReader(), config=SMALL, store=store)
+    asked = {"question": "What?", "document": TEXT, "memory_name": "ann"}
+
+    async def forget_first(records, name, pointer):
+        await MemoryBank(store).aforget(name)
+        return await resolve(records, name, pointer)
+
+    monkeypatch.setattr(lookup, "_resolve_pointer", forget_first)
+
+    await agent.ainvoke(asked)
+    assert await bank.ahead("ann") is None
+    await agent.ainvoke(asked)
+    with pytest.raises(MemoryNotFoundError, match="There is no memory 'ann'"):
+        await bank.aget("ann")
 
 
 def test_memories_are_listed_by_name_question_and_source(bank):
