@@ -202,7 +202,7 @@ def says_nothing(answer: str, memory: str, question: str) -> bool:
         or bare in {"empty", NO_MEMORY.casefold()}
         or says_not_found(answer)
         or (is_refusal(answer) and bare not in memory.casefold())
-        or _is_beside(memory, question)
+        or _shares_no_word(memory, question)
     )
 
 
@@ -212,7 +212,7 @@ _BARE = 6
 """Most words of notes that are an answer without a sentence."""
 
 
-def _is_beside(memory: str, question: str) -> bool:
+def _shares_no_word(memory: str, question: str) -> bool:
     """Whether notes in sentences have no word of a question for one fact, in their language."""
     asked, noted = roots(question), roots(memory)
     return (
