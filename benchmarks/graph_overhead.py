@@ -173,7 +173,7 @@ def checkpoints() -> None:
     for reader in (InstantReader(), TalkativeReader()):
         sizes, out = checkpoint_bytes(reader)
         memory, evidence = len(out["memory"].encode()), len(json.dumps(out["evidence"]))
-        limit = 4096 + 2 * (len("What is seen?") + evidence) + 3 * memory
+        limit = 4608 + 2 * (len("What is seen?") + evidence) + 3 * memory
         print(
             f"SqliteSaver, memory {memory} and evidence {evidence} bytes: "
             f"{sizes[10]} bytes at chunk 10, {sizes[700]} at chunk 700, limit {limit}; "

@@ -678,7 +678,7 @@ def test_a_checkpoint_does_not_grow_with_the_document(tmp_path):
     memory = len(out["memory"].encode())
     places = [{k: v for k, v in place.items() if v is not None} for place in out["evidence"]]
     evidence = len(json.dumps(places).encode())
-    allowed = 4608 + 2 * (len("What?") + evidence) + 3 * memory
+    allowed = 5120 + 2 * (len("What?") + evidence) + 3 * memory
     assert len(sizes) >= 700
     assert sizes[700] <= sizes[10] + 128  # longer numbers, nothing else
     assert max(sizes[10:700]) <= allowed
