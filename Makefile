@@ -68,6 +68,8 @@ SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["
 
 # Else each process of the tests compiles anew all that it imports of this clone.
 unexport PYTHONDONTWRITEBYTECODE
+# What is imported is compiled then; pip would compile 27,000 files, of which most are never used.
+export PIP_COMPILE := 0
 
 PORT ?= 8080
 MCP_PORT ?= 8090
@@ -93,7 +95,7 @@ endef
 
 .PHONY: models chat test-model test-model-quick
 .PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-real quick
-.PHONY: docs docs-serve docs-version lint types format clean
+.PHONY: environments docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
 	$(BIN)/memagent ask "$(QUESTION)" $(SITE)/langgraph $(SITE)/langchain_core
@@ -118,6 +120,8 @@ chat: $(INSTALLED_ALL)  ## A chatbot that remembers, on this machine alone (MODE
 	model=$$($(BIN)/python tests/real_models.py --convert $(MODELS)) && \
 		HF_HUB_OFFLINE=1 MEMAGENT_MODEL="hf:$$model" $(BIN)/python examples/chat.py
 
+environments: $(INSTALLED_DOCS) $(VLLM_INSTALLED)  ## Those of all that `.ci/run` tests
+
 test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets of their own
 	$(call check,$(ELSEWHERE))
 
@@ -141,14 +145,12 @@ test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagent
 	$(BIN)/python -m pip install --quiet --upgrade --target build/deepagents $(DEEPAGENTS)
 	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py tests/test_clients.py
 
-test-browser: $(INSTALLED_ALL)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
+test-browser: $(INSTALLED_DOCS)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
 	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \
 		command -v google-chrome || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
-	$(BIN)/python -m pip install --quiet --group browser
 	$(BIN)/python -m pytest -m browser tests/browser
 
 test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test with the lowest versions
-	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m pytest -m release tests/release integrations/openai-server
 
 test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail (SOME=20: of so many)
@@ -188,8 +190,7 @@ docs-serve: $(INSTALLED_DOCS)  ## Show the site on this machine, and again after
 api: $(INSTALLED_ALL)  ## Write the public names and signatures anew, into tests/public_api.txt
 	$(BIN)/python tests/public_api.py > tests/public_api.txt
 
-dist: $(INSTALLED_ALL)  ## Build all distributions into dist/
-	$(BIN)/python -m pip install --quiet --group release
+dist: $(INSTALLED_DOCS)  ## Build all distributions into dist/
 	rm -rf dist
 	for project in . $(dir $(INTEGRATIONS)); do $(BIN)/python -m uv build --quiet --out-dir dist $$project || exit; done
 	$(BIN)/python -m twine check --strict dist/*
@@ -229,7 +230,7 @@ $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
 	touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED_ALL)
-	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/python -m pip install --quiet --group docs --group browser --group release
 	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml $(FOLDER_serve:%=integrations/%/pyproject.toml)

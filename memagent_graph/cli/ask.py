@@ -134,7 +134,6 @@ PriceOption: TypeAlias = Annotated[
 Prices: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        envvar="MEMAGENT_PRICES",
         help='A JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
         rich_help_panel=COSTS,
     ),

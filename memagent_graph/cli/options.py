@@ -186,7 +186,6 @@ Reuse: TypeAlias = Annotated[
 Namespace: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        envvar="MEMAGENT_NAMESPACE",
         help="Labels under which the store keeps memories, with / between them: ann/memagent. "
         "Other namespaces are invisible.  [default: memagent]",
         rich_help_panel=MEMORIES,

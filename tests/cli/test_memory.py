@@ -236,7 +236,7 @@ def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
     place = ("--namespace", "ann/memagent")
 
     memagent(*asked, *place)
-    again = memagent(*asked, env={"MEMAGENT_NAMESPACE": "ann/memagent"})
+    again = memagent(*asked, *place)
     before = memagent("memory", "list")
     other = memagent(*asked)
 
