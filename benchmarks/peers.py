@@ -8,6 +8,9 @@ finds what is asked for wherever it stands in the prompt, and writes as much as 
 - MemAgent: the loop of the paper's evaluation, written here after its description.
 - refine, map-reduce: as the LangChain documentation builds them, a chain of calls or one for each
   part and merges of what fits, written here.
+- RLM: its own loop and session of Python, if `rlm` can be imported. Its root model replies with the
+  obvious program, which is ours: look at the text, ask a model about each part, combine. Questions
+  wait for each other, since a session has the folder and the output of its process.
 - LlamaIndex: its own refine, compact and tree_summarize, if `llama_index.core` can be imported.
 - ours: as published, skim, segments, rounds; several questions are asked at once.
 
@@ -47,6 +50,7 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from concurrent.futures import Future
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 
@@ -73,10 +77,11 @@ class Timing(NamedTuple):
 class Server:
     """The scripted server, with what it was asked for."""
 
-    def __init__(self, timing: Timing) -> None:
-        self.timing = timing
+    def __init__(self, timing: Timing, script: Callable[[str], str] | None = None) -> None:
+        self.timing, self._script = timing, script or answer
         self.calls = self.read = self.hits = self.wrote = 0
         self.own = 0.0
+        self.alone = asyncio.Lock()
         self._slots = asyncio.Semaphore(timing.slots)
         self._reading = asyncio.Lock()
         self._cache: OrderedDict[int, None] = OrderedDict()
@@ -91,7 +96,7 @@ class Server:
         began = time.process_time()
         self.calls += 1
         fails = self._drawn.random() < self.timing.failing
-        tokens, reply = TOKENS.count(prompt), answer(prompt)
+        tokens, reply = TOKENS.count(prompt), self._script(prompt)
         written = TOKENS.count(reply)
         self.own += time.process_time() - began
         async with self._slots:
@@ -121,6 +126,15 @@ class Server:
                 await asyncio.sleep(pause)
         return (await self.complete(prompt))[0]
 
+    def from_thread(self, prompt: str, loop: virtual_clock.VirtualClock) -> Future[str]:
+        """As `patiently`, for a thread that is not the loop's."""
+
+        async def reply() -> str:
+            with loop.serve_thread():
+                return await self.patiently(prompt)
+
+        return asyncio.run_coroutine_threadsafe(reply(), loop)
+
     def _known(self, prompt: str) -> float:
         """Share of a prompt that begins as an earlier one; all of it is known from now on."""
         key, known, at = 0, 0, 0
@@ -138,6 +152,25 @@ class Server:
 _ASKED = re.compile(r"code of the (\w+) vault\?")
 _FACT = re.compile(r"The access code of the (\w+) vault is ([\d-]+)\.")
 _LONG = re.compile(r"notes that you took|Put the final answer|final answer", re.IGNORECASE)
+ROOT = "You are a Recursive Language Model"
+"""How the prompts of RLM's root model begin."""
+PROGRAM = [
+    "```repl\nprint(len(context), context[:300])\n```",
+    """```repl
+parts = [""]
+for line in context.splitlines(keepends=True):
+    if len(parts[-1]) + len(line) > SIZE:
+        parts.append("")
+    parts[-1] += line
+asked = "Give the final answer, or say that this part does not have it. QUESTION\\n\\n"
+found = llm_query_batched([asked + part for part in parts])
+found = [one for one in found if "do not say" not in one]
+reply = llm_query("Combine these into the final answer. QUESTION\\n\\n" + "\\n".join(found))
+print(reply)
+```""",
+    '```repl\nanswer["content"] = reply\nanswer["ready"] = True\n```',
+]
+"""Its replies: it looks at the text, asks about each part, and submits."""
 _FILLER = "Nothing else in this part bears on what is asked. " * (WRITTEN // 11)
 
 
@@ -146,6 +179,10 @@ def answer(prompt: str) -> str:
     asked = {*_ASKED.findall(prompt)}
     found = {name: code for name, code in _FACT.findall(prompt) if name in asked}
     facts = " ".join(f"The access code of the {name} vault is {found[name]}." for name in found)
+    if ROOT in prompt:
+        (name,) = asked
+        program = PROGRAM[min(prompt.count("\nTurn "), len(PROGRAM)) - 1]
+        return program.replace("QUESTION", f"What is the access code of the {name} vault?")
     if _LONG.search(prompt):
         return facts or "The notes do not say."
     return f"{facts} {_FILLER}"
@@ -295,6 +332,52 @@ def llama(kind: str) -> Any:
     return ask
 
 
+def rlm(characters: int) -> Any:
+    """RLM, which cuts the text into parts of so many characters."""
+
+    async def ask(server: Server, document: str, questions: list[str]) -> list[str]:
+        from rlm import RLM
+        from rlm.clients.base_lm import BaseLM
+        from rlm.core import rlm as core
+        from rlm.core.types import ModelUsageSummary, UsageSummary
+
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, virtual_clock.VirtualClock)
+        loop.patience = 0.01
+
+        class Scripted(BaseLM):
+            def completion(self, prompt: Any) -> str:
+                reply = server.from_thread(self._fill(prompt), loop).result()
+                return reply.replace("SIZE", str(characters))
+
+            async def acompletion(self, prompt: Any) -> str:
+                return await asyncio.wrap_future(server.from_thread(self._fill(prompt), loop))
+
+            def get_usage_summary(self) -> UsageSummary:
+                return UsageSummary({})
+
+            def get_last_usage(self) -> ModelUsageSummary:
+                return ModelUsageSummary(0, 0, 0)
+
+            def _fill(self, prompt: Any) -> str:
+                if isinstance(prompt, str):
+                    return prompt
+                return "\n".join(f"\n{message['content']}" for message in prompt)
+
+        core.get_client = lambda *_: Scripted("scripted")
+
+        def read(question: str) -> str:
+            return str(RLM().completion(document, root_prompt=question).response)
+
+        async def one(question: str) -> str:
+            async with server.alone:
+                return await asyncio.to_thread(read, question)
+
+        return await every(one, questions)
+
+    return ask
+
+
 def ours(**settings: Any) -> Any:
     """This library, as configured."""
 
@@ -325,6 +408,8 @@ WAYS: dict[str, Any] = {
     "LlamaIndex refine": llama("refine"),
     "LlamaIndex compact": llama("compact"),
     "LlamaIndex tree_summarize": llama("tree_summarize"),
+    "RLM, parts as the others'": rlm(4 * CHUNK),
+    "RLM, parts of 100,000 characters": rlm(100_000),
     "ours, as published": ours(),
     "ours, skim": ours(skim="lexical"),
     "ours, 8 segments": ours(segments=8),

@@ -7,20 +7,26 @@ this clock, and the clock does not jump before it is done.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from selectors import DefaultSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 
 
 class VirtualClock(asyncio.SelectorEventLoop):
-    """The loop; `time()` begins at 0."""
+    """The loop; `time()` begins at 0.
+
+    Attributes:
+        patience: real seconds that a jump waits for calls of threads that other threads started.
+    """
 
     def __init__(self) -> None:
-        self._now, self._at_work = 0.0, 0
+        self._now, self._at_work, self._served = 0.0, 0, 0
+        self.patience = 0.0
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
@@ -34,9 +40,18 @@ class VirtualClock(asyncio.SelectorEventLoop):
         future.add_done_callback(self._done)
         return future
 
+    @contextmanager
+    def serve_thread(self) -> Iterator[None]:
+        """Count a thread as waiting for the block, which runs here, and not as at work."""
+        self._served += 1
+        try:
+            yield
+        finally:
+            self._served -= 1
+
     def jump(self, seconds: float) -> bool:
         """Move the clock on, if no thread is at work."""
-        if self._at_work:
+        if self._at_work > self._served:
             return False
         self._now += seconds
         return True
@@ -56,7 +71,9 @@ class _Jumping(DefaultSelector):
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         # What is ready now goes first; a thread that ends wakes the loop.
-        return super().select(0) or ([] if self._clock.jump(timeout) else super().select(None))
+        return super().select(self._clock.patience) or (
+            [] if self._clock.jump(timeout) else super().select(None)
+        )
 
 
 def run(work: Coroutine[Any, Any, T]) -> tuple[T, float]:

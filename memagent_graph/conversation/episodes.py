@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from json import dumps
@@ -102,6 +103,16 @@ class Page:
         self.size = sum(len(one.text) for one in said)
         self.record = {"said": [asdict(one) for one in said]}
         self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+
+    @cached_property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """Threads and ids of the messages."""
+        return frozenset((one.thread, one.id) for one in self.said)
+
+    @cached_property
+    def oldest(self) -> str:
+        """The first day of a message; "" without one."""
+        return min((one.day for one in self.said), default="")
 
     @classmethod
     def of(cls, record: object) -> Page | None:
@@ -264,19 +275,22 @@ class Episodes:
         """
         contents = await self._contents()
         now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
-        pages = await self._load(contents.listed)
+        pages, since = await self._load(contents.listed), self.since
         changed: dict[str, Page] = {}
         more: dict[str, list[KeptMessage]] = {}
         for key, page in pages.items():
-            known = [now.pop((one.thread, one.id), one) for one in clean(page).said]
-            left = [one for one in known if one.text and one.day >= self.since]
+            clean_page = clean(page)
+            if clean_page is page and page.oldest >= since and page.keys.isdisjoint(now):
+                continue
+            known = [now.pop((one.thread, one.id), one) for one in clean_page.said]
+            left = [one for one in known if one.text and one.day >= since]
             if left != [*page.said]:
                 changed[key] = Page(left)
         last, number = (contents.listed[-1].key if contents.listed else ""), contents.next
         newest = changed.get(last) or pages.get(last)
         said, room = ([], 0) if newest is None else ([*newest.said], self._page - newest.tokens)
         for one in now.values():
-            if one.id not in new or not one.text or one.day < self.since:
+            if one.id not in new or not one.text or one.day < since:
                 continue
             if room <= 0:
                 last, number = f"page-{number:09}", number + 1
@@ -369,12 +383,12 @@ class Episodes:
     ) -> EpisodePuts:
         rows = {row.key: row for row in contents.listed}
         rows |= {key: _row(key, page) for key, page in changed.items()}
-        left, kept = self._tokens, list[_Listed]()
+        left, since, kept = self._tokens, self.since, list[_Listed]()
         for row in sorted(rows.values(), reverse=True):
             left -= row.tokens
             if left < 0 and (kept or self.off):
                 break
-            if row.newest and row.newest >= self.since:
+            if row.newest and row.newest >= since:
                 kept.append(row)
         keys = {row.key for row in kept}
         put, shelf = self._records.put, self._shelf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
@@ -728,7 +729,8 @@ class ConversationMemory(Generic[Shape]):
         keeping = self._get_folding(personal.user).keeping
         known = {(one.id, one.text) for one in keeping.keep(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, known=known)
-        return [passage for passage in found if keeping.allows(passage.text)]
+        allowed = (passage for passage in found if keeping.allows(passage.text))
+        return [*islice(allowed, self._folding.reading.config.memory_tokens)]  # no more have room
 
     def _drop(self, text: str, subject: frozenset[str]) -> tuple[str, list[str]]:
         """Notes without the statements, or facts, about a subject, and these."""

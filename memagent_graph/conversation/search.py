@@ -9,8 +9,11 @@ matter, so that an old value is not shown without the new one.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,11 +27,13 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
+
+Thing = TypeVar("Thing")
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
@@ -75,63 +80,84 @@ class _Indexed:
     """One page: its pieces, and what stands where in them and in the whole messages."""
 
     def __init__(self, page: Page) -> None:
+        self.said = page.said
         self.pieces = [
-            [(start, start + len(text)) for start, text in passages(TextSource(one.text))]
-            for one in page.said
+            (number, start, start + len(text))
+            for number, one in enumerate(page.said)
+            for start, text in passages(TextSource(one.text))
         ]
-        texts = [
-            one.text[start:end]
-            for one, spans in zip(page.said, self.pieces, strict=True)
-            for start, end in spans
-        ]
+        texts = [page.said[number].text[start:end] for number, start, end in self.pieces]
         self.passages, self.messages = (
             IndexPart.of(texts),
             IndexPart.of(one.text for one in page.said),
         )
-        self.timely = [states_time(text) for text in texts]
+        self.of = np.array([number for number, _, _ in self.pieces], np.int64)
+        self.timely = np.array([states_time(text) for text in texts], bool)
         self.specific = [frozenset(specific_terms(text)) for text in texts]
-        self.sizes = self.passages.sizes
+        self.sizes = self.passages.sizes.astype(float)
+        self.days = np.array([one.day for one in page.said], "U10")
+        self.speakers = _Numbered(one.speaker for one in page.said)
+        self.talks = _Numbered((one.thread, one.day) for one in page.said)
+        self.messages_of: defaultdict[str, list[int]] = defaultdict(list)
+        for number, one in enumerate(page.said):
+            self.messages_of[one.id].append(number)
+
+
+class _Numbered(Generic[Thing]):
+    """Things by their numbers in the order in which they first occur: what they are, and which."""
+
+    def __init__(self, things: Iterable[Thing]) -> None:
+        known: dict[Thing, int] = {}
+        self.which = np.array([known.setdefault(one, len(known)) for one in things], np.int64)
+        self.things = [*known]
+
+    @classmethod
+    def join(cls, parts: Iterable[_Numbered[Thing]]) -> _Numbered[Thing]:
+        """Number the things of all parts together."""
+        parts = [*parts]
+        found = cls(one for part in parts for one in part.things)
+        begin, which = 0, [np.empty(0, np.int64)]
+        for part in parts:
+            which.append(found.which[begin:][part.which])
+            begin += len(part.things)
+        found.which = np.concatenate(which)
+        return found
 
 
 class MessageSearch:
     """Finds passages among what is kept of one person.
+
+    Each page is indexed once: after a turn, only arrays are joined.
 
     Args:
         kept: that.
     """
 
     def __init__(self, kept: Kept) -> None:
-        indexed = [_index(page) for page in kept.pages]
-        said = [*kept.said]
-        self.passages = [
-            MessagePassage(said[number], number, start, end)
-            for number, spans in enumerate(spans for part in indexed for spans in part.pieces)
-            for start, end in spans
-        ]
-        self._index = Index([part.passages for part in indexed])
+        self._pages = pages = [_index(page) for page in kept.pages]
+        self._begins = [0, *accumulate(len(page.pieces) for page in pages)]
+        self._said = [0, *accumulate(len(page.said) for page in pages)]
+        self._index = Index([page.passages for page in pages])
         self._rare = _Rarities(self._index)
         self._wholes: dict[int, float] = {}
-        self._messages = Index([part.messages for part in indexed])
-        self._of = np.array([passage.message for passage in self.passages], np.int64)
-        self._timely = np.array([it for part in indexed for it in part.timely], bool)
-        self._sizes = np.array([size for part in indexed for size in part.sizes], float)
-        talks: dict[tuple[str, str], int] = {}
-        self._talk = np.array(
-            [talks.setdefault((one.thread, one.day), len(talks)) for one in said], np.int64
+        self._messages = Index([page.messages for page in pages])
+        self._of = _concatenate(
+            [page.of + begin for page, begin in zip(pages, self._said, strict=False)], np.int64
         )
-        self._speakers = [one.speaker for one in said]
-        order = {speaker: number for number, speaker in enumerate(dict.fromkeys(self._speakers))}
-        self._who = [*order], np.array([order[one.speaker] for one in said], np.int64)[self._of]
+        self._timely = _concatenate([page.timely for page in pages], bool)
+        self._sizes = _concatenate([page.sizes for page in pages], float)
+        self._days = _concatenate([page.days for page in pages], "U10")
+        self._talk = _Numbered.join(page.talks for page in pages).which
+        self._speakers = _Numbered.join(page.speakers for page in pages)
         self._names = {
-            name: frozenset(terms(name)) for name in {*self._speakers} - {USER, ASSISTANT}
+            name: frozenset(terms(name)) for name in {*self._speakers.things} - {USER, ASSISTANT}
         }
         self._named = frozenset[str]().union(*self._names.values())
-        self._specific = [found - self._named for part in indexed for found in part.specific]
 
     def find(
-        self, about: str, *, since: str = "", known: Container[tuple[str, str]] = ()
-    ) -> list[MessagePassage]:
-        """Return the passages that bear on a text, the best first.
+        self, about: str, *, since: str = "", known: Collection[tuple[str, str]] = ()
+    ) -> Iterator[MessagePassage]:
+        """Yield the passages that bear on a text, the best first.
 
         Args:
             about: the current message.
@@ -148,16 +174,39 @@ class MessageSearch:
         if _ASKS_WHEN.search(about):
             scores[self._timely] *= _TIMELY
         scores /= np.maximum(self._sizes, 1.0) ** _SMALLER
-        for number in np.flatnonzero(scores).tolist():
-            said = self.passages[number].said
-            if said.day < since or (said.id, said.text) in known:
-                scores[number] = 0.0
+        left_out = self._days < since
+        left_out[self._find_known(known)] = True
+        scores[left_out[self._of]] = 0.0
         self._bring_newer(scores, {*wanted} - self._named)
-        best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
-        return [self.passages[number] for number in best]
+        best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
+        return map(self._passage, best.tolist())
+
+    def _find_known(self, known: Collection[tuple[str, str]]) -> list[int]:
+        """Return the numbers of messages with these ids and texts."""
+        texts = defaultdict(set)
+        for key, text in known:
+            texts[key].add(text)
+        return [
+            begin + number
+            for page, begin in zip(self._pages, self._said, strict=False)
+            for key in texts.keys() & page.messages_of.keys()
+            for number in page.messages_of[key]
+            if page.said[number].text in texts[key]
+        ]
+
+    def _passage(self, number: int) -> MessagePassage:
+        page = bisect_right(self._begins, number) - 1
+        message, start, end = self._pages[page].pieces[number - self._begins[page]]
+        said = self._pages[page].said[message]
+        return MessagePassage(said, self._said[page] + message, start, end)
+
+    def _specific(self, number: int) -> frozenset[str]:
+        """Return the terms of a passage, without names of speakers."""
+        page = bisect_right(self._begins, number) - 1
+        return self._pages[page].specific[number - self._begins[page]] - self._named
 
     def _words(self, wanted: Sequence[str]) -> NDArray[Any]:
-        scores = np.zeros(len(self.passages))
+        scores = np.zeros(len(self._of))
         for term in wanted:
             around, heard = np.zeros(len(self._talk)), self._messages.scores({term: 1.0})
             if not heard.any():
@@ -171,15 +220,16 @@ class MessageSearch:
 
     def _each(self, factor: Any) -> NDArray[Any]:
         """A factor for each passage by its speaker."""
-        speakers, number = self._who
-        return np.array([*map(factor, speakers)], float)[number]
+        factors = np.array([*map(factor, self._speakers.things)], float)
+        return factors[self._speakers.which[self._of]]
 
     def _bring_newer(self, scores: NDArray[Any], wanted: set[str]) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
+        speakers = self._speakers.which[self._of]
         for lead in np.argsort(-scores, kind="stable")[:_LEADS].tolist():
-            message, own = self._of[lead], self._specific[lead]
-            if scores[lead] <= 0 or self._speakers[message] == ASSISTANT:
+            message, own = self._of[lead], self._specific(lead)
+            if scores[lead] <= 0 or self._speakers.things[speakers[lead]] == ASSISTANT:
                 continue
             shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
             likeness = {
@@ -187,7 +237,7 @@ class MessageSearch:
                 for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
                 if shares[other]
                 and self._of[other] > message
-                and self._speakers[self._of[other]] == self._speakers[message]
+                and speakers[other] == speakers[lead]
             }
             alike = [other for other, share in likeness.items() if share >= _ALIKE]
             for newer in sorted(alike, key=lambda other: likeness[other])[-_NEWER:]:
@@ -198,12 +248,12 @@ class MessageSearch:
     def _likeness(self, one: int, other: int) -> float:
         """Share of the shorter passage's words in the other, weighted by their rarity."""
         whole = min(self._whole(one), self._whole(other))
-        return self._rarity(self._specific[one] & self._specific[other]) / whole if whole else 0.0
+        return self._rarity(self._specific(one) & self._specific(other)) / whole if whole else 0.0
 
     def _whole(self, number: int) -> float:
         """Sum of the rarities of a passage's words."""
         if number not in self._wholes:
-            self._wholes[number] = self._rarity(self._specific[number])
+            self._wholes[number] = self._rarity(self._specific(number))
         return self._wholes[number]
 
     def _rarity(self, terms_: frozenset[str]) -> float:
@@ -219,6 +269,10 @@ class _Rarities(dict[str, float]):
     def __missing__(self, term: str) -> float:
         found = self[term] = self._index.rarity(term)
         return found
+
+
+def _concatenate(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *arrays])
 
 
 def recall(kept: Kept) -> MessageSearch:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import compress
-from math import log1p
+from math import ceil, log1p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ _K1, _B = 1.2, 0.4
 _MOST_COUNTED = 255
 _BLOCK_TERMS = 1 << 20
 """Terms counted at once: what they take in memory does not grow with the document."""
+_MOST_TABLES = 256
+"""Tables of an index: each query looks its terms up in all of them."""
 _RECENT_BYTES = 1 << 26
 """Size of the parts kept in memory for the next question, in bytes."""
 _MOST_BYTES = 1 << 30
@@ -82,7 +84,7 @@ class IndexPart:
     Attributes:
         ends: end of each passage, in code points of the text; `[passages]`.
         sizes: number of terms of each passage; `[passages]`.
-        terms: all terms that occur.
+        terms: all terms that occur, each with the number of its row.
         first: begin of each term's row in `numbers` and `counts`, and the end of the last row;
             `[terms + 1]`.
         numbers: numbers of the passages that have the term; `[postings]`.
@@ -91,7 +93,7 @@ class IndexPart:
 
     ends: NDArray[Any]
     sizes: NDArray[Any]
-    terms: list[str]
+    terms: dict[str, int]
     first: NDArray[Any]
     numbers: NDArray[Any]
     counts: NDArray[Any]
@@ -103,7 +105,7 @@ class IndexPart:
         known.default_factory = known.__len__
         ids, first = array("I"), 0
         ends, sizes, end = [], [], 0
-        postings: list[tuple[NDArray[Any], ...]] = []
+        blocks: list[_Block] = []
         for text in texts:
             found = terms(text)
             ids.extend(map(known.__getitem__, found))
@@ -111,18 +113,11 @@ class IndexPart:
             ends.append(end)
             sizes.append(len(found))
             if len(ids) > _BLOCK_TERMS:
-                postings.append(_count(ids, sizes, first))
+                blocks.append(_count(ids, sizes, first))
                 ids, first = array("I"), len(sizes)
-        postings.append(_count(ids, sizes, first))
-        row, number, count = map(np.concatenate, zip(*postings, strict=True))
-        order = np.argsort(row, kind="stable")
+        blocks.append(_count(ids, sizes, first))
         return cls(
-            np.array(ends, _INT),
-            np.array(sizes, _INT),
-            [*known],
-            np.searchsorted(row, np.arange(len(known) + 1), sorter=order).astype(_INT),
-            number[order],
-            count[order],
+            np.array(ends, _INT), np.array(sizes, _INT), {**known}, *_join(blocks, len(known))
         )
 
     def encode(self) -> tuple[bytes, ...]:
@@ -143,7 +138,7 @@ class IndexPart:
         found = cls(
             np.frombuffer(ends, _INT),
             np.frombuffer(sizes, _INT),
-            known,
+            {term: row for row, term in enumerate(known)},
             np.frombuffer(first, _INT),
             np.frombuffer(numbers, _INT),
             np.frombuffer(counts, _BYTE),
@@ -161,16 +156,84 @@ class IndexPart:
     @property
     def size(self) -> int:
         """Approximate size in memory, in bytes."""
-        return 60 * len(self.terms) + 5 * len(self.numbers) + 8 * len(self.ends)
+        return 150 * len(self.terms) + 5 * len(self.numbers) + 8 * len(self.ends)
 
 
-def _count(ids: array[int], sizes: list[int], first: int) -> tuple[NDArray[Any], ...]:
-    """Count terms of the passages from `first` on: term, passage and count, sorted by term."""
+class _Block(NamedTuple):
+    """Postings of some passages, sorted by term.
+
+    Attributes:
+        rows: the terms that occur, ascending; `[rows]`.
+        lengths: number of postings of each; `[rows]`.
+        numbers: see `IndexPart`.
+        counts: see `IndexPart`.
+    """
+
+    rows: NDArray[Any]
+    lengths: NDArray[Any]
+    numbers: NDArray[Any]
+    counts: NDArray[Any]
+
+
+def _count(ids: array[int], sizes: list[int], first: int) -> _Block:
+    """Count the terms of the passages from `first` on."""
     numbers = np.repeat(np.arange(first, len(sizes)), sizes[first:])
     pairs = np.array(ids, np.int64) * max(len(sizes), 1) + numbers
     pairs, counts = np.unique(pairs, return_counts=True)
     row, number = np.divmod(pairs, max(len(sizes), 1))
-    return row.astype(_INT), number.astype(_INT), np.minimum(counts, _MOST_COUNTED).astype(_BYTE)
+    counts = np.minimum(counts, _MOST_COUNTED).astype(_BYTE)
+    return _Block(*np.unique(row, return_counts=True), number.astype(_INT), counts)
+
+
+def _join(blocks: list[_Block], rows: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return `first`, `numbers` and `counts` of all blocks, whose rows are below a number."""
+    lengths = np.zeros(rows + 1, np.int64)
+    for block in blocks:
+        lengths[block.rows + 1] += block.lengths
+    first = np.cumsum(lengths)
+    numbers, counts = np.empty(first[-1], _INT), np.empty(first[-1], _BYTE)
+    free = first.copy()
+    for block in blocks:
+        begins = np.cumsum(block.lengths) - block.lengths
+        places = np.repeat(free[block.rows] - begins, block.lengths)
+        places += np.arange(len(places))
+        numbers[places], counts[places] = block.numbers, block.counts
+        free[block.rows] += block.lengths
+    return first.astype(_INT), numbers, counts
+
+
+class _Table(NamedTuple):
+    """Postings of one part, or of several; passages are counted from `begin`."""
+
+    terms: Mapping[str, int]
+    first: NDArray[Any]
+    numbers: NDArray[Any]
+    counts: NDArray[Any]
+    begin: int
+
+    def find(self, term: str) -> slice:
+        """Return where the postings of a term are."""
+        row = self.terms.get(term)
+        return slice(0, 0) if row is None else slice(int(self.first[row]), int(self.first[row + 1]))
+
+
+def _tabulate(parts: Sequence[IndexPart], begins: Sequence[int]) -> _Table:
+    """Join the postings of parts whose passages begin at these numbers."""
+    if len(parts) == 1:
+        (part,) = parts
+        return _Table(part.terms, part.first, part.numbers, part.counts, begins[0])
+    known: dict[str, int] = {}
+    add = known.setdefault
+    blocks = [
+        _Block(
+            np.fromiter((add(term, len(known)) for term in part.terms), _INT, len(part.terms)),
+            np.diff(part.first),
+            part.numbers + _INT.type(begin),
+            part.counts,
+        )
+        for part, begin in zip(parts, begins, strict=True)
+    ]
+    return _Table(known, *_join(blocks, len(known)), 0)
 
 
 class Index:
@@ -186,29 +249,18 @@ class Index:
         own = [number not in headings for number in range(len(parts))]
         before = np.cumsum([0, *(len(part.ends) * it for part, it in zip(parts, own, strict=True))])
         offsets = np.cumsum([0, *(part.length for part in parts)])
-        self._terms: dict[str, int] = {}
-        known, add = self._terms, self._terms.setdefault
-        rows = [
-            np.repeat(
-                np.fromiter((add(term, len(known)) for term in part.terms), _INT),
-                np.diff(part.first),
-            )
-            for part in parts
+        together = max(1, ceil(len(parts) / _MOST_TABLES))
+        begins = before.tolist()
+        self._tables = [
+            _tabulate(parts[at : at + together], begins[at : min(at + together, len(parts))])
+            for at in range(0, len(parts), together)
         ]
-        row = np.concatenate([np.empty(0, _INT), *rows])
-        order = np.argsort(row, kind="stable").astype(_INT)
-        self._first = np.searchsorted(row, np.arange(len(known) + 1), sorter=order)
         empty = np.empty(0, _INT)
-        places = [part.numbers + begin for part, begin in zip(parts, before, strict=False)]
-        self._numbers = np.concatenate([empty, *places])[order]
-        counts = np.concatenate([np.empty(0, _BYTE), *(part.counts for part in parts)])[order]
         sizes = np.concatenate([empty, *(part.sizes for part in compress(parts, own))])
         for number in headings:
             sizes[before[number]] += parts[number].sizes.sum()
         usual = sizes.mean() if sizes.sum() else 1.0
-        damp = (_K1 * (1 - _B + _B * sizes / usual)).astype(np.float32)
-        counts = counts.astype(np.float32)
-        self._weights = counts * (_K1 + 1) / (counts + damp[self._numbers])
+        self._damp = (_K1 * (1 - _B + _B * sizes / usual)).astype(np.float32)
         ends = [part.ends + begin for part, begin in zip(parts, offsets, strict=False)]
         self._ends: list[int] = np.concatenate([empty, *compress(ends, own)]).tolist()
 
@@ -239,18 +291,21 @@ class Index:
         """
         scores = np.zeros(len(self))
         for term, weight in wanted.items():
-            row = self._terms.get(term)
-            if row is None:
-                continue
-            there = slice(self._first[row], self._first[row + 1])
-            rare = weight * self.rarity(term)
-            np.add.at(scores, self._numbers[there], rare * self._weights[there])
+            found = [(table, there) for table in self._tables if (there := table.find(term)).stop]
+            rare = weight * self._rarity(sum(there.stop - there.start for _, there in found))
+            for table, there in found:
+                numbers = table.numbers[there] + table.begin
+                counts = table.counts[there].astype(np.float32)
+                weights = counts * (_K1 + 1) / (counts + self._damp[numbers])
+                np.add.at(scores, numbers, rare * weights)
         return scores
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        row = self._terms.get(term)
-        having = 0 if row is None else self._first[row + 1] - self._first[row]
+        found = (table.find(term) for table in self._tables)
+        return self._rarity(sum(there.stop - there.start for there in found))
+
+    def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
 
     def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[IndexHit]:
