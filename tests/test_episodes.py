@@ -417,6 +417,23 @@ def test_what_was_said_is_indexed_when_it_is_folded_and_not_before_the_next_repl
     assert indexed == [2]
 
 
+def test_a_turn_looks_at_no_message_that_an_earlier_page_has(monkeypatch):
+    memory = ConversationMemory(Silent(), store=InMemoryStore(), episode_tokens=4_000)
+    keep(memory, *FILLER)
+    keep(memory, OBOE)  # the last page is another now
+    looked, day = [], KeptMessage.day
+
+    def look(self):
+        looked.append(self.text)
+        return day.fget(self)
+
+    monkeypatch.setattr(KeptMessage, "day", property(look))
+    keep(memory, "I sail.")
+
+    assert "oboe" in told(memory, "Who plays the oboe?")
+    assert len({*looked}) < len(FILLER) / 2
+
+
 def test_the_memory_is_told_when_the_store_is_away(caplog):
     keep(memory := ConversationMemory(Silent(), store=(store := Counting())), OBOE)
     told(memory, "oboe")

@@ -220,8 +220,9 @@ class MessageSearch:
 
     def _each(self, factor: Any) -> NDArray[Any]:
         """A factor for each passage by its speaker."""
-        factors = np.array([*map(factor, self._speakers.things)], float)
-        return factors[self._speakers.which[self._of]]
+        factors: NDArray[Any] = np.array([*map(factor, self._speakers.things)], float)
+        each: NDArray[Any] = factors[self._speakers.which[self._of]]
+        return each
 
     def _bring_newer(self, scores: NDArray[Any], wanted: set[str]) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
@@ -235,9 +236,7 @@ class MessageSearch:
             likeness = {
                 other: self._likeness(lead, other)
                 for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
-                if shares[other]
-                and self._of[other] > message
-                and speakers[other] == speakers[lead]
+                if shares[other] and self._of[other] > message and speakers[other] == speakers[lead]
             }
             alike = [other for other, share in likeness.items() if share >= _ALIKE]
             for newer in sorted(alike, key=lambda other: likeness[other])[-_NEWER:]:
