@@ -26,7 +26,7 @@ from memagent_graph.facts.record import (
     read_lines,
 )
 from memagent_graph.facts.rules import overwrite
-from memagent_graph.prompts import UPDATE_PROMPT, join_query
+from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import ask_like_caller, is_cut_off, take_reply
@@ -263,13 +263,14 @@ class FactsReader(_KeepsFacts, ChatReader):
     ) -> None:
         standing = speaker_at is not None
         prompts = reader.prompts
-        if prompts.update == UPDATE_PROMPT or standing:
+        if prompts.update in {UPDATE_PROMPT, ADD_PROMPT} or standing:
             template = CONVERSATION_PROMPT if standing else DOCUMENT_PROMPT
             own = {"update": write_prompt(template, schema), "repeat": REPEAT_PROMPT}
             prompts = prompts.model_copy(update=own)
         name = reader.identity.name
         super().__init__(reader.model, prompts=prompts, config=config, name=name)
         self.prompts = prompts  # guarded against the tokens of a tokenizer that was given
+        self.adds = False  # by rules, whether its prompt shows the memory or not
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing, self._speaker_at = standing, speaker_at
         self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer

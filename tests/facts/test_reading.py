@@ -17,7 +17,15 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 from structure.house import files_of_a_chunk
 
-from memagent_graph import Facts, MemAgentNode, MemoryBank, ReadingConfig, create_memagent, facts_of
+from memagent_graph import (
+    Facts,
+    MemAgentNode,
+    MemoryBank,
+    Prompts,
+    ReadingConfig,
+    create_memagent,
+    facts_of,
+)
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.facts.reader import fit, state_fact
 from memagent_graph.facts.record import read_fact
@@ -40,6 +48,12 @@ def pad(*sentences):
 
 def scripted(*replies):
     return Hearing(messages=iter(map(AIMessage, replies)), heard=[])
+
+
+class Named(Hearing):
+    """A model whose name says its size."""
+
+    model: str
 
 
 def read(model, text, *, config=SMALL, question=ASKED, schema=Facts, **more):
@@ -68,6 +82,26 @@ def test_a_reply_is_applied_to_the_facts_by_one_call_a_chunk():
     assert "900" in LEASE[old.evidence[0].start : old.evidence[0].end]
     assert "950" in LEASE[new.evidence[0].start : new.evidence[0].end]
     assert out["warnings"] == []
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", "gpt-4o"])
+def test_a_model_of_any_size_is_asked_for_facts(name):
+    model = Named(messages=iter([AIMessage("Lease 7 | rent | 900 euros")] * 3), model=name)
+
+    out = read(model, "The rent of Lease 7 is 900 euros.")
+
+    assert "subject | relation | object" in model.heard[0]
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+
+
+def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
+    prompts = Prompts(update="Facts of {chunk} for {question}, as subject | relation | object:")
+    replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 950 euros | since May 2024", "950"
+    agent = create_memagent(scripted(*replies), config=SMALL, schema=Facts, prompts=prompts)
+
+    out = agent.invoke({"question": ASKED, "document": LEASE})
+
+    assert out["memory"].splitlines()[0] == "Lease 7 | rent | 900 euros | until 2024-05; replaced"
 
 
 @pytest.mark.parametrize("schema", [Facts, Facts()])
