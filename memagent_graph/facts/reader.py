@@ -25,14 +25,15 @@ from memagent_graph.facts.record import (
     read_fact,
     read_lines,
 )
-from memagent_graph.facts.rules import overwrite
+from memagent_graph.facts.rules import Entities, is_after, overwrite
 from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import ask_like_caller, is_cut_off, take_reply
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.replies import is_refusal, is_unchanged, says_nothing_new
-from memagent_graph.text.terms import names
+from memagent_graph.text.terms import names as names_in
+from memagent_graph.text.terms import specific_terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
-_VERSION = "facts-2"
+_VERSION = "facts-3"
 _FORM = f"""\
 Name subject and object in full, as the text does, and say the same relation always in the same \
 words. DATE is the day, month or year from which it holds; leave "since" out if the text gives \
@@ -206,7 +207,7 @@ class _KeepsFacts(Reader):
         facts, left, _ = fit(facts, [*others], asked, self._budget, self._counter)
         near = neighbourhood(facts, asked)
         named = dict.fromkeys(
-            name for fact in near for name in (fact.subject, fact.object) if names(name)
+            name for fact in near for name in (fact.subject, fact.object) if names_in(name)
         )
         new = [name for name in named if name.casefold() not in asked.casefold()][:_MOST_NAMES]
         merged = memory_of_facts(facts, left, sum(memory.dropped for memory in memories))
@@ -292,6 +293,11 @@ class FactsReader(_KeepsFacts, ChatReader):
         asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
         return await take_reply(asked, prompt)
 
+    def _shown(self, memory: Memory) -> str:
+        """Return what holds: models imitate the lines of what was replaced."""
+        facts, others = facts_of(memory), read_lines(memory.text).others
+        return memory_of_facts((fact for fact in facts if fact.holds()), others).text
+
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
         """Return the update with the facts of a reply, applied to the memory."""
         update, left_out = replace(update, unfinished=False), Counter(update.left_out)
@@ -309,6 +315,8 @@ class FactsReader(_KeepsFacts, ChatReader):
             return replace(update, fault=fault, left_out=dict(+left_out))
         fitting = [fact for one in facts if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(facts) - len(fitting)
+        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
+        fitting = [*without_copies(fitting, facts_of(step.memory), read)]
         question = "" if self.standing else step.question
         lines = [fact.line for fact in fitting]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
@@ -323,6 +331,33 @@ class FactsReader(_KeepsFacts, ChatReader):
         if self._speaker_at is None or not fact.evidence:
             return ""
         return self._speaker_at(step.chunk, fact.evidence[-1].end)
+
+
+def without_copies(
+    new: Iterable[Fact], known: Sequence[Fact], read: str
+) -> Iterator[Fact]:
+    """Yield the facts of a reply without what it copied from the facts that it was shown.
+
+    Args:
+        new: the facts of the reply.
+        known: the memory.
+        read: the text that was read.
+    """
+    holding = [fact for fact in known if fact.holds()]
+    names, said = Entities(known), {*specific_terms(read)}
+    for fact in new:
+        is_bound = fact.status == "replaced" and fact.since and fact.until
+        if is_bound and not is_after(fact.until, fact.since):
+            fact = replace(fact, status="holds", until=None)  # noqa: PLW2901
+        about = [one for one in holding if names.same(one.subject, fact.subject)]
+        same = [one for one in about if one.relation == fact.relation]
+        is_told = said.issuperset(specific_terms(fact.object))
+        is_bare = fact.status == "holds" and not (fact.replaces or fact.corrects)
+        if is_bare and not is_told and any(names.same(one.object, fact.object) for one in same):
+            continue
+        if fact.since and fact.since[:4] not in read and fact.since in {one.since for one in about}:
+            fact = replace(fact, since=None)  # noqa: PLW2901
+        yield fact
 
 
 def attribute(fact: Fact, speaker: str) -> Fact:

@@ -231,10 +231,22 @@ def read_fact(line: str) -> Fact | None:
     if any(len(part) > _LONGEST_FIELD for part in (subject, relation, thing)):
         return None
     found = Fact(subject, _words(relation), thing)
+    if _is_misplaced(found):
+        return None
     if (late := _AFTER_OBJECT.search(thing)) and read_date(late["date"]):
         found = replace(found, object=_clean(thing[: late.start()]) or thing)
         behind = [f"{late['word']} {late['date']}", *behind]
     return _qualify(found, [one for part in behind for one in _SPLIT.split(part) if one.strip()])
+
+
+def _is_misplaced(fact: Fact) -> bool:
+    """Whether in the relation's place stands what belongs behind the object."""
+    word, _, rest = fact.relation.partition(" ")
+    is_of_value = any(map(str.isdigit, rest)) or rest == fact.subject.lower()
+    return word in _MISPLACED and is_of_value
+
+
+_MISPLACED = frozenset({"since", "until", "not", "replaces"})
 
 
 def _says_more(part: str) -> bool:

@@ -241,7 +241,7 @@ class _Ledger:
         holding = [at for at in same if self._facts[at].status == "holds"]
         if holding:
             begins = self._facts[holding[-1]].since
-            ends_before = new.status != "holds" and _after(begins, new.until)
+            ends_before = new.status != "holds" and is_after(begins, new.until)
             return None if ends_before else holding[-1]
         for at in reversed(same):
             old = self._facts[at]
@@ -249,7 +249,7 @@ class _Ledger:
                 self._facts[at] = replace(old, status="holds", until=None)
                 return at
             again = new.status == "holds" and (
-                self._latest or new.replaces or _after(new.since, old.since)
+                self._latest or new.replaces or is_after(new.since, old.since)
             )
             if not again:
                 return at
@@ -296,19 +296,19 @@ class _Ledger:
                 continue
             is_own = self._may_change(old, speaker)
             is_newer = (amends and is_own) or self._is_newer(new, old, is_own=is_own)
-            if is_newer or (new.amends and is_own and not _after(old.since, new.since)):
+            if is_newer or (new.amends and is_own and not is_after(old.since, new.since)):
                 self._facts[other] = replace(old, status="replaced", until=new.since)
                 named = () if is_newer else (old.object,)
                 self._facts[at] = new = replace(new, amends=False, replaces=(*new.replaces, *named))
-            elif _after(old.since, new.since):
+            elif is_after(old.since, new.since):
                 self._facts[at] = new = replace(new, status="replaced", until=old.since)
         if single and new.since:
             self._order(at, names)
 
     def _is_newer(self, new: Fact, old: Fact, *, is_own: bool) -> bool:
-        if _after(new.since, old.since):
+        if is_after(new.since, old.since):
             return True
-        if _after(old.since, new.since):
+        if is_after(old.since, new.since):
             return False
         if new.since and not old.since:
             return True
@@ -330,15 +330,15 @@ class _Ledger:
             later = [
                 self._facts[one].since or ""
                 for one in group
-                if _after(self._facts[one].since, fact.since)
+                if is_after(self._facts[one].since, fact.since)
                 and not names.same(self._facts[one].object, fact.object)
             ]
             if fact.status == "replaced" and later:
                 self._facts[other] = replace(fact, until=min(later))
 
 
-def _after(one: str | None, other: str | None) -> bool:
-    """Whether a time is known to be later than another."""
+def is_after(one: str | None, other: str | None) -> bool:
+    """Return whether a time is known to be later than another."""
     known = [read_date(time) if time else None for time in (one, other)]
     return None not in known and str(known[0]) > str(known[1])
 

@@ -170,7 +170,7 @@ class ChatReader(Reader):
         """
         prompt = self.prompts.for_update(
             join_query(step.question, step.query),
-            step.memory.text,
+            self._shown(step.memory),
             step.chunk.shown,
             self._memory_tokens,
             again=step.shorter,
@@ -205,6 +205,10 @@ class ChatReader(Reader):
         if self.adds and not (step.exit_gate or step.look_back):
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
+
+    def _shown(self, memory: Memory) -> str:
+        """Return what an update's prompt shows of the memory."""
+        return memory.text
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
         """Return the update with the notes of a reply."""

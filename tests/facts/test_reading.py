@@ -94,6 +94,68 @@ def test_a_model_of_any_size_is_asked_for_facts(name):
     assert out["memory"] == "Lease 7 | rent | 900 euros"
 
 
+def test_what_was_replaced_is_not_shown_to_be_imitated():
+    model = scripted(
+        "Lease 7 | rent | 900 euros | since 2020",
+        "Lease 7 | rent | 950 euros | since 2022",
+        "Lease 7 | rent | 990 euros | since 2024",
+        "990 euros",
+    )
+
+    read(model, pad("Rent: 900 in 2020.", "Rent: 950 in 2022.", "Rent: 990 in 2024."))
+
+    assert "Lease 7 | rent | 950 euros | since 2022" in model.heard[2]
+    assert "900 euros" not in model.heard[2]
+
+
+AMENDED = pad(
+    "The rent of Lease 7 is 900 euros since 2015. The deposit is 300 francs.",
+    "From 1 January 2021, the rent of Lease 7 is 990 euros.",
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "rent", "deposit"),
+    [
+        (  # an end before the beginning, as a line of history had it
+            "Lease 7 | rent | 990 euros | since 2021-01-01; until 2017-01-01; replaced",
+            "Lease 7 | rent | 990 euros | since 2021-01-01",
+            "Lease 7 | deposit | 300 francs",
+        ),
+        (
+            "Lease 7 | rent | 990 euros | since 2021-01-01; until 2021-01-01; replaced",
+            "Lease 7 | rent | 990 euros | since 2021-01-01",
+            "Lease 7 | deposit | 300 francs",
+        ),
+        (  # what was known already, with the date of another fact
+            "Lease 7 | rent | 990 euros | since 2021\nLease 7 | deposit | 300 francs | since 2021",
+            "Lease 7 | rent | 990 euros | since 2021",
+            "Lease 7 | deposit | 300 francs",
+        ),
+        (  # the date of the old fact, which this section does not have
+            "Lease 7 | rent | 990 euros | since 2015",
+            "Lease 7 | rent | 990 euros",
+            "Lease 7 | deposit | 300 francs",
+        ),
+        (
+            "Lease 7 | rent | 990 euros | since 2021\nLease 7 | deposit | 300 francs | ended",
+            "Lease 7 | rent | 990 euros | since 2021",
+            "Lease 7 | deposit | 300 francs | ended",
+        ),
+    ],
+    ids=["ends before it begins", "ends when it begins", "a repeat", "a copied date", "an end"],
+)
+def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, rent, deposit):
+    first = "Lease 7 | rent | 900 euros | since 2015\nLease 7 | deposit | 300 francs"
+
+    out = read(scripted(first, reply, "990 euros"), AMENDED)
+
+    lines = out["memory"].splitlines()
+    assert lines[0].startswith("Lease 7 | rent | 900 euros | since 2015; ")
+    assert lines[0].endswith("replaced")
+    assert lines[1:] == [deposit, rent]
+
+
 def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
     prompts = Prompts(update="Facts of {chunk} for {question}, as subject | relation | object:")
     replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 950 euros | since May 2024", "950"
