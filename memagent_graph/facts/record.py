@@ -521,12 +521,17 @@ class Facts:
     def seen_in(cls, facts: Iterable[Fact]) -> Facts:
         """Return a schema for facts of which only their memories are known.
 
-        A relation has one object at a time if one of its facts was replaced, or is disputed.
+        A relation has one object at a time if one of its facts was replaced, or if several objects
+        are disputed.
         """
-        found = cls()
-        found._single = frozenset(
-            fact.relation for fact in facts if fact.status == "replaced" or fact.disputed
-        )
+        found, objects = cls(), dict[tuple[str, str], set[str]]()
+        facts = [*facts]
+        for fact in facts:
+            if fact.disputed and fact.status == "holds":
+                objects.setdefault((fact.subject, fact.relation), set()).add(fact.object)
+        several = {relation for (_, relation), known in objects.items() if len(known) > 1}
+        replaced = {fact.relation for fact in facts if fact.status == "replaced"}
+        found._single = frozenset(several | replaced)
         return found
 
     @property

@@ -173,23 +173,39 @@ def overwrite(
 
 
 def mark_disputes(facts: Sequence[Fact], schema: Facts) -> list[Fact]:
-    """Return facts, marked where a subject has several objects of a relation that has one."""
+    """Return facts, marked where a subject has several objects of a relation that has one.
+
+    In a conversation, what ended by the word of one speaker and holds by that of another is
+    disputed too.
+    """
     names = Entities(facts)
-    groups: dict[tuple[str, str], set[str]] = {}
-    for fact in facts:
-        if fact.status == "holds" and schema.is_single(fact.relation):
-            group = groups.setdefault((names.key(fact.subject), fact.relation), set())
-            group.add(names.key(fact.object))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, fact in enumerate(facts):
+        groups.setdefault((names.key(fact.subject), fact.relation), []).append(at)
+    disputed = set[int]()
+    for (_, relation), group in groups.items():
+        objects = {at: names.key(facts[at].object) for at in group}
+        holding = [at for at in group if facts[at].status == "holds"]
+        if schema.is_single(relation) and len({objects[at] for at in holding}) > 1:
+            disputed.update(holding)
+        for end in (at for at in group if facts[at].status == "ended"):
+            denied = [
+                at
+                for at in holding
+                if objects[at] == objects[end] and _denies(facts[end], facts[at])
+            ]
+            disputed.update([end, *denied] if denied else [])
     return [
-        fact
-        if fact.disputed
-        == (
-            disputed := fact.status == "holds"
-            and len(groups.get((names.key(fact.subject), fact.relation), ())) > 1
-        )
-        else replace(fact, disputed=disputed)
-        for fact in facts
+        fact if fact.disputed == (at in disputed) else replace(fact, disputed=at in disputed)
+        for at, fact in enumerate(facts)
     ]
+
+
+def _denies(end: Fact, holding: Fact) -> bool:
+    """Whether the end of a fact contradicts another speaker, and no date decides."""
+    if end.speaker.casefold() == holding.speaker.casefold():
+        return False
+    return not holding.since or (end.until is not None and not is_after(holding.since, end.until))
 
 
 class _Ledger:
@@ -239,6 +255,10 @@ class _Ledger:
     def _find_same(self, same: Sequence[int], new: Fact) -> int | None:
         """The fact that a new one repeats, continues or ends; None if it is new."""
         holding = [at for at in same if self._facts[at].status == "holds"]
+        if new.status == "ended" and new.until is None:  # others dispute it
+            own = [at for at in same if self._may_change(self._facts[at], new.speaker)]
+            holding = [at for at in holding if at in own]
+            same = own
         if holding:
             begins = self._facts[holding[-1]].since
             ends_before = new.status != "holds" and is_after(begins, new.until)

@@ -152,6 +152,50 @@ def test_a_date_decides_between_speakers():
     ]
 
 
+@pytest.mark.parametrize("relation", ["works at", "likes"])
+@pytest.mark.parametrize(
+    ("own", "other"), [("ended", "says Bob"), ("ended; says Cy", "says Bob"), ("says Bob", "ended")]
+)
+def test_speakers_dispute_whether_a_fact_has_ended(relation, own, other):
+    lines = after(f"A | {relation} | X | {own}", f"A | {relation} | X | {other}", latest=True)
+
+    assert len(lines) == 2
+    assert all("disputed" in line for line in lines)
+    assert sum("ended" in line for line in lines) == 1
+
+
+def test_another_speaker_disputes_a_fact_by_saying_that_it_ended():
+    lines = "A | likes | tea", "A | likes | tea | ended; says Bob", "A | likes | tea"
+
+    assert after(*lines, latest=True) == [
+        "A | likes | tea | disputed",
+        "A | likes | tea | ended; disputed; says Bob",
+    ]
+    settled = after(*lines, "A | likes | tea | ended", latest=True)
+    assert settled == ["A | likes | tea | ended", "A | likes | tea | ended; says Bob"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("A | works at | X | since 2020; until 2023", "A | works at | X | since 2024; says Bob"),
+        ("A | works at | X | ended", "A | works at | X | since 2024; says Bob"),
+        ("A | works at | X | ended", "A | works at | X"),
+        ("A | works at | X", "A | works at | X | until 2024; says Bob"),
+    ],
+)
+def test_a_date_or_the_same_speaker_decides_whether_a_fact_has_ended(lines):
+    assert not any("disputed" in line for line in after(*lines, latest=True))
+
+
+def test_a_dispute_about_an_end_makes_no_relation_one_of_a_single_object():
+    found = overwrite(
+        [], map(fact, ["A | likes | tea | ended", "A | likes | tea | says Bob"]), ANY, latest=True
+    )
+
+    assert not Facts.seen_in(found).is_single("likes")
+
+
 @pytest.mark.parametrize("line", ["A | rent | 950 | since 2022", "A | rent | 950 | replaces 900"])
 def test_a_date_or_the_word_of_another_source_makes_an_amendment(line):
     lines = after(("A | rent | 900", "a.txt"), (line, "b.txt"))
