@@ -407,6 +407,19 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.evidence.statements._ABBREVIATION": [("", "Mr", ""), ("", "e.", "")],
     "memagent_graph.evidence.statements._BEFORE_NUMBER": [("", "Art", ""), ("", "pp", "")],
     "memagent_graph.evidence.statements._MAY_END": [("", "Inc", ""), ("", "A", "")],
+    "memagent_graph.evidence.statements._OF_NAME": [("", "Inc", ""), ("", "Jr", "")],
+    "memagent_graph.evidence.statements._CLAUSE": [
+        ("", "a", "s"),
+        ("", "owns", ""),
+        ("", "ed", ""),
+    ],
+    "memagent_graph.evidence.statements._NEXT_CLAUSE": [
+        ("", "Aa ", "a"),
+        ("A", "a", ""),
+        ("", '"', ""),
+    ],
+    "memagent_graph.evidence.statements._HOUR": [("", "p.", "m"), ("", "a", ".m")],
+    "memagent_graph.evidence.statements._DAY": [("Jan", "a", ""), ("", "Sun", "")],
     "memagent_graph.evidence.statements._OPENING": [("", "The", ""), ("", "Its", "")],
     "memagent_graph.evidence.statements._BLOCK": [("a", "\n ", "a"), ("a\n", " ", "a")],
     "memagent_graph.evidence.statements._SENTENCE_END": [

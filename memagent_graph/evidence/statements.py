@@ -72,6 +72,28 @@ _OPENING = regex.compile(
     r"|For|From|With|Under|After|Before|Since|But|And|If|When|However|Mr\.|Mrs\.|Ms\.|Dr\.|Prof\.)\s"
 )
 """Words that begin a sentence more often than they are part of a name."""
+_OF_NAME = regex.compile(r"(?r)\b(?:Jr|Sr|Inc|Ltd|Pty|Co|Corp|Bros)")
+"""Abbreviations that end a name, and may end its sentence."""
+_VERB = (
+    r"(?:is|are|was|were|has|had|have|will|would|can|could|may|might|must|shall|should|do|does|did"
+    r"|am|sold|bought|met|left|gave|took|made|said|won|paid|let|became|went|came|saw|began|ran|held"
+    r"|kept|led|lost|sent|built|wrote|got|\p{Ll}{2,30}(?:[^s\W]s|ed))"
+)
+_NAME = r"\p{Lu}[\p{L}\p{M}'’-]{0,40}+"
+_CLAUSE = regex.compile(rf"\b{_VERB}\s")
+_NEXT_CLAUSE = regex.compile(
+    rf"[\"“‘'(]{{0,2}}(?:(?:Mr|Mrs|Ms|Dr|Prof)\.\s)?{_NAME}(?:\s{_NAME}){{0,3}}+\.?\s{_VERB}\b"
+)
+"""A name and what may be its verb."""
+_LONGEST_CLAUSE = 200
+"""Code points before an abbreviation in which its sentence's verb is looked for."""
+_HOUR = regex.compile(r"(?r)\b[ap]\.m")
+_DAY = regex.compile(
+    r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?|UTC|GMT|[ECMPAB][SD]?T|CES?T)\b"
+    r"|(?:Eastern|Central|Mountain|Pacific|Atlantic|Greenwich|Local|British|Standard|Summer)\s"
+    r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\p{L}{0,6}+\.?\s\d"
+)
+"""What belongs to the hour before it."""
 _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
@@ -158,9 +180,21 @@ def _is_cut_short(block: str, stop: int, following: int) -> bool:
     """Whether a stop ends an abbreviation, and no sentence."""
     if block[following : following + 1].isdecimal() and _BEFORE_NUMBER.match(block, 0, stop):
         return True
+    if _HOUR.match(block, 0, stop):
+        return _DAY.match(block, following) is not None
     if not _ABBREVIATION.match(block, 0, stop):
         return False
+    if _OF_NAME.match(block, 0, stop) and _NEXT_CLAUSE.match(block, following):
+        return not _has_verb(block[max(stop - _LONGEST_CLAUSE, 0) : stop])
     return not (_MAY_END.match(block, 0, stop) and _OPENING.match(block, following))
+
+
+def _has_verb(said: str) -> bool:
+    """Whether the sentence at the end of a text has a verb, so that it may end there."""
+    *before, last = said.replace("! ", ". ").replace("? ", ". ").split(". ")
+    if before and " " not in last.strip():  # "Co. Ltd"
+        last = f"{before[-1]} {last}"
+    return _CLAUSE.search(last) is not None
 
 
 def _lines(block: str) -> Iterator[tuple[int, int]]:

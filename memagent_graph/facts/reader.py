@@ -333,9 +333,7 @@ class FactsReader(_KeepsFacts, ChatReader):
         return self._speaker_at(step.chunk, fact.evidence[-1].end)
 
 
-def without_copies(
-    new: Iterable[Fact], known: Sequence[Fact], read: str
-) -> Iterator[Fact]:
+def without_copies(new: Iterable[Fact], known: Sequence[Fact], read: str) -> Iterator[Fact]:
     """Yield the facts of a reply without what it copied from the facts that it was shown.
 
     Args:

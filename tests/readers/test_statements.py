@@ -36,6 +36,16 @@ def test_prose_is_cut_into_sentences():
         ("She studied Art. He did not. It was in May. Nobody came in Dec. The rest is known.", 5),
         ("It takes fruit, e.g. The Apple of Kent, or tea, i.e. That of Ceylon.", 1),
         ("Did it end? No. The rent rose.", 3),
+        ("Bob owns Acme Ltd. Eva owns Bolt Inc. Carl Hill works at Vale Co. Ltd. Ann left.", 4),
+        ("He bought shares of Foo Corp. Bar Corp. sold them.", 2),
+        ("He met Tom King Jr. Anna had left.", 2),
+        ("Acme Ltd. Eva Hill owns.", 1),
+        ("Acme Ltd. Partners signed the lease with Bolt Inc. Holdings of Bern.", 1),
+        ("Please ask Acme Inc. Customer Care for help.", 1),
+        ("Tom King Jr. Boulevard is long. The tenant is Acme Ltd. Berlin.", 2),
+        ("We met at 5 p.m. Monday, and at 10 a.m. Eastern Time. It rained at 8 p.m. GMT.", 2),
+        ("Come at 10 a.m. Anna will be there. We open at 8 a.m. Tickets cost 5 euros.", 4),
+        ("He left at 5 p.m. May I go at 6 p.m. Sunday?", 2),
     ],
 )
 def test_an_abbreviation_ends_a_sentence_only_before_words_that_begin_one(text, count):
