@@ -127,6 +127,11 @@ def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact
     return [fact for fact, far in zip(facts, distances(facts, about), strict=True) if far < hops]
 
 
+def dates_in(text: str) -> set[str]:
+    """Return the dates that a text names, as `read_date` does."""
+    return {date for found in _DATE_IN.findall(text) if (date := read_date(found))}
+
+
 def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
     """Return the part of a memory that an answer is written from.
 
@@ -140,7 +145,7 @@ def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> 
         counter: counts tokens.
     """
     facts = shown = facts_of(memory)
-    dates = {read_date(found) for found in _DATE_IN.findall(question)} - {None}
+    dates = dates_in(question)
     if len(dates) == 1 and not _SPAN.search(question):
         (day,) = dates
         shown = [fact for fact in facts if fact.holds(day)] or facts

@@ -13,8 +13,8 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.places import locate
-from memagent_graph.evidence.statements import statements_of
-from memagent_graph.facts.graph import distances, neighbourhood, view_for
+from memagent_graph.evidence.statements import statements, statements_of
+from memagent_graph.facts.graph import dates_in, distances, neighbourhood, view_for
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -316,7 +316,7 @@ class FactsReader(_KeepsFacts, ChatReader):
         fitting = [fact for one in facts if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(facts) - len(fitting)
         read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
-        fitting = [*without_copies(fitting, facts_of(step.memory), read)]
+        fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
         question = "" if self.standing else step.question
         lines = [fact.line for fact in fitting]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
@@ -333,13 +333,16 @@ class FactsReader(_KeepsFacts, ChatReader):
         return self._speaker_at(step.chunk, fact.evidence[-1].end)
 
 
-def without_copies(new: Iterable[Fact], known: Sequence[Fact], read: str) -> Iterator[Fact]:
+def without_copies(
+    new: Iterable[Fact], known: Sequence[Fact], read: str, schema: Facts
+) -> Iterator[Fact]:
     """Yield the facts of a reply without what it copied from the facts that it was shown.
 
     Args:
         new: the facts of the reply.
         known: the memory.
         read: the text that was read.
+        schema: says which relations have one object at a time.
     """
     holding = [fact for fact in known if fact.holds()]
     names, said = Entities(known), {*specific_terms(read)}
@@ -354,8 +357,18 @@ def without_copies(new: Iterable[Fact], known: Sequence[Fact], read: str) -> Ite
         if is_bare and not is_told and any(names.same(one.object, fact.object) for one in same):
             continue
         if fact.since and fact.since[:4] not in read and fact.since in {one.since for one in about}:
-            fact = replace(fact, since=None)  # noqa: PLW2901
+            # The line of an old fact with another object: an amendment, whose date was not seen.
+            amends = schema.is_single(fact.relation) and fact.since in {one.since for one in same}
+            fact = replace(fact, since=_find_date(fact, read), amends=amends)  # noqa: PLW2901
         yield fact
+
+
+def _find_date(fact: Fact, read: str) -> str | None:
+    """The one date of the sentences that name a fact's object; None if they have none, or more."""
+    terms = {*specific_terms(fact.object)}
+    said = (one.text for one in statements(read) if terms <= {*specific_terms(one.text)})
+    dates = {date for one in said for date in dates_in(one)}
+    return dates.pop() if len(dates) == 1 else None
 
 
 def attribute(fact: Fact, speaker: str) -> Fact:

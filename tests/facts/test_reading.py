@@ -134,7 +134,7 @@ AMENDED = pad(
         ),
         (  # the date of the old fact, which this section does not have
             "Lease 7 | rent | 990 euros | since 2015",
-            "Lease 7 | rent | 990 euros",
+            "Lease 7 | rent | 990 euros | since 2021-01-01",
             "Lease 7 | deposit | 300 francs",
         ),
         (
@@ -154,6 +154,21 @@ def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, 
     assert lines[0].startswith("Lease 7 | rent | 900 euros | since 2015; ")
     assert lines[0].endswith("replaced")
     assert lines[1:] == [deposit, rent]
+
+
+def test_an_amendment_that_copies_the_old_date_closes_the_fact_of_another_document(tmp_path):
+    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros since 2015.")
+    (tmp_path / "2.txt").write_text("The rent of Lease 7 is amended to 990 euros.")
+    model = scripted(
+        "Lease 7 | rent | 900 euros | since 2015", "Lease 7 | rent | 990 euros | since 2015", "990"
+    )
+
+    agent = create_memagent(model, config=SMALL, schema=Facts)
+
+    assert agent.invoke({"question": ASKED, "document": tmp_path})["memory"].splitlines() == [
+        "Lease 7 | rent | 900 euros | since 2015; replaced",
+        "Lease 7 | rent | 990 euros | replaces 900 euros",
+    ]
 
 
 def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
