@@ -6,7 +6,7 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Generator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -252,37 +252,29 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _batch(store: SqliteStore, ops: Sequence[Op]) -> list[Any]:
-    try:
+    with _as_store_errors():
         set_up(store)
         return store.batch(ops)
-    except sqlite3.Error as error:
-        raise _refusal(error) from error
 
 
 async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
-    try:
+    with _as_store_errors():
         await _aset_up(store)
         return await store.abatch(ops)
-    except sqlite3.Error as error:
-        raise _refusal(error) from error
 
 
 def _set_up_and_perform(store: SqliteStore, steps: Steps[T]) -> T:
-    try:
+    with _as_store_errors():
         set_up(store)
         with store.lock:
             return _perform(store.conn, steps)
-    except sqlite3.Error as error:
-        raise _refusal(error) from error
 
 
 async def _aset_up_and_perform(store: AsyncSqliteStore, steps: Steps[T]) -> T:
-    try:
+    with _as_store_errors():
         await _aset_up(store)
         async with store.lock:
             return await _aperform(store.conn, steps)
-    except sqlite3.Error as error:
-        raise _refusal(error) from error
 
 
 def _transaction(steps: Steps[T]) -> Steps[T]:
@@ -384,7 +376,33 @@ def _as_stored(value: Mapping[str, object]) -> Value:
     return stored
 
 
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    """Raise what SQLite and its connections report as errors of the store."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _refusal(error) from error
+    except ValueError as error:
+        if str(error) not in _CLOSED:
+            raise
+        raise StoreError(_IS_CLOSED) from error
+
+
+_CLOSED = {
+    "no active connection",
+    "Connection closed",
+    "Cannot operate on a closed database.",
+}
+"""What aiosqlite and sqlite3 report of a connection that was closed."""
+_IS_CLOSED = (
+    "The SQLite store is closed. Use it within its `with` or `async with` block, or open it again."
+)
+
+
 def _refusal(error: sqlite3.Error) -> StoreError:
+    if str(error) in _CLOSED:
+        return StoreError(_IS_CLOSED)
     cause: BaseException = error
     while isinstance(cause.__context__, sqlite3.Error):  # a failed write, and then a failed commit
         cause = cause.__context__

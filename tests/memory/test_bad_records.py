@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.cli.memory import app
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory import stores
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import make_reading_key
@@ -397,6 +397,23 @@ async def sqlite_bank(request, tmp_path):
         else:
             store = await stack.enter_async_context(opened)
         yield MemoryBank(store, namespace=("a", "b"))
+
+
+@pytest.mark.parametrize("kind", [SqliteStore, AsyncSqliteStore])
+async def test_a_closed_store_is_reported_as_one(kind, tmp_path):
+    opened = kind.from_conn_string(str(tmp_path / "closed.sqlite"))
+    async with AsyncExitStack() as stack:
+        if kind is SqliteStore:
+            store = stack.enter_context(opened)
+        else:
+            store = await stack.enter_async_context(opened)
+        bank, agent = MemoryBank(store), create_memagent(ChainReader(), config=SMALL, store=store)
+        await agent.ainvoke({"question": "Which?", "document": TEXT, "memory_name": "x"})
+
+    for asked in (bank.aget("x"), bank.alist(), bank.aforget("x")):
+        with pytest.raises(StoreError, match="store is closed") as raised:
+            await asked
+        assert not isinstance(raised.value, BadRecordError)
 
 
 async def scan_and_delete(records):
