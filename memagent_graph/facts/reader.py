@@ -293,7 +293,7 @@ class FactsReader(_KeepsFacts, ChatReader):
         asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
         return await take_reply(asked, prompt)
 
-    def _shown(self, memory: Memory) -> str:
+    def _show(self, memory: Memory) -> str:
         """Return what holds: models imitate the lines of what was replaced."""
         facts, others = facts_of(memory), read_lines(memory.text).others
         return memory_of_facts((fact for fact in facts if fact.holds()), others).text

@@ -170,7 +170,7 @@ class ChatReader(Reader):
         """
         prompt = self.prompts.for_update(
             join_query(step.question, step.query),
-            self._shown(step.memory),
+            self._show(step.memory),
             step.chunk.shown,
             self._memory_tokens,
             again=step.shorter,
@@ -206,7 +206,7 @@ class ChatReader(Reader):
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
 
-    def _shown(self, memory: Memory) -> str:
+    def _show(self, memory: Memory) -> str:
         """Return what an update's prompt shows of the memory."""
         return memory.text
 
