@@ -607,9 +607,8 @@ def _with_pictures(run: Run, memory: Memory) -> Memory:
     """The memory with the pictures that it refers to, for the answer to see again."""
     from memagent_graph.pictures.sight import find_referred
 
-    if run.cutter is None:
-        return memory
-    parts = parts_with_offsets(run.cutter.source)
+    sources = (run.cutter and run.cutter.source, run.pictured)
+    parts = [part for source in sources if source for part in parts_with_offsets(source)]
     return replace(memory, pictures=find_referred(memory.text, parts))
 
 

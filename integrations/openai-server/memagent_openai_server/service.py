@@ -149,6 +149,7 @@ class Service:
         name: str | None = None,
         memory: str | None = None,
         speech: Speech | None = None,
+        pictured: Source | None = None,
     ) -> AsyncGenerator[Progress | Said | dict[str, Any], None]:
         """Read, and answer from the memory; the graph's output comes last.
 
@@ -160,8 +161,9 @@ class Service:
             name: name of the memory that the reading continues.
             memory: a memory's id or name.
             speech: the answer; None for a reading without an answer.
+            pictured: the pictures that the answer may see, of what was read earlier as well.
         """
-        run = Run(store=self.store, namespace=sessions.bank.namespace)
+        run = Run(store=self.store, namespace=sessions.bank.namespace, pictured=pictured)
         if speech is not None and speech.streams:
             speech.write = lambda text: run.write(Said(text)) if run.write else None
         wanted: dict[str, Any] = {"question": question}

@@ -193,6 +193,29 @@ def test_the_answer_sees_again_the_pictures_that_the_notes_refer_to(
     assert "<notes>" in upstream.requests[-1]["messages"][0]["content"][0]["text"]
 
 
+@pytest.mark.parametrize(
+    "later",
+    [[], [{"role": "assistant", "content": "At 6:40."}, {"role": "user", "content": "Who says so?"}]],
+    ids=["the same once more", "a follow-up"],
+)
+def test_a_later_answer_sees_the_pictures_of_earlier_turns(
+    seeing, upstream, text_with, question, later
+):
+    upstream.reply = lambda _: "The sign of [picture 2] says that the vault opens at 6:40."
+    parts = [image(picture("red")), text_with, image(picture("blue")), text(question)]
+    messages = [{"role": "user", "content": parts}]
+    first = seeing.post(json={"model": "small", "messages": messages})
+    memory = {"memory": first.headers["x-memagent-memory"]}
+    upstream.requests.clear()
+
+    reply = seeing.post(
+        json={"model": "small", "messages": [*messages, *later], "memagent": memory}
+    )
+
+    assert reply.status_code == 200
+    assert shown(upstream) == [["[picture 2]"]]
+
+
 def test_an_answer_in_a_shape_is_shown_the_pictures_that_the_notes_refer_to(
     seeing, upstream, text_with, question
 ):

@@ -22,6 +22,7 @@ from memagent_openai_server.chat.files import (
     file_warnings,
     has_files,
     has_pictures,
+    marks_of,
     pictures_of,
     read_files,
     read_pictures,
@@ -316,6 +317,7 @@ class Answering:
                 name=name,
                 memory=reference,
                 speech=None if self.more else speech,
+                pictured=await self._open("\n".join(marks_of(self.messages))),
             )
             await stack.enter_async_context(aclosing(reading))
             async for part in reading:
@@ -332,7 +334,7 @@ class Answering:
         yield self._answered(question, output, chunks, speech.finish_reason)
 
     async def _open(self, document: str) -> Source | None:
-        """The document to read; None if there is none."""
+        """A document, with the pictures that it marks; None if it is empty."""
         if not document:
             return None
         name, opened = "conversation", cast("Callable[[str, str], Source]", TextSource)

@@ -191,6 +191,12 @@ def pictures_of(message: Message) -> list[Pictured]:
     return [source for source in found if source is not None]
 
 
+def marks_of(messages: Iterable[Message]) -> list[str]:
+    """Return the marks of all pictures of messages that were read."""
+    sources = [source for message in messages for source in pictures_of(message)]
+    return [picture.mark for source in sources for picture in source.pictures]
+
+
 class PicturedConversation(TextSource):
     """A conversation to read, with the pictures in it.
 
