@@ -13,9 +13,11 @@ pytest.importorskip("PIL")
 pytest.importorskip("lxml")
 
 from documents import write_scan
+from langgraph.store.memory import InMemoryStore
 from PIL import Image, ImageDraw, ImageFont
 
 from memagent_graph.pictures.picture import numbers_in
+from memagent_graph.text.converter import ConvertedSource
 
 RESPONSES = "/v1/responses"
 
@@ -165,6 +167,36 @@ def test_a_request_that_fits_reaches_a_model_that_sees_with_the_pictures_of_its_
     assert asked == text("Which doors are there?")
 
 
+def test_a_request_of_a_remembered_user_loads_each_picture_once(
+    serve, upstream, small, monkeypatch
+):
+    upstream.models[0]["max_model_len"] = 3600
+    server = serve(
+        "openai:small",
+        base_url=upstream.base_url,
+        config=small.model_copy(update={"pictures": 1000}),
+        store=InMemoryStore(),
+        remember=True,
+    )
+    loaded, load = [], ConvertedSource.load_picture
+    monkeypatch.setattr(
+        ConvertedSource,
+        "load_picture",
+        lambda source, one: loaded.append(one.number) or load(source, one),
+    )
+    said = {"model": "small", "user": "joe"}
+    server.post(json={**said, "messages": [{"role": "user", "content": "I breed quokkas."}]})
+    slides = as_file(write_slides("red", "green"), "doors.pptx")
+    content = [slides, text("What do I breed, and which doors are there?")]
+
+    server.post(json={**said, "messages": [{"role": "user", "content": content}]})
+
+    system, user = upstream.requests[-1]["messages"]
+    assert "quokkas" in system["content"]
+    assert sum(part["type"] == "image_url" for part in user["content"]) == 2
+    assert loaded == [1, 2]
+
+
 def test_a_scanned_page_in_a_file_is_seen(seeing, upstream, text_with, question, tmp_path):
     pytest.importorskip("pypdfium2")
     scan = write_scan(tmp_path / "scan.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
@@ -195,7 +227,10 @@ def test_the_answer_sees_again_the_pictures_that_the_notes_refer_to(
 
 @pytest.mark.parametrize(
     "later",
-    [[], [{"role": "assistant", "content": "At 6:40."}, {"role": "user", "content": "Who says so?"}]],
+    [
+        [],
+        [{"role": "assistant", "content": "At 6:40."}, {"role": "user", "content": "Who says so?"}],
+    ],
     ids=["the same once more", "a follow-up"],
 )
 def test_a_later_answer_sees_the_pictures_of_earlier_turns(

@@ -157,26 +157,34 @@ class Arrived:
     record: Record
     turn: Turn | None = None
 
-    async def with_files(self, service: Service) -> Arrived:
-        """Return the request with the text of each file in its place."""
-        messages = self.fields["messages"]
-        if not has_files(messages):
-            return self
-        found = await unless_gone(to_thread(partial(read_files, messages)), self.receive)
-        fields = {**self.fields, "messages": found}
-        return replace(self, fields=fields, body=await to_thread(partial(_write, fields, service)))
+    async def prepare(
+        self, service: Service, sessions: Sessions, session: str | None, *, remembers: bool = True
+    ) -> Arrived:
+        """Return the request with the text of its files, and what is remembered about its user.
 
-    async def of_user(self, service: Service, sessions: Sessions, session: str | None) -> Arrived:
-        """Return the request with what is remembered about its user, if users are remembered."""
-        if service.remembering is None or not self.chat.user:
-            return self
-        size, sent = len(self.body), [cast("Message", message) for message in self.chat.messages]
-        turn = await service.remembering.begin(sessions, self.chat.user, session, sent, size)
-        body = self.body
-        if turn.memory:
-            fields = {**self.fields, "messages": turn.with_memory(self.fields["messages"])}
-            body = await unless_small(size, _write, fields, service)
-        return replace(self, body=body, turn=turn)
+        Args:
+            service: the service.
+            sessions: the tenant's sessions.
+            session: the session of the request; None without one.
+            remembers: whether anything may be remembered; False where nothing is to be stored.
+        """
+        fields, turn, size = self.fields, None, len(self.body)
+        if has_files(fields["messages"]):
+            reading = to_thread(partial(read_files, fields["messages"]))
+            fields = {**fields, "messages": await unless_gone(reading, self.receive)}
+        passed = fields
+        if remembers and service.remembering is not None and self.chat.user:
+            sent = [cast("Message", message) for message in self.chat.messages]
+            turn = await service.remembering.begin(sessions, self.chat.user, session, sent, size)
+            if turn.memory:
+                passed = {**fields, "messages": turn.with_memory(fields["messages"])}
+        if passed is self.fields:
+            return replace(self, turn=turn)
+        if fields is self.fields:
+            body = await unless_small(size, _write, passed, service)
+        else:  # its pictures are encoded anew
+            body = await to_thread(partial(_write, passed, service))
+        return replace(self, fields=fields, body=body, turn=turn)
 
 
 def _write(fields: dict[str, Any], service: Service) -> bytes:

@@ -50,8 +50,8 @@ async def complete(models: Models, request: Request, body: bytes, record: Record
         session=session_of(request),
         user=chat.user,
     )
-    arrived = await Arrived(fields, chat, body, request.receive, record).with_files(service)
-    arrived = await arrived.of_user(service, sessions, session_of(request))
+    arrived = Arrived(fields, chat, body, request.receive, record)
+    arrived = await arrived.prepare(service, sessions, session_of(request))
     found = await decide(service, sessions, where, arrived)
     if not isinstance(found, Answering):
         return await passed(found, request, record, arrived.turn)

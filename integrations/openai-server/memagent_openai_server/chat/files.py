@@ -137,14 +137,15 @@ def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel
     files = [part for message in messages for part in parts_of(message)]
     documents = [part.document for part in files if isinstance(part, FileText) and part.document]
     found = [Sight(picture, document) for document in documents for picture in document.pictures]
-    room = within(found, tokens, model)
+    shown: dict[int, list[Sight]] = {}
+    for one in within(found, tokens, model):
+        shown.setdefault(id(one.source), []).append(one)
 
     def show(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield part
         document = part.document if isinstance(part, FileText) else None
-        for one in room if document is not None else ():
-            if one.source is document:
-                yield from _to_parts(one, without_numbers(one.picture.mark))
+        for one in shown.get(id(document), ()):
+            yield from _to_parts(one, without_numbers(one.picture.mark))
 
     return [
         {**message, "content": [one for part in parts for one in show(part)]}

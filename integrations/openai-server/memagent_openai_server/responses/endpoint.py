@@ -119,9 +119,9 @@ async def respond(models: Models, request: Request, body: bytes, record: Record)
     asking = Asking(Making(asked, f"resp_{uuid4().hex}", int(time())), before, new, sessions)
     fields = chat_fields(asked, [*before, *new], service.name)
     chat, chat_body = await unless_small(len(body), _as_chat, fields)
-    arrived = await Arrived(fields, chat, chat_body, request.receive, record).with_files(service)
-    if asked.store is not False:  # False means that nothing is to be stored
-        arrived = await arrived.of_user(service, sessions, session_of(request))
+    arrived = Arrived(fields, chat, chat_body, request.receive, record)
+    remembers = asked.store is not False  # False means that nothing is to be stored
+    arrived = await arrived.prepare(service, sessions, session_of(request), remembers=remembers)
     found = await decide(service, sessions, where, arrived)
     if isinstance(found, Answering):
         found = await asking.own(found)
