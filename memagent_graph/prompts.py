@@ -393,7 +393,8 @@ class Prompts(BaseModel):
             prompt += fill(_SHOWN, {"passages": "\n\n".join(shown)})
         # Behind the same words as before, which a server still has in its cache.
         if adds:
-            return prompt + (REPEAT_ADD_PROMPT if repeat else NOTHING_PROMPT * gate)
+            again_prompt = REPEAT_ADD_PROMPT if self.repeat == REPEAT_PROMPT else self.repeat
+            return prompt + (again_prompt if repeat else NOTHING_PROMPT * gate)
         if again:
             return prompt + fill(self.shorter, {"words": _words(SHORTER * budget)})
         if repeat:

@@ -168,7 +168,7 @@ class ChatReader(Reader):
             RefusalError: The model or the provider's filter declined.
             ModelError: The call failed; see `Reader.update`.
         """
-        prompt = self.prompts.for_update(
+        prompt = self._prompts_for(step).for_update(
             join_query(step.question, step.query),
             self._show(step.memory),
             step.chunk.shown,
@@ -205,6 +205,10 @@ class ChatReader(Reader):
         if self.adds and not (step.exit_gate or step.look_back):
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
+
+    def _prompts_for(self, step: Step) -> Prompts:
+        """Return the prompts of an update."""
+        return self.prompts
 
     def _show(self, memory: Memory) -> str:
         """Return what an update's prompt shows of the memory."""

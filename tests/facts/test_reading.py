@@ -91,6 +91,39 @@ def test_a_model_of_any_size_is_asked_for_facts(name):
     out = read(model, "The rent of Lease 7 is 900 euros.")
 
     assert "subject | relation | object" in model.heard[0]
+    assert ("<facts>" in model.heard[0]) == (name == "gpt-4o")
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+
+
+def test_a_small_model_is_told_relations_by_name_and_not_by_kind():
+    class Contract(BaseModel):
+        rent: str
+
+    model = Named(messages=iter([AIMessage("Lease 7 | rent | 9")] * 3), model="qwen-1.5b")
+
+    read(model, "The rent of Lease 7 is 9.", schema=Facts(Contract))
+
+    assert "Only these relations are wanted: rent." in model.heard[0]
+    assert "Contract" not in model.heard[0]
+
+
+def test_a_small_model_that_may_say_what_the_facts_lack_is_shown_them():
+    model = Named(messages=iter([AIMessage("Lease 7 | rent | 900 euros")] * 4), model="qwen-1.5b")
+
+    read(model, LEASE, config=SMALL.model_copy(update={"recalls": 1}))
+
+    may_say = [prompt for prompt in model.heard if "LOOK BACK:" in prompt]
+    assert may_say
+    assert all("<facts>" in prompt and "subject | relation" in prompt for prompt in may_say)
+
+
+def test_a_small_model_is_asked_again_for_facts():
+    replies = "I see a lease.", "Lease 7 | rent | 900 euros", "900 euros"
+    model = Named(messages=iter(map(AIMessage, replies)), model="qwen-1.5b")
+
+    out = read(model, "The rent of Lease 7 is 900 euros.")
+
+    assert "your reply had no line of a fact" in model.heard[1]
     assert out["memory"] == "Lease 7 | rent | 900 euros"
 
 
