@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,18 +13,22 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
-from memagent_graph.errors import MemAgentError
+from memagent_graph.errors import MemAgentError, SourceError
 from memagent_graph.memory.version import make_reading_key
 from memagent_graph.sync import to_thread
+from memagent_graph.text.files import open_source
+from memagent_graph.text.formats import suffix_of_type
+from memagent_graph.text.source import warnings_of
 from memagent_graph.tool import describe
 from memagent_mcp_server.client_roots import ClientRoots, addresses
 from memagent_mcp_server.failing import failing_as_a_tool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.text.source import Source
     from memagent_mcp_server.roots import Roots
 
 Question = Annotated[
@@ -94,7 +99,11 @@ class ReadingTools:
         self,
         question: Question,
         source: Annotated[
-            str, Field(description="A root's name, or a path below it; pictures too.")
+            str,
+            Field(
+                description="A root's name, or a path below it, pictures too; or a picture itself, "
+                "as a URL of the form data:image/png;base64,..."
+            ),
         ],
         context: Context[Any, Any],
         client_roots: ClientRoots,
@@ -102,7 +111,7 @@ class ReadingTools:
         """Read a source from beginning to end and answer from it."""
         with failing_as_a_tool(), self._until_stopped():
             within = addresses(client_roots)
-            document = await to_thread(partial(self._roots.open, source, within))
+            document = await to_thread(partial(_open, self._roots, source, within))
             output = await self._run({"question": question}, context, document)
             return _result(output, await self._name(output["version"]))
 
@@ -152,6 +161,29 @@ class ReadingTools:
             return make_reading_key(found.root, found.source)
         except MemAgentError:  # there is an answer, and a warning about the store
             return None
+
+
+def _open(roots: Roots, source: str, within: Iterable[str] | None) -> Source:
+    """Open a source below the roots, or the picture of a URL that holds it.
+
+    Raises:
+        SourceError: The source cannot be read.
+    """
+    head, held, data = source.partition(";base64,")
+    if not (held and head.startswith("data:image/")):
+        return roots.open(source, within)
+    try:
+        content = b64decode("".join(data.split()), validate=True)
+    except ValueError as error:
+        message = "The picture is not base64: encode the bytes of its file."
+        raise SourceError(message) from error
+    name = f"picture{suffix_of_type(head.removeprefix('data:')) or '.png'}"
+    picture = open_source(content, name=name)
+    if not getattr(picture, "pictures", ()):
+        reason = "; ".join(warnings_of(picture)) or "send a PNG, JPEG, GIF, WebP, BMP or TIFF file"
+        message = f"The URL holds no picture that can be read: {reason}."
+        raise SourceError(message)
+    return picture
 
 
 def _result(output: dict[str, Any], memory: str | None) -> CallToolResult:

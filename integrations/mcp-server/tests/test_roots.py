@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from langgraph.store.memory import InMemoryStore
+from mcp import Client
 
 from memagent_graph.errors import (
     ConfigurationError,
@@ -13,7 +17,7 @@ from memagent_graph.errors import (
     UnreadableSourceError,
 )
 from memagent_graph.text import files
-from memagent_mcp_server import Roots
+from memagent_mcp_server import Roots, create_server
 
 SECRET = "The password is swordfish."
 
@@ -69,6 +73,32 @@ def test_a_picture_below_a_root_is_read_and_can_be_shown_unless_it_became_anothe
     path.symlink_to(tmp_path / "outside" / "other.png")
     with pytest.raises(SourceChangedError):
         source.load_picture(source.pictures[0])
+
+
+async def test_a_picture_is_read_from_the_call_itself(roots):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("lxml")
+    kept = BytesIO()
+    image.new("RGB", (64, 64), "red").save(kept, "PNG")
+    encoded = b64encode(kept.getvalue()).decode()
+    server = create_server("extractive", roots=roots, store=InMemoryStore())
+
+    async def read(source):
+        async with Client(server) as client:
+            asked = {"question": "What is shown?", "source": source}
+            return await client.call_tool("read", asked)
+
+    found = await read(f"data:image/png;base64,{encoded}")
+    refused = {
+        data: await read(f"data:image/png;base64,{data}")
+        for data in ("%", "aGk=", encoded[:40], "")
+    }
+
+    assert not found.is_error
+    assert found.structured_content["coverage"] == 1
+    assert all(one.is_error for one in refused.values())
+    assert "not base64" in refused["%"].content[0].text
+    assert "no picture" in refused["aGk="].content[0].text
 
 
 def test_a_place_in_a_folder_is_a_source_that_can_be_read(roots):
