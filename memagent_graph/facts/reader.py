@@ -510,7 +510,8 @@ _HAS = regex.compile(
     rf"\A(?:(?P<subject>.{{1,80}}?)['’]s|(?P<own>my)) {_WHAT} {_IS} {_THING}", regex.IGNORECASE
 )
 _DOES = regex.compile(
-    r"\A(?P<subject>.{1,80}?) (?:now |also |currently )?(?P<ended>(?:no longer|not) )?"
+    r"\A(?P<subject>.{1,80}?) (?:now |also |currently )?"
+    r"(?P<ended>(?:no longer|(?:do(?:es)? |am |is |are )?not) )?"
     r"(?P<relation>works? (?:at|for)|joined|left|lives? in|moved to|owns?|speaks?|likes?"
     r"|reports? to|(?:was|am|is|were) born (?:in|on)|(?:is|am|are) (?:based|located) in"
     rf"|(?:is|am|are) married to|(?:is|am|are) also (?:known as|called)) {_THING}",
@@ -535,7 +536,34 @@ _OPENING = regex.compile(
     r"(?P<date>[^,]{4,20}(?:, \d{4})?),\s+",
     regex.IGNORECASE,
 )
-_NOT_BUT = regex.compile(r"\Anot (?P<wrong>.{1,80}?),? but (?P<right>.{1,80})\Z", regex.IGNORECASE)
+_NOT_BUT = regex.compile(
+    r"\Anot (?P<wrong>.{1,80}?)(?:,? but|[,;] (?:it is|it['’]s|rather)) (?P<right>.{1,80})\Z",
+    regex.IGNORECASE,
+)
+_LEAD = regex.compile(
+    r"\A(?:(?:(?:actually|well|also|however|correction|note|sorry|no|yes|oh|in fact|by the way"
+    r"|meanwhile|since then|today|update)[,:]\s+"
+    r"|(?:actually|now|but|and|so)\s+(?=(?:i|my|we|our|the)\b)"
+    r"|(?:by|under|pursuant to|according to|in accordance with|as per|per|in) [^,]{2,80},\s+"
+    r"(?=(?:with|effective|the|from|since|as of|my|i)\b))){1,3}",
+    regex.IGNORECASE,
+)
+"""What a sentence may have before what it states."""
+_NEGATED = regex.compile(r"\b(is|are|was|were|do|does|did)n['’]t\b", regex.IGNORECASE)
+_GONE = regex.compile(r"\A(?:no longer (?P<thing>.+)|not (?P<not>.+?),? any ?(?:more|longer))\Z")
+_AFTERWARDS = regex.compile(
+    r",?\s(?:last (?:year|month|week|spring|summer|autumn|fall|winter)|yesterday|today|recently|now"
+    r"|again|already|too|as well|any ?more|any longer|\w{1,12} (?:year|month|week|day)s? ago)\Z",
+    regex.IGNORECASE,
+)
+_DURING = regex.compile(r"\s(?:in|on)\s(?P<date>[^,]{4,20}(?:, \d{4})?)\Z", regex.IGNORECASE)
+_NO_NAME = regex.compile(r"\b(?:i|do|does|did|never|not)\Z", regex.IGNORECASE)
+_NO_THING = regex.compile(
+    r"\A(?:not|wrongly|incorrectly|erroneously|mistakenly)\b"
+    r"|\band (?:joined|left|moved|works?|lives?|owns?|is|was|am|are)\b",
+    regex.IGNORECASE,
+)
+"""Objects that are no names: a denial, or a second statement."""
 _PRONOUN = regex.compile(r"(?:he|she|it|they|this|that|there|who|which|what)\b", regex.IGNORECASE)
 
 
@@ -551,32 +579,49 @@ def state_fact(sentence: str, speaker: str = "") -> Fact | None:
     """
     if "|" in sentence:
         return read_fact(sentence)
-    text, since = sentence.strip().rstrip(".! "), None
-    if (opening := _OPENING.match(text)) and (since := read_date(opening["date"])):
-        text = text[opening.end() :]
+    text = _LEAD.sub("", _NEGATED.sub(r"\1 not", sentence.strip().rstrip(".! ")), count=1)
+    opening = _OPENING.match(text)
+    since = read_date(opening["date"]) if opening else None
+    text = text[opening.end() :] if opening and since else text
     found = _HAS.match(text) or _OF.match(text) or _DOES.match(text)
     if found is None or text.endswith("?"):
         return None
     values = found.groupdict()
-    subject, thing = values["subject"] or speaker, values["object"]
-    if subject.lower() in _FIRST:
-        subject = speaker
-    if not subject or _PRONOUN.match(subject):
-        return None
+    subject = _find_subject(values["subject"] or speaker, speaker)
     relation = values["relation"].lower()
     for word in ("was ", "am ", "is ", "are ", "were "):
         relation = relation.removeprefix(word)
-    ended = bool(values.get("ended")) or relation == "left"
+    gone = _GONE.match(values["object"])
+    ended = bool(values.get("ended") or gone) or relation == "left"
+    thing = _AFTERWARDS.sub("", (gone["thing"] or gone["not"]) if gone else values["object"])
+    happened = _DURING.search(thing) if relation in _SAYS else None
+    if happened and (date := read_date(happened["date"])):
+        thing, since = thing[: happened.start()], since or date
     relation = _SAYS.get(relation, relation)
     first, _, rest = relation.partition(" ")
     relation = f"{_FORMS.get(first, first)} {rest}".strip().replace("works for", "works at")
-    subject = subject.removeprefix("the ").removeprefix("The ")
     fact = _with_times(Fact(subject, relation, thing, amends=bool(values.get("amends"))))
-    if since:
-        fact = replace(fact, until=since) if ended else replace(fact, since=fact.since or since)
+    if not subject or _NO_THING.search(fact.object):
+        return None
+    return read_fact(_settle_times(fact, since, ended=ended).line)
+
+
+def _find_subject(name: str, speaker: str) -> str:
+    """Return whom a sentence is about; "" if it does not say, or says it of nobody."""
+    name = speaker if name.lower() in _FIRST else name
+    is_name = not (_PRONOUN.match(name) or _NO_NAME.search(name))
+    return name.removeprefix("the ").removeprefix("The ") if is_name else ""
+
+
+def _settle_times(fact: Fact, since: str | None, *, ended: bool) -> Fact:
+    """Return a fact with the time of its sentence: an end's, or a beginning's."""
+    if ended:
+        fact = replace(fact, since=None, until=fact.until or since or fact.since)
+    else:
+        fact = replace(fact, since=fact.since or since)
     # A date, or the object that it amends, says more than that there was one.
-    fact = replace(fact, amends=fact.amends and not (fact.since or fact.replaces or fact.corrects))
-    return read_fact(replace(fact, status="ended" if ended or fact.until else "holds").line)
+    amends = fact.amends and not (fact.since or fact.replaces or fact.corrects)
+    return replace(fact, amends=amends, status="ended" if ended or fact.until else "holds")
 
 
 def _with_times(fact: Fact) -> Fact:

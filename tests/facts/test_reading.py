@@ -491,6 +491,25 @@ def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
         ("I moved to Husum.", "user | lives in | Husum"),
         ("My diet is vegan.", "user | diet | vegan"),
         ("Anna | likes | tea", "Anna | likes | tea"),
+        (
+            "By Amendment No. 1, with effect from 1 March 2021, the rent of A is increased to 9.",
+            "A | rent | 9 | since 2021-03-01",
+        ),
+        (
+            "By Amendment 2, the rent of A is hereby reduced to 8 as of 1 July 2022.",
+            "A | rent | 8 | since 2022-07-01",
+        ),
+        ("Correction: the seat of Acme is not Rome but Bern.", "Acme | seat | Bern | not Rome"),
+        ("My wife isn't Ana, it's Anna.", "user | wife | Anna | not Ana"),
+        ("My diet is no longer vegan.", "user | diet | vegan | ended"),
+        ("The rent of A is not 9 any more.", "A | rent | 9 | ended"),
+        ("I don't like tea anymore.", "user | likes | tea | ended"),
+        ("Anna doesn’t work at Acme.", "Anna | works at | Acme | ended"),
+        ("Actually, I moved to Lyon last year.", "user | lives in | Lyon"),
+        ("But I left Acme in 2020.", "user | works at | Acme | until 2020"),
+        ("Now I live in Bern again.", "user | lives in | Bern"),
+        ("I moved to Bern on 3 May 2021.", "user | lives in | Bern | since 2021-05-03"),
+        ("Anna no longer works at Acme since May 2023.", "Anna | works at | Acme | until 2023-05"),
     ],
 )
 def test_the_built_in_reader_knows_simple_sentences(sentence, line):
@@ -499,7 +518,15 @@ def test_the_built_in_reader_knows_simple_sentences(sentence, line):
 
 @pytest.mark.parametrize(
     "sentence",
-    ["She lives in Rome.", "Is the rent of Lease 7 900 euros?", "It rained.", "I live in Rome."],
+    [
+        "She lives in Rome.",
+        "Is the rent of Lease 7 900 euros?",
+        "It rained.",
+        "I live in Rome.",
+        "The deposit of A was wrongly stated; it is 9.",
+        "The diet of Anna is not vegan.",
+        "Anna left Acme in 2020 and joined Bolt.",
+    ],
 )
 def test_the_built_in_reader_guesses_nothing(sentence):
     assert state_fact(sentence) is None
