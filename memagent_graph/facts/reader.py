@@ -557,7 +557,11 @@ _AFTERWARDS = regex.compile(
     regex.IGNORECASE,
 )
 _DURING = regex.compile(r"\s(?:in|on)\s(?P<date>[^,]{4,20}(?:, \d{4})?)\Z", regex.IGNORECASE)
-_NO_NAME = regex.compile(r"\b(?:i|do|does|did|never|not)\Z", regex.IGNORECASE)
+_NO_NAME = regex.compile(
+    r"\b(?:i|do|does|did|never|not|my|your|his|her|its|our|their|to|of|and|will|would|can|could|may"
+    r"|might|must|shall|should)\Z",
+    regex.IGNORECASE,
+)
 _NO_THING = regex.compile(
     r"\A(?:not|wrongly|incorrectly|erroneously|mistakenly)\b"
     r"|\band (?:joined|left|moved|works?|lives?|owns?|is|was|am|are)\b",

@@ -525,6 +525,8 @@ def test_the_built_in_reader_knows_simple_sentences(sentence, line):
         "I live in Rome.",
         "The deposit of A was wrongly stated; it is 9.",
         "The diet of Anna is not vegan.",
+        "Each party bears its own costs of negotiation.",
+        "Anna would like tea.",
         "Anna left Acme in 2020 and joined Bolt.",
     ],
 )
