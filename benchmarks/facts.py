@@ -10,6 +10,9 @@ date, `last` quotes the last line on the clause, as a small model tends to.
 Ways: `notes` and `facts` read with a memory of BUDGET tokens; `add-only` keeps facts and closes
 none; `whole` has all documents in its prompt. An answer is right if it has the clause's value, and
 no other value that the clause ever had.
+
+With `--lines`, each document is asked for its facts alone, one call each, and what the replies hold
+is counted: cheap enough for a slow machine.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
-from memagent_graph.facts.reader import state_fact
-from memagent_graph.facts.record import read_fact
+from memagent_graph.facts.reader import read_for_facts, state_fact
+from memagent_graph.facts.record import Fact, read_fact, read_lines
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
@@ -247,6 +251,45 @@ def is_right(question: Question, answer: str) -> bool:
     return is_there and not any(one in values for one in question.wrong)
 
 
+def count_lines(model: BaseChatModel, dossiers: Sequence[Dossier], config: ReadingConfig) -> None:
+    """Print how many of the facts that documents state a model writes, and how many lines it does.
+
+    A fact is right if subject, relation and object are; of these, the dates are counted apart.
+    """
+    schema = Facts(Contract)
+    reader = read_for_facts(resolve_reader(model, config=config), schema, config=config)
+    stated = lines = right = dated = count = 0
+    for dossier in dossiers:
+        for text in dossier.documents:
+            prompt = reader.prompts.for_update(STANDING, "", text, config.memory_tokens)
+            reply = model.invoke([HumanMessage(prompt)], max_tokens=config.memory_tokens).text
+            wanted = {key(fact): fact for one in _sentences(text) if (fact := state_fact(one))}
+            found = {
+                key(fact): fact
+                for one in read_lines(reply).facts
+                if (fact := schema.fit(one)) is not None
+            }
+            both = wanted.keys() & found.keys()
+            times = [(one.since, one.until) for one in map(wanted.get, both) if one]
+            count, stated = count + 1, stated + len(wanted)
+            lines += sum(map(bool, map(str.strip, reply.splitlines())))
+            right += len(both)
+            dated += sum(
+                time == (found[one].since, found[one].until)
+                for one, time in zip(both, times, strict=True)
+            )
+            print(
+                f"| {count} documents | {stated} facts stated | {lines} lines written "
+                f"| {interval(right, stated)} right | {interval(dated, stated)} with their dates |",
+                flush=True,
+            )
+
+
+def key(fact: Fact) -> tuple[str, str, str]:
+    """Return what a fact says, apart from its time."""
+    return fact.subject, fact.relation, fact.object
+
+
 def interval(right: int, count: int) -> str:
     """Return a share with its Wilson interval of 95%, in percent."""
     z, share = 1.96, right / count
@@ -262,8 +305,16 @@ def main() -> None:
     parser.add_argument("--dossiers", type=int, default=25)
     parser.add_argument("--budgets", type=int, nargs="+", default=[1024, 320, 160])
     parser.add_argument("--ways", nargs="+", default=["whole", *WAYS])
+    parser.add_argument("--first", type=int, default=0, help="number of the first dossier")
+    parser.add_argument("--lines", action="store_true", help="count the lines of replies alone")
     given = parser.parse_args()
-    dossiers = [make_dossier(number) for number in range(given.dossiers)]
+    dossiers = [make_dossier(given.first + number) for number in range(given.dossiers)]
+    if given.lines and not given.model:
+        parser.error("--lines counts the replies of a model: name one with --model")
+    if given.lines:
+        config = ReadingConfig(chunk_tokens=600, memory_tokens=given.budgets[0])
+        count_lines(resolve_model(given.model), dossiers, config)
+        return
     models: dict[str, BaseChatModel] = {
         name: Script(careful=name == "careful") for name in ("careful", "last")
     }
