@@ -373,7 +373,9 @@ class FactsReader(_KeepsFacts, ChatReader):
             return replace(update, fault=fault, left_out=dict(+left_out))
         fitting = [fact for one in facts if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(facts) - len(fitting)
-        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
+        read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
+        if not self.standing:  # what people say is dated by their messages
+            fitting = [without_made_up_dates(one, f"{read}\n{step.memory.text}") for one in fitting]
         fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
         question = "" if self.standing else step.question
         lines = [fact.line for fact in fitting]
@@ -389,6 +391,21 @@ class FactsReader(_KeepsFacts, ChatReader):
         if self._speaker_at is None or not fact.evidence:
             return ""
         return self._speaker_at(step.chunk, fact.evidence[-1].end)
+
+
+def without_made_up_dates(fact: Fact, known: str) -> Fact:
+    """Return a fact without times whose years stand in no text that the model knew.
+
+    Small models fill the form's place of the date.
+    """
+    made_up: dict[str, Any] = {
+        name: None
+        for name, time in (("since", fact.since), ("until", fact.until))
+        if time and time[:4].isdecimal() and time[:4] not in known
+    }
+    if "until" in made_up and fact.status == "replaced":
+        made_up["status"] = "holds"
+    return replace(fact, **made_up)
 
 
 def without_copies(

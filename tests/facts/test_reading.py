@@ -189,6 +189,20 @@ def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, 
     assert lines[1:] == [deposit, rent]
 
 
+@pytest.mark.parametrize(
+    ("behind", "left"),
+    [(" | since 1999", ""), (" | until 1999", " | ended"), (" | since 2016", " | since 2016")],
+)
+def test_a_date_that_stands_nowhere_is_left_out_and_its_fact_is_kept(behind, left):
+    text = "Lady Gaga performed the national anthem at the game of 2016."
+    said = "Lady Gaga | performed | national anthem"
+
+    out = read(scripted(said + behind, "Lady Gaga"), text)
+
+    assert out["memory"] == said + left
+    assert not facts_of(out)[0].unsupported
+
+
 def test_an_amendment_that_copies_the_old_date_closes_the_fact_of_another_document(tmp_path):
     (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros since 2015.")
     (tmp_path / "2.txt").write_text("The rent of Lease 7 is amended to 990 euros.")
