@@ -10,6 +10,7 @@ from doubles import ScriptedReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
+from langgraph.store.base import ListNamespacesOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
@@ -267,3 +268,21 @@ def test_of_a_person(store, talks, edited, kept):
         done = users.forget(user, by="olga")
         assert (done.items, done.threads) == (held[user].items, held[user].threads)
         assert users.held(user).items == 0
+
+
+def test_forgetting_a_user_does_not_look_at_the_items_of_others_for_its_label():
+    class Listing(InMemoryStore):
+        listed = 0
+
+        async def abatch(self, ops):
+            ops = [*ops]
+            self.listed += sum(isinstance(op, ListNamespacesOp) for op in ops)
+            return await super().abatch(ops)
+
+    memory = ConversationMemory(ScriptedReader(), store=(store := Listing()))
+    memory.save([HumanMessage("I sail.", id="1")], user="ann", thread="t")
+
+    memory.forget("ann")
+
+    assert "sail" not in str(store.search(()))
+    assert store.listed == 0
