@@ -390,7 +390,7 @@ class Records:
 
     async def forget_label(self) -> None:
         """Let a store that lists first labels drop this one, if nothing is left below it."""
-        if self.atomic is not self.store:
+        if not isinstance(self.store, AtomicStore):
             return  # others find labels by looking at every item
         below = MatchCondition("prefix", self.namespace[:1])
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
