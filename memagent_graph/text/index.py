@@ -51,7 +51,7 @@ _FORM = "index 2"
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
-_BLOCK_TERMS = 1 << 20
+_BLOCK_TERMS = 1 << 18
 """Terms counted at once: what they take in memory does not grow with the document."""
 _MOST_TABLES = 256
 """Tables of an index: each query looks its terms up in all of them."""
@@ -292,12 +292,14 @@ class Index:
         scores = np.zeros(len(self))
         for term, weight in wanted.items():
             found = [(table, there) for table in self._tables if (there := table.find(term)).stop]
-            rare = weight * self._rarity(sum(there.stop - there.start for _, there in found))
-            for table, there in found:
-                numbers = table.numbers[there] + table.begin
-                counts = table.counts[there].astype(np.float32)
-                weights = counts * (_K1 + 1) / (counts + self._damp[numbers])
-                np.add.at(scores, numbers, rare * weights)
+            if not found:
+                continue
+            numbers = np.concatenate([table.numbers[there] + table.begin for table, there in found])
+            counts = np.concatenate(
+                [table.counts[there] for table, there in found], dtype=np.float32
+            )
+            weights = counts * (_K1 + 1) / (counts + self._damp[numbers])
+            np.add.at(scores, numbers, weight * self._rarity(len(numbers)) * weights)
         return scores
 
     def rarity(self, term: str) -> float:
