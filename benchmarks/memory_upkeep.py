@@ -34,8 +34,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from redis_store import server
 
 from memagent_graph import ConversationMemory, MemoryBank
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.version import MemoryVersion, child_id, root_id
+from memagent_graph.memory.version import ChunkRead, MemoryVersion, ReadDocument, child_id, root_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -211,16 +212,13 @@ def chain(name: str, versions: int) -> Iterator[MemoryVersion]:
             id=key,
             parent=parent,
             root=root,
-            text=f"{name} has learned this in section {step}. " * 25,
-            tokens=250,
-            step=step + 1,
             question=f"What of {name}?",
-            source=name,
-            source_name=name,
-            start=step,
-            end=step + 1,
-            length=versions,
             fingerprint="benchmark",
+            step=step + 1,
+            document=ReadDocument(name, name, versions, step + 1),
+            memory=Memory(f"{name} has learned this in section {step}. " * 25),
+            tokens=250,
+            made_by=ChunkRead(step),
         )
         parent = key
 

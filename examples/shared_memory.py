@@ -55,7 +55,7 @@ async def follow(where: str) -> None:
                 if not line.startswith("  "):
                     say(f"follower: chunk {version.step}: {line}")
             before = version
-            if version.end == version.length:
+            if version.document.end == version.document.length:
                 return
 
 

@@ -126,7 +126,7 @@ class TestReading:
             del out["usage"]["seconds"], out["version"]
         assert off == unused
         assert off["usage"]["gated"] == 0
-        texts = [sorted(record["text"] for record in versions(store)) for store in stores]
+        texts = [sorted(record["memory"] for record in versions(store)) for store in stores]
         assert texts[0] == texts[1]
 
     def test_events_say_where_the_gate_was_closed(self):
@@ -180,7 +180,7 @@ class TestStore:
         out = read(Gated(2, 3, 4), store := InMemoryStore())
 
         history = MemoryBank(store).history(out["version"])
-        without = [record for record in versions(store) if "text" not in record]
+        without = [record for record in versions(store) if "memory" not in record]
         assert len(without) == out["usage"]["gated"] > 2
         for after, before in pairwise(history):
             assert (after.unchanged is not None) == (after.text == before.text)
@@ -190,7 +190,7 @@ class TestStore:
         out = read(Gated(*range(1, 20)), store := InMemoryStore())
 
         (last,) = [record for record in versions(store) if record["id"] == out["version"]]
-        assert last["text"] == out["memory"]
+        assert last["memory"] == out["memory"]
         assert out["usage"]["gated"] > 5
 
     def test_asking_again_costs_one_call_and_a_reading_goes_on_from_a_gated_version(self):
@@ -253,7 +253,7 @@ class TestStore:
         out = read(Gated(2, 3, 4), store := InMemoryStore())
         bank = MemoryBank(store)
 
-        forgotten = bank.forget_source(bank.get(out["version"]).source)
+        forgotten = bank.forget_source(bank.get(out["version"]).document.digest)
 
         assert forgotten.versions > 5
         assert versions(store) == []
@@ -264,7 +264,7 @@ class TestStore:
         last = read(Gated(*range(20)), store, memory_name="ferries", document="Other. " * 300)
         bank = MemoryBank(store)
 
-        bank.forget_source(bank.get(last["version"]).source)
+        bank.forget_source(bank.get(last["version"]).document.digest)
 
         assert bank.check() == []
 

@@ -383,7 +383,9 @@ class TestRecall:
 
         bank.forget("lease")
 
-        texts = [item.value["text"] for item in store.search(("memagent", "versions"), limit=1000)]
+        texts = [
+            item.value["memory"] for item in store.search(("memagent", "versions"), limit=1000)
+        ]
         assert all("Ann" not in text for text in texts)
         assert bank.get(out["version"]).text == out["memory"]
         assert read(Asking({2: Recall(memory="lease")}), config, store)["memory"] == out["memory"]

@@ -12,6 +12,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
+from memagent_graph.memory.version import VersionMerge
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.replies import take_verdict
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -293,9 +294,9 @@ def test_a_memory_of_rounds_has_all_that_led_to_it_and_is_forgotten_with_it():
     history = bank.history(name)
 
     assert head.id == out["version"]
-    merges = [version for version in history if version.merged]
-    assert [len(version.merged) for version in merges] == [3, 3, 3, 3]
-    assert [version.query for version in merges] == [None, "D", "C", "B"]
+    merges = [version for version in history if isinstance(version.made_by, VersionMerge)]
+    assert [len(version.made_by.merged) for version in merges] == [3, 3, 3, 3]
+    assert [version.made_by.query for version in merges] == [None, "D", "C", "B"]
     assert history.gaps == []
     assert bank.check() == []
     lines = bank.export()

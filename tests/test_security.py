@@ -91,7 +91,7 @@ class TestMemory:
         ]
         assert added
         for version in added:
-            assert "rent" in text[version.start : version.end]
+            assert "rent" in text[slice(*version.span)]
 
     def test_another_question_or_document_does_not_take_over_a_poisoned_memory(self):
         asked = {"question": "Who pays the rent?"}

@@ -322,9 +322,9 @@ def test_one_reading_is_listed_with_all_that_led_to_it_and_forgotten_with_it():
     history = bank.history(listed[0])
 
     assert listed[1].id == out["version"]
-    assert len(history[0].merged) == 4
+    assert len(history[0].made_by.merged) == 4
     assert history.gaps == []
-    assert [(version.start, version.end) for version in history[:0:-1]] == ends(out["answer"])
+    assert [version.span for version in history[:0:-1]] == ends(out["answer"])
     assert bank.check() == []
     lines = bank.export()
     assert bank.forget(listed[0]).versions == len(history)
@@ -505,7 +505,7 @@ async def test_of_two_memories_of_a_segment_the_one_that_was_stored_first_is_mer
     out = await late
 
     bank = MemoryBank(store)
-    parts = [await bank.aget(id) for id in (await bank.aget(out["version"])).merged]
+    parts = [await bank.aget(id) for id in (await bank.aget(out["version"])).made_by.merged]
     assert parts[-1].text.endswith("of the first\n")
     assert out["memory"] == "".join(part.text for part in parts)
 

@@ -369,7 +369,7 @@ class TestResuming:
         out = ask(reader, store=store)
 
         history = MemoryBank(store).history(out["version"])
-        assert [(version.start, version.end) for version in reversed(history)] == reader.spans
+        assert [version.span for version in reversed(history)] == reader.spans
 
     def test_a_named_memory_ends_with_what_was_read(self):
         reader, store = Finding(), InMemoryStore()

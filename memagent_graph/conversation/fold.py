@@ -43,17 +43,19 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
 from memagent_graph.graph.reading import Call, Reading, check_window
 from memagent_graph.graph.stack import add_layers
-from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope, with_text
+from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     LineSource,
     MemoryVersion,
+    MessageFold,
+    ReadDocument,
     child_id,
     make_fingerprint,
     root_id,
@@ -524,10 +526,9 @@ class Folding:
 
             for subject in gone:
                 fold["memory"], _ = drop_facts(fold["memory"], subject)
-            marks = () if head is None else head.unsupported
-            unsupported = with_text(fold["memory"], Memory(unsupported=marks)).unsupported
             memory = memory_of(fold)
-            unsupported = tuple(dict.fromkeys((*unsupported, *memory.unsupported)))
+            marks = () if head is None else with_text(memory.text, head.memory).unsupported
+            unsupported = tuple(dict.fromkeys((*marks, *memory.unsupported)))
             sources = _attest_facts(() if head is None else head.told, memory, said, thread)
         elif profiling is None:
             for subject in gone:
@@ -543,21 +544,15 @@ class Folding:
             id=child_id(parent, source.digest, fingerprint),
             parent=parent,
             root=root,
-            text=fold["memory"],
-            tokens=reading.tokenizer.count(fold["memory"]),
-            step=progress["step"],
             question=self._question,
-            source=source.digest,
-            source_name=thread,
-            start=0,
-            end=source.length,
-            length=source.length,
             fingerprint=fingerprint,
+            step=progress["step"],
+            document=ReadDocument(source.digest, thread, source.length, source.length),
+            memory=Memory(fold["memory"], unsupported=unsupported),
+            tokens=reading.tokenizer.count(fold["memory"]),
+            made_by=MessageFold(thread, tuple(one.id for one in recorded)),
             cut=progress["cut"],
-            thread=thread,
-            messages=tuple(one.id for one in recorded),
             told=sources,
-            unsupported=unsupported,
             warnings=warnings,
         )
 

@@ -34,6 +34,7 @@ from memagent_graph.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
 )
+from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import label
@@ -238,11 +239,10 @@ class Proposal:
             return found
 
         changes = [replace(one, place=place(one)) for one in changes]
+        evidence = self.version.memory.evidence
         version = replace(
             self.version,
-            text="",
-            evidence=tuple(e for e in self.version.evidence if any(e.text in t for t in texts)),
-            unsupported=(),
+            memory=Memory("", tuple(e for e in evidence if any(e.text in t for t in texts))),
             told=tuple(one for one in self.version.told if one.line in texts),
         )
         return replace(self, changes=tuple(changes), said=tuple(said), version=version, base=None)
@@ -300,7 +300,7 @@ def _source(fact: Remark, version: MemoryVersion, starts: Sequence[MessageStart]
     """The ids of the messages in which the evidence for a statement is."""
     return [
         max(starts, key=lambda one: (one.start <= item.start, one.start)).message
-        for item in version.evidence
+        for item in version.memory.evidence
         if starts and (item.text in fact.text or fact.text in item.text)
     ]
 
@@ -663,16 +663,15 @@ def _merge(
     known = {one.line for one in sources if not one.until}
     lines = {*text.splitlines()} - known
     parent = version.root if head is None else head.id
-    evidence = (*(() if head is None else head.evidence), *version.evidence)
+    evidence = (*(() if head is None else head.memory.evidence), *version.memory.evidence)
+    memory = replace(version.memory, evidence=tuple(dict.fromkeys(evidence)))
     return replace(
         version,
         id=edit_id(parent, f"{proposal.id}\0{text}", version.fingerprint),
         parent=parent,
         root=version.root if head is None else head.root,
-        text=text,
+        memory=with_text(text, memory),
         tokens=_counter.count(text),
-        evidence=tuple(dict.fromkeys(one for one in evidence if one.text in text)),
-        unsupported=tuple(one for one in version.unsupported if one.text in text),
         told=(
             *sources,
             *(one for one in version.told if one.line in lines and not one.until),

@@ -27,7 +27,7 @@ from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import erase, forget_topic
 from memagent_graph.memory.items import label
 from memagent_graph.memory.lookup import versions
-from memagent_graph.memory.version import History, MemoryVersion, edit_version
+from memagent_graph.memory.version import History, MemoryVersion, MessageFold, edit_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -372,7 +372,8 @@ class UserMemory:
     async def _read_last_folded(self, thread: str) -> list[str]:
         """The ids of `read_folded` from the versions, if the mark cannot be read."""
         history = await self.bank.ahistory(MEMORY)
-        return [*next((v.messages for v in history if v.thread == thread and v.messages), ())]
+        folds = (one.made_by for one in history if isinstance(one.made_by, MessageFold))
+        return [*next((one.messages for one in folds if one.thread == thread), ())]
 
     def mark(self, thread: str, recorded: Sequence[Recorded]) -> PutOp:
         """Return the put that records which messages of a thread were folded last."""

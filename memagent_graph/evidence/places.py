@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from math import log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import TypedDict
 
 from memagent_graph.evidence.claims import runs
 from memagent_graph.evidence.statements import (
@@ -103,6 +105,60 @@ class Memory:
     unsupported: tuple[Unsupported, ...] = ()
     dropped: int = 0
     pictures: tuple[Sight, ...] = ()
+
+
+Row = list[Any]
+"""The fields of an `Evidence`, in order, without a page and heading that are None; the fields of an
+`Unsupported`; or `Memory.dropped`, if it is not 0."""
+
+
+class PlainMemory(TypedDict):
+    """A memory as plain values, for checkpoints and stores.
+
+    Attributes:
+        memory: the text.
+        places: evidence and marks as rows, which take half the space of dicts.
+    """
+
+    memory: str
+    places: list[Row]
+
+
+def to_plain(memory: Memory) -> PlainMemory:
+    """Return a memory as plain values."""
+    rows = [_row(item) for item in memory.evidence]
+    rows += [[item.text, [*item.missing]] for item in memory.unsupported]
+    if memory.dropped:
+        rows.append([memory.dropped])
+    return {"memory": memory.text, "places": rows}
+
+
+def _row(item: Evidence) -> Row:
+    row = [*astuple(item)]
+    while row[-1] is None:
+        row.pop()
+    return row
+
+
+def from_plain(plain: Mapping[str, Any]) -> Memory:
+    """Return the memory of `to_plain`, from a mapping that may have other fields as well."""
+    evidence, unsupported, dropped = [], [], 0
+    for row in plain["places"]:
+        match row:
+            case [count]:
+                dropped = count
+            case [text, missing]:
+                unsupported.append(Unsupported(text, tuple(missing)))
+            case _:
+                evidence.append(Evidence(*row))
+    return Memory(plain["memory"], tuple(evidence), tuple(unsupported), dropped)
+
+
+def with_text(text: str, memory: Memory) -> Memory:
+    """Return a memory with another text, and the evidence and marks that still apply."""
+    evidence = tuple(item for item in memory.evidence if item.text in text)
+    unsupported = tuple(item for item in memory.unsupported if item.text in text)
+    return replace(memory, text=text, evidence=evidence, unsupported=unsupported)
 
 
 @dataclass(frozen=True, slots=True)

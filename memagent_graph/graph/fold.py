@@ -18,10 +18,10 @@ from memagent_graph.errors import (
     EmptyReplyError,
     RefusalError,
 )
-from memagent_graph.evidence.places import Recall
+from memagent_graph.evidence.places import Recall, to_plain
 from memagent_graph.graph.events import observers, step_of
 from memagent_graph.graph.reading import FoldStep, FoldUpdate
-from memagent_graph.graph.state import memory_of, move, query_of, skip, to_channels
+from memagent_graph.graph.state import memory_of, move, query_of, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -114,7 +114,7 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
     layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
     after["stopped"] = update.stopped or _stop(fold, after, update, layers)
     changed: Fold = {**fold, "progress": after, "layers": layers}
-    return changed if update.memory is None else {**changed, **to_channels(update.memory)}
+    return changed if update.memory is None else {**changed, **to_plain(update.memory)}
 
 
 def _stop(

@@ -10,14 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError
+from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.events import HeldEvent, PausedFold, ReleasedEvent, about
 from memagent_graph.graph.reading import Layer
-from memagent_graph.graph.state import (
-    count_covered,
-    fold_name,
-    memory_of,
-    to_channels,
-)
+from memagent_graph.graph.state import count_covered, fold_name, memory_of
 from memagent_graph.memory import sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.lookup import edit_of, newest_edit
@@ -293,7 +289,7 @@ class Pauses:
         self._known.add(edit.id)
         self.edit = edit
         progress: Progress = {**fold["progress"], "version": edit.id}
-        return {**fold, **to_channels(edit.memory), "scope": scope, "progress": progress}
+        return {**fold, **to_plain(edit.memory), "scope": scope, "progress": progress}
 
     def begin_anew(self, head: str) -> None:
         """Begin at another reading's version, which has no edits of what was read here."""

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of, spans_of
 from memagent_graph.memory.version import (
+    ChunkRead,
     MemoryVersion,
+    ReadDocument,
+    VersionMerge,
     child_id,
     make_fingerprint,
     make_reading_key,
@@ -111,16 +115,13 @@ class Lineage:
             id=self.root,
             parent="",
             root=self.root,
-            text="",
-            tokens=0,
-            step=0,
             question=self.question,
-            source=source["digest"],
-            source_name=source["name"],
-            start=0,
-            end=0,
-            length=source["length"],
             fingerprint=self.fingerprint,
+            step=0,
+            document=ReadDocument(source["digest"], source["name"], source["length"], 0),
+            memory=Memory(),
+            tokens=0,
+            made_by=ChunkRead(0),
         )
 
     def after_chunk(
@@ -131,7 +132,7 @@ class Lineage:
         tokens: int,
         *,
         recalled: Sequence[Recalled],
-        recall: Recall | None,
+        made_by: ChunkRead,
         unchanged: str | None,
     ) -> MemoryVersion:
         """Return the version after a chunk.
@@ -142,36 +143,23 @@ class Lineage:
             chunk: the chunk.
             tokens: length of the memory in tokens.
             recalled: passages and memories that were shown with the chunk.
-            recall: what the update asked to see again.
+            made_by: the record of the chunk.
             unchanged: id of the version that has the same text, which is then not stored again.
         """
-        progress, memory = fold["progress"], memory_of(fold)
+        progress = fold["progress"]
         return MemoryVersion(
             id=self.child(parent, chunk, recalled),
             parent=parent,
             root=self.root,
-            text=memory.text,
-            tokens=tokens,
-            step=progress["step"],
             question=self.question,
-            source=chunk.source.digest,
-            source_name=chunk.source.name,
-            start=chunk.start,
-            end=chunk.end,
-            length=chunk.source.length,
             fingerprint=self.fingerprint,
-            evidence=memory.evidence,
-            unsupported=memory.unsupported,
-            dropped=memory.dropped,
+            step=progress["step"],
+            document=_read_up_to(chunk.end, fold),
+            memory=memory_of(fold),
+            tokens=tokens,
+            made_by=made_by,
             cut=progress["cut"],
-            parts=_parts_of(chunk, recalled),
             unchanged=unchanged,
-            skipped=tuple((start, end) for start, end in progress["skipped"]),
-            again=progress["again"],
-            recall=recall,
-            recalled=tuple(item.version for item in recalled if item.version is not None),
-            enough=progress["enough"] if progress["stopped"] == "done" else None,
-            sought=_sought(fold["scope"]),
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -192,7 +180,7 @@ class Lineage:
             parts: the segments' folds.
             query: what the next round looks for.
         """
-        progress, memory, source = fold["progress"], memory_of(fold), fold["source"]
+        progress, memory = fold["progress"], memory_of(fold)
         ids = _read_versions(parts)
         if not ids:  # the deadline came before the first chunk
             return None
@@ -200,24 +188,14 @@ class Lineage:
             id=merge_id(ids, self.fingerprint),
             parent=self.root,
             root=self.root,
-            text=memory.text,
-            tokens=self._reading.tokenizer.count(memory.text),
-            step=progress["step"],
             question=self.question,
-            source=source["digest"],
-            source_name=source["name"],
-            start=0,
-            end=progress["position"],
-            length=source["length"],
             fingerprint=self.fingerprint,
-            evidence=memory.evidence,
-            unsupported=memory.unsupported,
-            dropped=memory.dropped,
+            step=progress["step"],
+            document=_read_up_to(progress["position"], fold),
+            memory=memory,
+            tokens=self._reading.tokenizer.count(memory.text),
+            made_by=VersionMerge(ids, query),
             cut=progress["cut"],
-            merged=ids,
-            skipped=tuple((start, end) for start, end in progress["skipped"]),
-            query=query,
-            sought=_sought(fold["scope"]),
         )
 
 
@@ -277,32 +255,54 @@ def _from(fingerprint: str, start: int) -> str:
     return make_fingerprint(fingerprint, "from", start) if start else fingerprint
 
 
-def _sought(scope: Scope) -> str | None:
-    """Return what the last round of a document in segments looked for, if not the question."""
-    return scope["query"] if is_segmented(scope) else None
+def _read_up_to(end: int, fold: Fold) -> ReadDocument:
+    """The document of a fold that has read up to `end`."""
+    source, scope, progress = fold["source"], fold["scope"], fold["progress"]
+    return ReadDocument(
+        source["digest"],
+        source["name"],
+        source["length"],
+        end,
+        skipped=tuple((start, end) for start, end in progress["skipped"]),
+        again=progress["again"],
+        sought=scope["query"] if is_segmented(scope) else None,
+    )
 
 
 def _fields_of(fold: Fold) -> dict[str, Any]:
-    """The fields of a version that its fold has."""
+    """The fields of a version's record that its fold has."""
     source = fold["source"]
     return {
         "question": fold["question"],
-        "source": source["digest"],
-        "source_name": source["name"],
-        "length": source["length"],
+        **{name: source[name] for name in ("digest", "name", "length")},
     }
+
+
+def read_of(
+    fold: Fold, chunk: Chunk, recalled: Sequence[Recalled], recall: Recall | None
+) -> ChunkRead:
+    """Return the record of a chunk for its version.
+
+    Args:
+        fold: the fold after the chunk.
+        chunk: the chunk.
+        recalled: passages and memories that were shown with the chunk.
+        recall: what the update asked to see again.
+    """
+    progress, spans = fold["progress"], spans_of(recalled)
+    spans += [(chunk.start, chunk.end)] if chunk.text else []
+    return ChunkRead(
+        chunk.start,
+        parts=tuple(
+            dict.fromkeys(row for span in spans for row in identify_parts(chunk.source, *span))
+        ),
+        recall=recall,
+        recalled=tuple(item.version for item in recalled if item.version is not None),
+        enough=progress["enough"] if progress["stopped"] == "done" else None,
+    )
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
     """The last versions of those segments of which anything was read."""
     read = [part["progress"] for part in parts if part["progress"]["step"]]
     return tuple(progress["version"] for progress in read if progress["version"])
-
-
-def _parts_of(chunk: Chunk, recalled: Sequence[Recalled]) -> tuple[tuple[str, str], ...]:
-    """The documents that a chunk of joined ones, and passages shown with it, are of."""
-    spans = spans_of(recalled)
-    spans += [(chunk.start, chunk.end)] if chunk.text else []
-    return tuple(
-        dict.fromkeys(row for span in spans for row in identify_parts(chunk.source, *span))
-    )

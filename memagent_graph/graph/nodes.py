@@ -17,6 +17,7 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
+from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -68,7 +69,6 @@ from memagent_graph.graph.state import (
     merge_spans,
     query_of,
     reopen,
-    to_channels,
     whole_scope,
 )
 from memagent_graph.graph.versions import (
@@ -81,7 +81,7 @@ from memagent_graph.graph.versions import (
     settle,
     wait_while_held,
 )
-from memagent_graph.readers.base import Answer, Usage
+from memagent_graph.readers.base import Answer
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
@@ -324,7 +324,7 @@ async def _fold(
 ) -> Fold:
     """A new fold: with the given memory, or continued from the versions in the store."""
     if run.store is None:
-        return new if memory is None else {**new, **to_channels(memory)}
+        return new if memory is None else {**new, **to_plain(memory)}
     chain = begin_chain(reading, run, new)
     if stored:
         return await chain.reuse.end_of(stored, new)
@@ -418,10 +418,8 @@ async def merge_memories(
     new = [memory for memory, _ in finished if memory.text != before.text]
     last = number >= reading.config.rounds
     chain = chain_of(reading, run, whole)
-    known = None if chain is None else await chain.find_merge(whole, parts)
-    if known is not None:
-        merged = Merged([known.memory], Usage(), known.cut, known.query)
-    else:
+    merged = None if chain is None else await chain.find_merge(whole, parts)
+    if merged is None:
         query = query_of(whole)
         merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
     after = join_parts(whole, parts, merged, reading.layers)

@@ -16,10 +16,9 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
-from memagent_graph.evidence.places import Unsupported
+from memagent_graph.evidence.places import Unsupported, with_text
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.chunks import Cutter
-from memagent_graph.graph.state import with_text
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.failures import obey

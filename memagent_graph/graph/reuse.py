@@ -12,10 +12,11 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.graph.state import Document, begin_fold, is_segmented, to_channels
+from memagent_graph.evidence.places import to_plain
+from memagent_graph.graph.state import Document, begin_fold, is_segmented
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
-from memagent_graph.memory.version import make_reading_key
+from memagent_graph.memory.version import VersionMerge, make_reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Layer
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.memory.version import MemoryVersion, ReadDocument
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
@@ -97,7 +98,7 @@ class Reuse:
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
         if memory is not None:
-            fold = {**fold, **to_channels(memory)}
+            fold = {**fold, **to_plain(memory)}
             fold["progress"]["version"] = begun
         self.given = (fold["progress"]["version"] or "", fold["memory"])
         try:
@@ -108,7 +109,7 @@ class Reuse:
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 self._holding.memory = name
                 if head is not None:
-                    fold = {**fold, **to_channels(head.memory)}
+                    fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
                     ended = await self._find_end(fold, name, head)
                     if ended is not None:
@@ -158,7 +159,7 @@ class Reuse:
             return None
         ended: Any = {**fold["progress"], **run.progress, "version": version.id}
         scope: Scope = {**fold["scope"], "head": version.id}
-        return {**fold, **to_channels(version.memory), "scope": scope, "progress": ended}
+        return {**fold, **to_plain(version.memory), "scope": scope, "progress": ended}
 
     async def find_starts(self, cutter: Cutter) -> set[int]:
         """The chunks, counted from 0, at which segments begin of which the store has memories."""
@@ -184,25 +185,22 @@ class Reuse:
             MemoryNotFoundError: There is no such version or name.
         """
         version = await self._bank.aget(reference)
+        read = version.document
         document = Document(
-            name=version.source_name,
-            digest=version.source,
-            length=version.length,
-            uri=None,
-            warnings=[],
+            name=read.name, digest=read.digest, length=read.length, uri=None, warnings=[]
         )
-        scope: Scope = {**new["scope"], "end": version.length}
+        scope: Scope = {**new["scope"], "end": read.length}
         fold = begin_fold(new["question"], document, scope)
         fold["progress"] |= {
-            "position": version.end,
+            "position": read.end,
             "step": version.step,
             "stopped": "end",
             "version": version.id,
             "cut": version.cut,
-            "skipped": [[*span] for span in version.skipped],
-            "again": version.again,
+            "skipped": [[*span] for span in read.skipped],
+            "again": read.again,
         }
-        return {**fold, **to_channels(version.memory)}
+        return {**fold, **to_plain(version.memory)}
 
     async def _past_what_is_known(
         self, cutter: Cutter, fold: Fold, *, edited: bool = False
@@ -231,15 +229,17 @@ class Reuse:
         if found is None:
             return fold
         edit = await newest_edit(self._bank.records, found.id, memory)
-        end = cutter.source.length if found.again else found.end
-        if segmented and (end < cutter.source.length or found.query is not None):
+        document, length = found.document, cutter.source.length
+        end = length if document.again else document.end
+        if segmented and (end < length or _has_next_round(found.made_by)):
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
-        known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, found)]
+        known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
         await self._bank.aadopt(memory, found.id)
         found = edit or found
-        if found.again and found.skipped:
-            end = found.skipped[0][0]
+        document = found.document
+        if document.again and document.skipped:
+            end = document.skipped[0][0]
         whole = end >= fold["scope"]["end"]
         stops = whole or found.enough is not None
         if stops and ended is None and alone:
@@ -253,11 +253,11 @@ class Reuse:
             "enough": found.enough,
             "stopped": "end" if whole else "done" if stops else None,
             "cut": found.cut,
-            "skipped": [[*span] for span in found.skipped],
-            "again": found.again,
+            "skipped": [[*span] for span in document.skipped],
+            "again": document.again,
         }
         self._seek(fold, found, stops=stops)
-        fold = {**fold, **to_channels(found.memory)}
+        fold = {**fold, **to_plain(found.memory)}
         if name and stops:
             await self._name_known(fold, name)
         if edit is None or stops:
@@ -266,8 +266,9 @@ class Reuse:
 
     def _seek(self, fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
         """Continue with what the reading of a version looked for, and asked to see again."""
-        if found.sought is not None:  # as what was skipped will be read, if it has to be
-            fold["scope"]["query"] = found.sought
+        sought = found.document.sought
+        if sought is not None:  # as what was skipped will be read, if it has to be
+            fold["scope"]["query"] = sought
         if not stops:
             states = ((layer.name, layer.resume(found)) for layer in self._layers)
             fold["layers"] |= {name: state for name, state in states if state is not None}
@@ -302,7 +303,7 @@ class Reuse:
             found: the last of those whose ids are known ahead.
             ended: the end of an earlier reading.
         """
-        if ended is None or (found is not None and found.end >= ended.end):
+        if ended is None or (found is not None and found.document.end >= ended.document.end):
             return found
         self.mends = found is not None or await self._has_gap(ended)
         return found if self.mends else ended
@@ -331,12 +332,10 @@ class Reuse:
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
-        found = await self._bank.aget_reading(make_reading_key(self._lineage.root, source.digest))
-        return (
-            found
-            if found and (found.root, found.source) == (self._lineage.root, source.digest)
-            else None
-        )
+        root, digest = self._lineage.root, source.digest
+        found = await self._bank.aget_reading(make_reading_key(root, digest))
+        is_same = found is not None and (found.root, found.document.digest) == (root, digest)
+        return found if is_same else None
 
     async def _has_gap(self, found: MemoryVersion) -> bool:
         """Whether what led to a version is lost, and was neither thinned out nor has expired."""
@@ -345,7 +344,7 @@ class Reuse:
             return False
         history = await self._bank.ahistory(found.id)
         gone = {*history.gaps}  # but what was only shown with a chunk may have been forgotten
-        after = [one.id for one in history if gone & {one.parent, *one.merged}]
+        after = [one.id for one in history if gone & {*one.parents}]
         return any(not is_thinned(value) for _, value in await records.by_id(after))
 
 
@@ -355,6 +354,10 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
         pass
 
 
-def _is_within(chunk: Chunk, version: MemoryVersion) -> bool:
+def _has_next_round(made_by: object) -> bool:
+    return isinstance(made_by, VersionMerge) and made_by.query is not None
+
+
+def _is_within(chunk: Chunk, document: ReadDocument) -> bool:
     """Whether a chunk is part of what was skipped."""
-    return any(start <= chunk.start < end for start, end in version.skipped)
+    return any(start <= chunk.start < end for start, end in document.skipped)

@@ -14,17 +14,9 @@ import regex
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.align import join_memories
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, to_plain, with_text
 from memagent_graph.graph.events import observers, part, step_of
-from memagent_graph.graph.state import (
-    Progress,
-    common_spans,
-    fold_name,
-    memory_of,
-    merge_spans,
-    to_channels,
-    with_text,
-)
+from memagent_graph.graph.state import Progress, common_spans, fold_name, memory_of, merge_spans
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import find_lost_statements, with_statements
@@ -358,7 +350,7 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
             states.setdefault(name, []).append(state)
     own = {layer.name: layer for layer in layers}
     joint = {name: own[name].join(found) for name, found in states.items()}
-    return {**whole, **to_channels(memory), "progress": progress, "layers": joint}
+    return {**whole, **to_plain(memory), "progress": progress, "layers": joint}
 
 
 def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.errors import EmptyChannelError
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.evidence.places import Memory, Row, from_plain, to_plain, with_text
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import OpenedSource, warnings_of
@@ -37,9 +37,6 @@ LayerState = Mapping[str, Any]
 """The state of a layer of a fold: a TypedDict of plain values, which the layer defines."""
 VERSIONS = "versions"
 """Name of the layer whose state has the record of a fold's last version."""
-Row = list[Any]
-"""The fields of an `Evidence`, in order, without a page and heading that are None; the fields of an
-`Unsupported`; or `Memory.dropped`, if it is not 0."""
 
 
 class Document(TypedDict):
@@ -135,8 +132,7 @@ class Fold(TypedDict):
         source: the document.
         scope: the part of it that the fold reads, and what for.
         memory: text of the memory so far.
-        places: evidence and marks of the memory as rows, which in checkpoints take half the space
-            of dicts.
+        places: its evidence and marks; see `to_plain`.
         progress: the progress so far.
         layers: states of layers, by name, as plain values. A state with a true `more` asks for
             another step after the last chunk.
@@ -149,13 +145,6 @@ class Fold(TypedDict):
     places: list[Row]
     progress: Progress
     layers: dict[str, LayerState]
-
-
-class Noted(TypedDict):
-    """The part of a fold that is its memory."""
-
-    memory: str
-    places: list[Row]
 
 
 def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
@@ -176,7 +165,7 @@ def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
         stopped=None,
         version=None,
     )
-    nothing = to_channels(Memory())
+    nothing = to_plain(Memory())
     return Fold(
         question=question, source=source, scope=scope, **nothing, progress=progress, layers={}
     )
@@ -230,42 +219,9 @@ def is_segmented(scope: Scope) -> bool:
     return scope["segments"] > 0 and not scope["segment"]
 
 
-def to_channels(memory: Memory) -> Noted:
-    """Return a memory in the form of the graph's channels."""
-    rows = [_row(item) for item in memory.evidence]
-    rows += [[item.text, [*item.missing]] for item in memory.unsupported]
-    if memory.dropped:
-        rows.append([memory.dropped])
-    return {"memory": memory.text, "places": rows}
-
-
-def _row(item: Evidence) -> Row:
-    row = [*astuple(item)]
-    while row[-1] is None:
-        row.pop()
-    return row
-
-
 def memory_of(fold: Fold) -> Memory:
     """Return the memory of a fold, with evidence and marks that match its possibly edited text."""
-    evidence, unsupported, dropped = [], [], 0
-    for row in fold["places"]:
-        match row:
-            case [count]:
-                dropped = count
-            case [text, missing]:
-                unsupported.append(Unsupported(text, tuple(missing)))
-            case _:
-                evidence.append(Evidence(*row))
-    text = fold["memory"]
-    return with_text(text, Memory(text, tuple(evidence), tuple(unsupported), dropped))
-
-
-def with_text(text: str, memory: Memory) -> Memory:
-    """Return a memory with another text, and the evidence and marks that still apply."""
-    evidence = tuple(item for item in memory.evidence if item.text in text)
-    unsupported = tuple(item for item in memory.unsupported if item.text in text)
-    return replace(memory, text=text, evidence=evidence, unsupported=unsupported)
+    return with_text(fold["memory"], from_plain(fold))
 
 
 Changes = dict[str, Any]

@@ -17,21 +17,14 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.hold import HeldUpError, Holding, Pauses, lease_key
-from memagent_graph.graph.ids import Lineage, version_of
+from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.reuse import Reuse
-from memagent_graph.graph.state import (
-    VERSIONS,
-    Fold,
-    begin_fold,
-    fold_name,
-    memory_of,
-    to_channels,
-    whole_scope,
-)
+from memagent_graph.graph.segments import Merged
+from memagent_graph.graph.state import VERSIONS, Fold, begin_fold, fold_name, memory_of, whole_scope
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
@@ -39,8 +32,9 @@ from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.forget import remove_strays
 from memagent_graph.memory.lookup import edit_of, readable
 from memagent_graph.memory.sharing import Follower
-from memagent_graph.memory.version import MemoryVersion, edit_version
+from memagent_graph.memory.version import ChunkRead, MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -279,11 +273,12 @@ class Chain:
         self.pauses.listed &= self.follower.leads
         if not self.pauses.listed:
             self.pauses.passed.append(self.parent)
+        made = found.made_by
         return FoldUpdate(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
             answer=found.enough or "",
-            recall=found.recall,
+            recall=made.recall if isinstance(made, ChunkRead) else None,
             unfinished=found.cut,
             tokens=found.tokens,
         )
@@ -385,17 +380,18 @@ class Chain:
         # something that is not written yet, in the place of which another may be stored.
         ends = progress["stopped"] or chunk.end >= fold["scope"]["end"]
         shares = gated and not ends and writer.idle
+        made = read_of(fold, chunk, step.recalled, None if update.done else update.recall)
         version = self.lineage.after_chunk(
             self.parent,
             fold,
             chunk,
             update.tokens,
             recalled=step.recalled,
-            recall=None if update.done else update.recall,
+            made_by=made,
             unchanged=self._holder if shares else None,
         )
         self._last = version
-        self._read |= {version.source, *(digest for digest, _ in version.parts)}
+        self._read |= {chunk.source.digest, *(digest for digest, _ in made.parts)}
         self._took = asyncio.get_running_loop().time() - self._begun_at
         self._stored_last = (version.id, version.text)
         self._holder = version.unchanged or version.id
@@ -422,8 +418,8 @@ class Chain:
         self._finished = self._last
         return fold
 
-    async def find_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
-        """Return the stored memory that was merged from these segments."""
+    async def find_merge(self, fold: Fold, parts: Sequence[Fold]) -> Merged | None:
+        """Return what these segments were merged to, if that is stored."""
         key = self.lineage.id_of_merge(parts)
         if key is None or not self.lineage.reuses:
             return None
@@ -432,7 +428,8 @@ class Chain:
             await self.bank.aadopt(self.lineage.memory(fold), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
-        return found
+        query = found.made_by.query if isinstance(found.made_by, VersionMerge) else None
+        return Merged([found.memory], Usage(), found.cut, query)
 
     async def store_merge(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
         """Begin to store what was merged from segments; the fold with what was stored first.
@@ -449,7 +446,7 @@ class Chain:
         fold = self.lineage.with_version(fold, version)
         if query is not None and (other := await self._writes(fold).settle()) is not None:
             version = other
-            fold = self.lineage.with_version({**fold, **to_channels(other.memory)}, other)
+            fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
         self._stored_last, self._finished = (version.id, version.text), version
         return fold
 
@@ -616,7 +613,7 @@ class Chain:
         own = {layer.name: layer for layer in self._reading.layers}
         return {
             **fold,
-            **to_channels(Memory() if head is None else head.memory),
+            **to_plain(Memory() if head is None else head.memory),
             "scope": {**scope, "head": None if head is None else head.id},
             "progress": {
                 **progress,

@@ -71,7 +71,7 @@ async def replace_for(
     own, new = (records.versions, before.id), (records.versions, after.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     held = None if hold is None else hold_place(records, hold.memory)
-    topic = after.root if memory == make_reading_key(after.root, after.source) else memory
+    topic = after.root if memory == make_reading_key(after.root, after.document.digest) else memory
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         places = [own, new, *heads, *([] if held is None else [held])]
@@ -323,7 +323,7 @@ class MemoryBank:
         """
         before = await self.aget(reference)
         after = edit_version(before, text)
-        key = make_reading_key(before.root, before.source)
+        key = make_reading_key(before.root, before.document.digest)
         if hold is not None:
             await replace_for(self.records, hold.memory, before, after, hold)
         elif reference == before.id:
@@ -479,7 +479,7 @@ class MemoryBank:
     async def arecord_reading(self, version: MemoryVersion) -> bool:
         """List a reading without a name, under its key, with its newest version; return whether."""
         records = self.records
-        key = make_reading_key(version.root, version.source)
+        key = make_reading_key(version.root, version.document.digest)
         newest = await lookup.newest_edit(records, version.id, key) or version
         put = records.put(records.readings, key, {"version": newest.id})
         return await records.commit([put], {(records.versions, newest.id): ...})

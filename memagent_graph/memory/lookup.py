@@ -153,7 +153,7 @@ async def list_memories(
     return [
         (name, version)
         for name, version in found
-        if question in (None, version.question) and source in (None, version.source)
+        if question in (None, version.question) and source in (None, version.document.digest)
     ]
 
 

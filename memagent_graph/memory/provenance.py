@@ -11,11 +11,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError
+from memagent_graph.evidence.places import from_plain
 from memagent_graph.evidence.statements import Note, notes
 from memagent_graph.memory.owners import children_first
 from memagent_graph.memory.version import (
@@ -23,6 +23,7 @@ from memagent_graph.memory.version import (
     edit_version,
     follows_of,
     make_reading_key,
+    read_document,
     text_of,
 )
 
@@ -81,7 +82,7 @@ class VersionSources:
         if not self.has_gap(key) or isinstance(value.get(READ), list):
             return True
         # A reading without a name has one document; joined ones are named in `parts`.
-        alone = [make_reading_key(str(value.get("root")), str(value.get("source")))]
+        alone = [make_reading_key(str(value.get("root")), str(value.get("digest")))]
         joined = value.get("parts") or value.get("merged") or value.get("recalled")
         return value.get("owners") == alone and not joined
 
@@ -100,11 +101,10 @@ class VersionSources:
     def _evidence_of(self, key: str) -> set[PlaceKey]:
         if key not in self._evidence:
             value = self.values[key]
-            rows = self.values.get(text_of(value) or key, value).get("evidence")
-            items = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-            places = [tuple(row.get(name) for name in _PLACE) for row in items]
-            texts = [row.get("text") for row in items]
-            self._evidence[key] = {*places, *((*p, t) for p, t in zip(places, texts, strict=True))}
+            self._evidence[key] = set()
+            with suppress(KeyError, TypeError):  # of a damaged record
+                memory = from_plain(self.values.get(text_of(value) or key, value))
+                self._evidence[key] |= {at for item in memory.evidence for at in places_of(item)}
         return self._evidence[key]
 
 
@@ -116,7 +116,7 @@ def places_of(item: Evidence) -> tuple[PlaceKey, PlaceKey]:
 
 def rows_of(value: Value) -> Rows:
     """Return the documents that a version itself names."""
-    own = [] if value.get("thread") else [[value.get("source"), value.get("source_name")]]
+    own = [] if value.get("thread") else [[value.get("digest"), value.get("name")]]
     return _sound(own) + parts_of(value)
 
 
@@ -290,30 +290,28 @@ class Inventory:
         if read is not None:
             read = [row for row in read if row[0] not in self.sources]
         other = self._last_other(lineage, key)
+        edited, document = edit_version(before, left.text), before.document
+        if document.digest in self.digests:
+            document = replace(document, name="")
         after = replace(
-            edit_version(before, left.text),
-            evidence=left.evidence,
-            source="" if other is None else str(other["source"]),
-            source_name=self._name_of(before) if other is None else str(other["source_name"]),
+            edited,
+            memory=replace(edited.memory, evidence=left.evidence),
+            document=replace(document, digest="") if other is None else read_document(other),
             cut=before.cut,
-            created_at=datetime.now(UTC).isoformat(),
         )
-        if other is not None:
-            end, length = int(other["end"]), int(other["length"])
-            after = replace(after, start=end, end=end, length=length)
         return Rewritten(after, read, left.removed)
 
     def _note(self, value: Value) -> None:
         """Note the documents' names, and the joined documents that contain them."""
-        if value.get("source") in self.digests:
-            self.sources.add(str(value["source"]))
+        if value.get("digest") in self.digests:
+            self.sources.add(str(value["digest"]))
         for digest, name in rows_of(value) + list_missing(value):
             if digest in self.digests:
                 self._names.add(name)
         for digest, name in parts_of(value):
             if digest in self.digests:
-                self.sources.add(str(value["source"]))
-                self._parts[str(value["source"])].add(name)
+                self.sources.add(str(value["digest"]))
+                self._parts[str(value["digest"])].add(name)
 
     def _is_source(self, lineage: VersionSources, key: str, led_to: set[str]) -> bool:
         """Whether a version was made from the documents, or follows a deleted one that was.
@@ -322,7 +320,7 @@ class Inventory:
         a reading while the documents were being forgotten.
         """
         value = self.values[key]
-        if value.get("source") in self.sources:
+        if value.get("digest") in self.sources:
             return True
         if any(digest in self.sources for digest, _ in list_missing(value)):
             return True
@@ -338,7 +336,9 @@ class Inventory:
             return False
 
     def _split(self, lineage: VersionSources, version: MemoryVersion) -> Split:
-        gone = {item for item in version.evidence if self._is_theirs(lineage, version.id, item)}
+        gone = {
+            item for item in version.memory.evidence if self._is_theirs(lineage, version.id, item)
+        }
         return split(version.memory, gone)
 
     def _split_facts(self, lineage: VersionSources, version: MemoryVersion) -> Split | None:
@@ -388,15 +388,15 @@ class Inventory:
         # Another document can have the same place; then the statement decides.
         again = (self.values[at] for at in lineage.origins(key, made))
         return any(
-            value.get("source") in self.digests and value.get("source_name") == item.source
+            value.get("digest") in self.digests and value.get("name") == item.source
             for value in again
         )
 
     def _brought(self, lineage: VersionSources, key: str, item: Evidence) -> bool:
         """Whether evidence that came in with a version is from the documents."""
         value = self.values[key]
-        source, has_gap = str(value.get("source")), lineage.has_gap(key)
-        if source in self.digests and (not has_gap or item.source == value.get("source_name")):
+        source, has_gap = str(value.get("digest")), lineage.has_gap(key)
+        if source in self.digests and (not has_gap or item.source == value.get("name")):
             return True
         if item.source in self._parts.get(source, ()):
             return True
@@ -407,10 +407,7 @@ class Inventory:
     def _last_other(self, lineage: VersionSources, key: str) -> Value | None:
         """The last version above that read another document; None if there is none."""
         above = (self.values[at] for at in lineage.above([key]))
-        return next((v for v in above if v.get("source") not in {*self.sources, ""}), None)
-
-    def _name_of(self, version: MemoryVersion) -> str:
-        return "" if version.source in self.digests else version.source_name
+        return next((v for v in above if v.get("digest") not in {*self.sources, ""}), None)
 
 
 async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:

@@ -140,7 +140,7 @@ async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dic
                 continue
             if (kept := _answer(value)) is not None:
                 found[asked] = kept
-            elif value.get("edited") and value.get("start") == value.get("end"):
+            elif value.get("made_by") == "edit":
                 before[asked] = str(value.get("parent"))
         if not (wanted := before):
             break

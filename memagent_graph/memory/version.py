@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.evidence.places import Evidence, Memory, Recall, Unsupported
+from memagent_graph.evidence.places import Memory, Recall, from_plain, to_plain, with_text
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -46,45 +46,115 @@ class LineSource:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryVersion:
-    """The memory after one chunk, or after an edit.
+class ReadDocument:
+    """A document, and how far it was read.
 
     Attributes:
-        id: `child_id` of a chunk, `merged_id`, or `edited_id`.
-        parent: id of the version before; the `root` for the first.
-        root: the `root_id` that the chain began with.
-        merged: ids of the versions that a merge combined, each the last of a segment, in order; the
-            parent of such a version is its root.
-        text: the memory.
-        tokens: length of the text, in tokens.
-        step: number of chunks read since the reading began.
-        question: the question of the reading.
-        source: digest of the document.
-        source_name: name of the document.
-        start: first code point of the chunk.
-        end: one past the chunk's last code point; equal to `start` for an edit.
-        length: length of the document, in code points.
-        fingerprint: fingerprint of the reading: reader, tokenizer and budgets.
-        evidence: places of the memory's statements in the document.
-        unsupported: statements without support in the document.
-        dropped: number of unsupported statements left out so far.
+        digest: digest of its content.
+        name: its name; for a conversation, the thread's id.
+        length: its length, in code points.
+        end: one past the last code point that was read.
+        skipped: spans that were skimmed so far and not read.
+        again: whether what was skipped is read after all.
+        sought: query of the last round, for a merge and the versions after it; None for the
+            question.
+    """
+
+    digest: str
+    name: str
+    length: int
+    end: int
+    skipped: tuple[tuple[int, int], ...] = ()
+    again: bool = False
+    sought: str | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the document up to `end`, 0 to 1."""
+        return self.end / self.length if self.length else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """A chunk of the document was read.
+
+    Attributes:
+        start: first code point of the chunk, which ends at `ReadDocument.end`.
         parts: digest and name of each document in the chunk, if documents were joined.
-        cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
-            conversation, its oldest lines.
-        edited: whether a person wrote it.
-        unchanged: if the chunk added nothing, id of the earlier version with the same text,
-            evidence and marks, which are not stored again.
         recall: request of the next step to see something again; None for none.
         recalled: ids of the versions of other memories that were shown with the chunk.
         enough: the answer, if reading ended because the reader had enough.
-        query: query of the round after a merge; None without a next round.
-        sought: query of the last round, for a merge and the versions after it; None for the
-            question.
-        thread: id of the thread whose messages were folded, for a conversation's memory.
-        messages: ids of those messages.
-        told: sources of a profile's lines, including lines that no longer hold.
-        skipped: spans of the document that were skimmed so far and not read.
-        again: whether the chunk had been skipped, and was read after all.
+    """
+
+    start: int
+    parts: tuple[tuple[str, str], ...] = ()
+    recall: Recall | None = None
+    recalled: tuple[str, ...] = ()
+    enough: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionMerge:
+    """The memories of segments were merged.
+
+    Attributes:
+        merged: ids of their versions, each the last of a segment, in order.
+        query: query of the next round; None without one.
+    """
+
+    merged: tuple[str, ...]
+    query: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """A person wrote the text.
+
+    Attributes:
+        thread: id of the thread folded last, in a conversation's memory; None in a reading's.
+    """
+
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFold:
+    """Messages of a conversation were folded.
+
+    Attributes:
+        thread: id of their thread.
+        messages: ids of the thread's messages that were folded last.
+    """
+
+    thread: str
+    messages: tuple[str, ...] = ()
+
+
+MadeBy = ChunkRead | VersionMerge | TextEdit | MessageFold
+"""What made a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVersion:
+    """The memory after one chunk, a merge, an edit, or some messages of a conversation.
+
+    Attributes:
+        id: `child_id` of a chunk or of messages, `merge_id`, or `edit_id`.
+        parent: id of the version before; the `root` for the first, and for a merge.
+        root: the `root_id` that the chain began with.
+        question: the question of the reading.
+        fingerprint: fingerprint of the reading: reader, tokenizer and budgets.
+        step: number of chunks read since the reading began.
+        document: the document, and how far it was read.
+        memory: the text, its places in the document, and its marks.
+        tokens: length of the text, in tokens.
+        made_by: what made this version.
+        edited: whether a person wrote the text: by a `TextEdit`, or in the state of a reading.
+        cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
+            conversation, its oldest lines.
+        unchanged: if the chunk added nothing, id of the earlier version with the same memory, which
+            is not stored again.
+        told: sources of the lines of a profile or of facts, including lines that no longer hold.
         warnings: descriptions of what was dropped for lack of room, without quotes.
         created_at: ISO 8601, UTC.
     """
@@ -92,59 +162,72 @@ class MemoryVersion:
     id: str
     parent: str
     root: str
-    text: str
-    tokens: int
-    step: int
     question: str
-    source: str
-    source_name: str
-    start: int
-    end: int
-    length: int
     fingerprint: str
-    evidence: tuple[Evidence, ...] = ()
-    unsupported: tuple[Unsupported, ...] = ()
-    dropped: int = 0
-    cut: bool = False
+    step: int
+    document: ReadDocument
+    memory: Memory
+    tokens: int
+    made_by: MadeBy
     edited: bool = False
-    thread: str | None = None
-    messages: tuple[str, ...] = ()
-    merged: tuple[str, ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()
-    told: tuple[LineSource, ...] = ()
-    skipped: tuple[tuple[int, int], ...] = ()
-    again: bool = False
-    warnings: tuple[str, ...] = ()
+    cut: bool = False
     unchanged: str | None = None
-    recall: Recall | None = None
-    recalled: tuple[str, ...] = ()
-    enough: str | None = None
-    query: str | None = None
-    sought: str | None = None
+    told: tuple[LineSource, ...] = ()
+    warnings: tuple[str, ...] = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+
+    @property
+    def text(self) -> str:
+        """The text of the memory."""
+        return self.memory.text
+
+    @property
+    def thread(self) -> str | None:
+        """Id of the thread folded last, in a conversation's memory; None in a reading's."""
+        return self.made_by.thread if isinstance(self.made_by, TextEdit | MessageFold) else None
+
+    @property
+    def enough(self) -> str | None:
+        """The answer, if reading ended here because the reader had enough."""
+        return self.made_by.enough if isinstance(self.made_by, ChunkRead) else None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The part of the document that was read for it: start and end; empty for an edit."""
+        end = self.document.end
+        if isinstance(self.made_by, ChunkRead):
+            return self.made_by.start, end
+        return end if isinstance(self.made_by, TextEdit) else 0, end
+
+    @property
+    def parents(self) -> list[str]:
+        """Ids of the versions whose memories it continues; [] for the first of a chain."""
+        if isinstance(self.made_by, VersionMerge):
+            return [*self.made_by.merged]
+        return [] if self.parent == self.root else [self.parent]
+
+    @property
+    def follows(self) -> list[str]:
+        """Ids of its parents, and of the versions that were shown with the chunk."""
+        shown = self.made_by.recalled if isinstance(self.made_by, ChunkRead) else ()
+        return [*shown, *self.parents]
 
     def to_record(self) -> Value:
         """Return plain values for a store: fields, schema, and a checksum of the fields."""
-        values = {name: getattr(self, name) for name in _FIELDS}
-        values["evidence"] = [_evidence_fields(item) for item in self.evidence]
-        values["messages"] = [*self.messages]
-        values["unsupported"] = [[item.text, *item.missing] for item in self.unsupported]
-        values["merged"] = [*self.merged]
-        values["parts"] = [[*part] for part in self.parts]
-        values["told"] = [[*astuple(item)] for item in self.told]
-        values["skipped"] = [[*span] for span in self.skipped]
-        values["warnings"] = [*self.warnings]
-        values["recall"] = None if self.recall is None else _row(self.recall)
-        values["recalled"] = [*self.recalled]
-        values = {name: value for name, value in values.items() if _is_kept(name, value)}
-        if self.unchanged:
-            values = {name: value for name, value in values.items() if name not in _NOTED}
+        values = {
+            **_values_of(self),
+            **_values_of(self.document),
+            **_values_of(self.made_by),
+            "made_by": _KIND_NAMES[type(self.made_by)],
+        }
+        if not self.unchanged:
+            values |= to_plain(self.memory)
         return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
 
     def to_stub(self) -> dict[str, Value]:
         """Return the record without the memory, to be completed by `from_stub`."""
         record = replace(self, unchanged=None).to_record()
-        return {name: value for name, value in record.items() if name not in _NOTED}
+        return {name: value for name, value in record.items() if name not in _MEMORY}
 
     @classmethod
     def from_stub(cls, stub: Mapping[str, Value], memory: Memory) -> MemoryVersion:
@@ -153,30 +236,12 @@ class MemoryVersion:
         Raises:
             BadRecordError: It is not a stub.
         """
-        noted = {
-            "text": memory.text,
-            "evidence": [_evidence_fields(item) for item in memory.evidence],
-            "unsupported": [[item.text, *item.missing] for item in memory.unsupported],
-        }
-        values: dict[str, Any] = {
-            **stub,
-            **{name: value for name, value in noted.items() if _is_kept(name, value)},
-        }
-        known: dict[str, Any] = {name: values[name] for name in _FIELDS if name in values}
+        values: dict[str, Any] = {**stub, **to_plain(memory)}
+        known = _fields_in(values)
         if _checksum(known) != values.get("checksum"):
             values["edited"] = known["edited"] = True
             values["checksum"] = _checksum(known)
         return cls.from_record(values)
-
-    @property
-    def memory(self) -> Memory:
-        """The memory as a record of readers."""
-        return Memory(self.text, self.evidence, self.unsupported, self.dropped)
-
-    @property
-    def follows(self) -> list[str]:
-        """Ids of the versions that it follows directly; [] for the first of a chain."""
-        return _before(self.parent, self.root, self.merged, self.recalled)
 
     @classmethod
     def from_record(
@@ -187,10 +252,10 @@ class MemoryVersion:
         Args:
             record: the record.
             key: key of the item, for messages; it must equal the version's id.
-            stored: other records by id, including the one that has its text.
+            stored: other records by id, including the one that has its memory.
 
         Raises:
-            BadRecordError: The record is not a version, was altered, or its text is gone.
+            BadRecordError: The record is not a version, was altered, or its memory is gone.
             NewerRecordError: It has a newer schema.
         """
         if not isinstance(record, dict):
@@ -202,7 +267,7 @@ class MemoryVersion:
                 f"this one reads up to {SCHEMA}): upgrade memagent-graph."
             )
             raise NewerRecordError(message, key=key)
-        values = {name: record[name] for name in _FIELDS if name in record}
+        values = _fields_in(record)
         if record.get("checksum") != _checksum(values):
             raise _bad(key, "it was altered, cut short or written by something else")
         if key and values.get("id") != key:
@@ -212,55 +277,78 @@ class MemoryVersion:
             if not isinstance(noted, dict) or text_of(noted):
                 raise _bad(key, f"version {holder}, which has its text, is gone")
             cls.from_record(noted, holder)
-            values |= {name: noted[name] for name in _NOTED if name in noted}
+            values |= {name: noted[name] for name in _MEMORY if name in noted}
         try:
-            values["evidence"] = tuple(Evidence(**item) for item in values["evidence"])
-            marks = values.get("unsupported", ())
-            values["unsupported"] = tuple(Unsupported(text, tuple(names)) for text, *names in marks)
-            values["messages"] = tuple(values["messages"])
-            values["merged"] = tuple(values.get("merged", ()))
-            values["parts"] = tuple((digest, name) for digest, name in values.get("parts", ()))
-            values["told"] = tuple(LineSource(*item) for item in values.get("told", ()))
-            values["skipped"] = tuple((start, end) for start, end in values.get("skipped", ()))
-            values["warnings"] = tuple(values.get("warnings", ()))
-            values["recall"] = _recall(values.get("recall"))
-            values["recalled"] = tuple(values.get("recalled", ()))
-            return cls(**values)
+            own = _take(cls, values)
+            own["document"] = read_document(values)
+            own["memory"] = from_plain(values)
+            own["made_by"] = _read_kind(values)
+            own["told"] = tuple(LineSource(*row) for row in own.get("told", ()))
+            return cls(**own)
         except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
 
 
+_MEMORY = ("memory", "places")
+"""Fields of a record that are not stored if an earlier version has them."""
+_KINDS = {"read": ChunkRead, "merge": VersionMerge, "edit": TextEdit, "fold": MessageFold}
+_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
+_PARTS = {
+    kind: tuple((item.name, item.default) for item in fields(kind))
+    for kind in (MemoryVersion, ReadDocument, *_KINDS.values())
+}
+"""Fields of a version and its parts, with their defaults, which are not stored."""
+_FIELDS = (*dict.fromkeys(name for part in _PARTS.values() for name, _ in part), "places")
+_NESTED = {"document", "memory", "made_by"}
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
-_FIELDS = tuple(item.name for item in fields(MemoryVersion))
-_RARE = (
-    "merged",
-    "parts",
-    "unsupported",
-    "dropped",
-    "told",
-    "skipped",
-    "again",
-    "warnings",
-    "unchanged",
-    "recall",
-    "recalled",
-    "enough",
-    "query",
-    "sought",
-)
-"""Fields that are only stored if they are not empty."""
-_NOTED = ("text", "evidence", "unsupported")
-"""Fields that are not stored if an earlier version has them."""
 
 
-def _is_kept(name: str, value: object) -> bool:
-    """Whether a record has a field: a rare one only if it is not empty."""
-    return name not in _RARE or bool(value) or value == ""
+def _values_of(part: MemoryVersion | ReadDocument | MadeBy) -> Value:
+    """The plain values of those fields that do not have their defaults."""
+    found = [(name, getattr(part, name), default) for name, default in _PARTS[type(part)]]
+    return {
+        name: _plain(value)
+        for name, value, default in found
+        if name not in _NESTED and (default is MISSING or value != default)
+    }
 
 
-def _evidence_fields(item: Evidence) -> dict[str, Value]:
-    """The fields of evidence that are not None."""
-    return {name: value for name, value in asdict(item).items() if value is not None}
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return [_plain(getattr(value, item.name)) for item in fields(value)]
+    return value
+
+
+def _fields_in(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: record[name] for name in _FIELDS if name in record}
+
+
+def _take(part: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a part of a version, of which lists become tuples."""
+    return {name: _freeze(values[name]) for name, _ in _PARTS[part] if name in values}
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
+
+
+def read_document(record: Mapping[str, Any]) -> ReadDocument:
+    """Return the document of a version's record.
+
+    Raises:
+        TypeError: A field is missing.
+    """
+    return ReadDocument(**_take(ReadDocument, record))
+
+
+def _read_kind(record: Mapping[str, Any]) -> MadeBy:
+    kind: type[MadeBy] = _KINDS[record["made_by"]]
+    own = _take(kind, record)
+    if "recall" in own:
+        own["recall"] = Recall(*own["recall"])
+    return kind(**own)
 
 
 def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
@@ -270,23 +358,14 @@ def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
         before,
         id=edit_id(before.id, text, before.fingerprint),
         parent=before.id,
-        text=text,
+        memory=with_text(text, before.memory),
         tokens=EstimatingTokenizer().count(text),
-        start=before.end,
-        evidence=tuple(item for item in before.evidence if item.text in text),
-        unsupported=tuple(item for item in before.unsupported if item.text in text),
-        cut=False,
+        made_by=TextEdit(before.thread),
         edited=True,
-        messages=(),
-        merged=(),
-        parts=(),
+        cut=False,
+        unchanged=None,
         told=end_gone(before.told, text, now),
         warnings=(),
-        unchanged=None,
-        recall=None,
-        recalled=(),
-        enough=None,
-        query=None,
         created_at=now,
     )
 
@@ -301,32 +380,14 @@ def end_gone(sources: Sequence[LineSource], text: str, now: str) -> tuple[LineSo
 
 def follows_of(record: Mapping[str, object]) -> list[str]:
     """Return `MemoryVersion.follows` of a record, which may be damaged."""
-    merged, recalled = (
-        [str(key) for key in keys] if isinstance(keys, list) else []
-        for keys in (record.get("merged"), record.get("recalled"))
-    )
-    return _before(str(record.get("parent")), record.get("root"), merged, recalled)
-
-
-def _before(parent: str, root: object, merged: Sequence[str], recalled: Sequence[str]) -> list[str]:
-    return [*recalled, *(() if parent == root else (parent,)), *merged]
-
-
-def _row(recall: Recall) -> list[object]:
-    span = None if recall.span is None else [*recall.span]
-    return [recall.words, span, recall.earlier, recall.memory]
-
-
-def _recall(values: Sequence[Any] | None) -> Recall | None:
-    """The inverse of `_row`."""
-    if values is None:
-        return None
-    words, span, earlier, memory = values
-    return Recall(words, None if span is None else (span[0], span[1]), earlier, memory)
+    keys = record.get("merged") or record.get("recalled")
+    more = [str(key) for key in keys] if isinstance(keys, list) else []
+    parent = str(record.get("parent"))
+    return more if parent == record.get("root") else [*more, parent]
 
 
 def text_of(record: object) -> str | None:
-    """Return the id of the other version that has this record's text; None without one."""
+    """Return the id of the other version that has this record's memory; None without one."""
     holder = record.get("unchanged") if isinstance(record, dict) else None
     return holder if isinstance(holder, str) else None
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -17,13 +16,14 @@ from servers.redis_server import RedisServer, free_port, wait_until
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
 from gated import reading
-from inspecting import at, place_in, read_beginnings, remember, store_memory, store_reading, version
+from inspecting import at, place_in, read_beginnings, remember, store_memory, store_reading
+from memory_versions import change, make_version
 
 from memagent_graph import create_memagent
 from memagent_graph.evidence.places import Unsupported
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.stores import open_store
-from memagent_graph.memory.version import edit_version
+from memagent_graph.memory.version import VersionMerge, edit_version
 
 pytestmark = pytest.mark.browser
 
@@ -209,13 +209,13 @@ def test_a_search_is_sent_by_keyboard(visit, bank):
 
 
 def test_a_reading_is_watched_as_another_process_writes_it(visit, bank):
-    first = version("Ann pays 900 euros.")
+    first = make_version("Ann pays 900 euros.")
     bank.append(first, owner="live")
     page = visit("/reading?of=live")
     shows(page, "Ann pays 900 euros.")
     assert page.locator(".lane rect.read").count() == 1
 
-    second = version("Ann pays 950 euros.", 2, before=first)
+    second = make_version("Ann pays 950 euros.", 2, before=first)
     bank.append(second, owner="live")
 
     page.locator("ins").wait_for()
@@ -224,7 +224,7 @@ def test_a_reading_is_watched_as_another_process_writes_it(visit, bank):
         " 950",
     )
     assert page.locator(".lane rect.read").count() == 2
-    bank.append(version("Bob pays.", 3, before=second), owner="live")
+    bank.append(make_version("Bob pays.", 3, before=second), owner="live")
     page.locator(".lane rect.read").nth(2).wait_for()
 
 
@@ -362,8 +362,8 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
     (tmp_path / "lease.txt").write_text(LEASE)
     place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
     old, new = store_memory(bank, "rent", "Ann pays.", "Ann pays 900 euros.\nZoe pays.", **place)
-    doubtful = replace(
-        version("Ann pays 900 euros.\nZoe pays.", 4, before=new),
+    doubtful = change(
+        make_version("Ann pays 900 euros.\nZoe pays.", 4, before=new),
         unsupported=(Unsupported("Zoe pays.", ("Zoe",)),),
         skipped=((200, 300),),
         warnings=("The memory was cut.",),
@@ -372,13 +372,13 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
         **place,
     )
     bank.append(doubtful, owner="rent")
-    again = replace(version("Bob pays.", 5, before=doubtful), again=True, skipped=((200, 300),))
-    same = version("Bob pays.", 6, before=again, unchanged=again.id)
+    again = change(make_version("Bob pays.", 5, before=doubtful), again=True, skipped=((200, 300),))
+    same = make_version("Bob pays.", 6, before=again, unchanged=again.id)
     for one in (
         again,
         same,
         edit_version(same, "By hand."),
-        version("All.", merged=(new.id, same.id)),
+        make_version("All.", made_by=VersionMerge((new.id, same.id))),
     ):
         bank.append(one, owner="rent")
     store_memory(bank, "facts", "\n".join(FACTS))

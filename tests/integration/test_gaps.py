@@ -363,7 +363,7 @@ def test_check_fills_no_gap_with_what_was_forgotten_or_thinned_out():
     assert len(bank.history(name)) == 2
 
     lose(store, head)
-    bank.forget_source(head.source)
+    bank.forget_source(head.document.digest)
     bank.check(repair=True, spare=spare)
     assert bank.list() == []
 

@@ -66,7 +66,7 @@ def result_of(child):
 def read_on(memory, history):
     """What comes of a memory with the chunks of these versions, newest first."""
     for version in reversed(history):
-        memory = chain(memory, TEXT[version.start : version.end])
+        memory = chain(memory, TEXT[slice(*version.span)])
     return memory
 
 

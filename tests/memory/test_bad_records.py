@@ -60,7 +60,7 @@ SPOILS = {
     "cut short": lambda client, key, other: client.set(key, client.get(key)[:-9]),
     "no JSON": lambda client, key, other: client.set(key, b"something"),
     "a list": push,
-    "altered": reshape(lambda value: {**value, "text": "altered"}),
+    "altered": reshape(lambda value: {**value, "memory": "altered"}),
     "another's": swap,
 }
 UNREADABLE = ["cut short", "no JSON", "a list"]
@@ -146,13 +146,14 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     records = bank.records
     right = await read(store)
     version = await bank.aget(right["version"])
-    name = make_reading_key(version.root, version.source)
+    name = make_reading_key(version.root, version.document.digest)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
-    await store.aput((*bank.namespace, "leases"), f"-{version.root}-{version.source}", {"beat": 0})
+    lease = f"-{version.root}-{version.document.digest}"
+    await store.aput((*bank.namespace, "leases"), lease, {"beat": 0})
     places = {
         "readings": (records.readings, name),
         "members": (records.members(name), version.id),
-        "leases": ((*bank.namespace, "leases"), f"-{version.root}-{version.source}"),
+        "leases": ((*bank.namespace, "leases"), lease),
         "threads": ((*bank.namespace, "threads"), "one"),
     }
     place.spoil(kind, *places[which])
@@ -206,7 +207,7 @@ async def test_what_a_bad_name_led_to_is_not_collected(store, place, kind, named
     bank = place.bank
     out = await read(store, **({"memory_name": "ann"} if named else {}))
     history = await bank.ahistory(out["version"])
-    name = "ann" if named else make_reading_key(history[0].root, history[0].source)
+    name = "ann" if named else make_reading_key(history[0].root, history[0].document.digest)
     place.spoil(kind, bank.records.heads if named else bank.records.readings, name)
 
     assert await bank.acollect(timedelta(0)) == 0
@@ -243,7 +244,7 @@ async def test_a_version_that_is_replaced_still_belongs_to_those_that_list_it(st
     place.spoil("cut short", bank.records.versions, out["version"])
     version = (await bank.ahistory((await read(store))["version"]))[0]
 
-    forgotten = await bank.aforget(make_reading_key(version.root, version.source))
+    forgotten = await bank.aforget(make_reading_key(version.root, version.document.digest))
 
     assert forgotten.shared["bob"] > 0
     assert await bank.aget("bob") == version
@@ -366,7 +367,7 @@ async def test_reads_extend_nothing_where_the_store_says_so(redis_server, prefix
         await bank.acheck()
         await bank.aexport()
         async for version in bank.watch("ann", after="0"):
-            if version.end == len(TEXT):
+            if version.document.end == len(TEXT):
                 break
 
         assert len(items) > 20
@@ -378,7 +379,7 @@ async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
     elsewhere = InMemoryStore()
     right = await read(elsewhere)
     version = await MemoryBank(elsewhere).aget(right["version"])
-    lease = (*place.bank.namespace, "leases"), f"-{version.root}-{version.source}"
+    lease = (*place.bank.namespace, "leases"), f"-{version.root}-{version.document.digest}"
     await store.aput(*lease, {"beat": 0})
     place.spoil(kind, *lease)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from memory_versions import make_version
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
@@ -52,7 +53,7 @@ def test_history_is_the_whole_chain_newest_first(bank):
     assert history[0].text == out["memory"]
     assert [version.step for version in history] == list(range(len(history), 0, -1))
     assert all(after.parent == before.id for after, before in itertools.pairwise(history))
-    assert history[0].end == len(TEXT)
+    assert history[0].document.end == len(TEXT)
     assert history[-1].parent == history[-1].root
 
 
@@ -81,14 +82,14 @@ def test_memories_are_listed_by_name_question_and_source(bank):
     names = [name for name, _ in bank.list()]
     version = bank.get(second["version"])
 
-    assert names == ["ann", make_reading_key(version.root, version.source)]
+    assert names == ["ann", make_reading_key(version.root, version.document.digest)]
     assert [name for name, _ in bank.list(question="Which?")] == [
-        make_reading_key(version.root, version.source)
+        make_reading_key(version.root, version.document.digest)
     ]
-    assert len(bank.list(source=version.source)) == 2
+    assert len(bank.list(source=version.document.digest)) == 2
     assert bank.list(source="another") == []
     assert bank.get("ann").id == first["version"]
-    assert bank.get(make_reading_key(version.root, version.source)).id == second["version"]
+    assert bank.get(make_reading_key(version.root, version.document.digest)).id == second["version"]
 
 
 def test_a_branch_goes_its_own_way_and_takes_no_name_that_is_taken(bank):
@@ -212,7 +213,7 @@ async def test_a_memory_is_watched_as_it_grows(redis_store):
         seen = []
         async for version in bank.watch("ann", after="0"):
             seen.append(version)
-            if version.end == len(TEXT):
+            if version.document.end == len(TEXT):
                 return seen
         return None
 
@@ -232,10 +233,7 @@ def test_ids_are_equal_just_when_all_that_led_to_them_is(one, other):
 
 
 def test_a_record_of_a_later_release_is_read_and_one_of_something_else_is_not():
-    version = MemoryVersion(
-        id="1", parent="0", root="0", text="t", tokens=1, step=1, question="?", source="s",
-        source_name="n", start=0, end=1, length=1, fingerprint="f",
-    )  # fmt: skip
+    version = make_version("t")
 
     assert MemoryVersion.from_record({**version.to_record(), "later": 1}) == version
     with pytest.raises(StoreError, match="altered, cut short or written by something else"):

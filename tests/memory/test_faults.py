@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from doubles import ChainReader, chain, numbered
 from langgraph.store.memory import InMemoryStore
+from memory_versions import make_version
 from servers.redis_server import RedisServer
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
@@ -16,7 +17,6 @@ from memagent_graph.errors import MemAgentError, StoreError
 from memagent_graph.memory import circuit, writer
 from memagent_graph.memory.items import GetThenPut
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.version import MemoryVersion, child_id, root_id
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(30)
@@ -126,11 +126,11 @@ async def memories_are_whole(bank, documents):
         assert history.gaps == [] or not documents  # of talks, one version is kept
         memory = ""
         for version in reversed(history):
-            text = documents.get(version.source)
+            text = documents.get(version.document.digest)
             if version.edited:
                 memory = version.text
             elif text is not None:
-                memory = chain(memory, text[version.start : version.end])
+                memory = chain(memory, text[slice(*version.span)])
             assert version.text == memory or text is None
 
 
@@ -142,7 +142,7 @@ async def known_documents():
         store = InMemoryStore()
         for text in (TEXT, OTHER):
             out = await read(store, text)
-            DOCUMENTS[(await MemoryBank(store).aget(out["version"])).source] = text
+            DOCUMENTS[(await MemoryBank(store).aget(out["version"])).document.digest] = text
     return DOCUMENTS
 
 
@@ -298,16 +298,11 @@ async def two_stores(redis_server, prefix):
 
 async def write_chain(bank, name, length):
     """A memory of so many versions, as a reading would have left it."""
-    parent = root = root_id(name, "")
+    version = None
     for step in range(1, length + 1):
-        version = MemoryVersion(
-            id=child_id(parent, str(step), ""), parent=parent, root=root, text=f"{name} {step}",
-            tokens=1, step=step, question=name, source="s", source_name="n", start=step - 1,
-            end=step, length=length, fingerprint="",
-        )  # fmt: skip
+        version = make_version(f"{name} {step}", step, before=version, question=name)
         await bank.aappend(version, owner=name, topic=name)
-        parent = version.id
-    assert await bank.amove_head(name, parent, expected=None)
+    assert await bank.amove_head(name, version.id, expected=None)
     return version
 
 

@@ -150,7 +150,7 @@ def test_a_named_memory_lives_on_without_what_came_from_the_document(bank, store
 
     assert done.rewritten == ("diary",)
     assert done.statements == 3
-    assert done.versions == sum(v.source != digest(document("fish")) for v in before)
+    assert done.versions == sum(v.document.digest != digest(document("fish")) for v in before)
     assert "bird" not in stored()
     history = bank.history("diary")
     head = history[0]
@@ -158,10 +158,10 @@ def test_a_named_memory_lives_on_without_what_came_from_the_document(bank, store
     assert head.text == "\n".join(
         line for line in before[0].text.splitlines() if not line.startswith("BIRD")
     )
-    assert [item.source for item in head.evidence] == ["fish"] * 3 + ["bear"] * 3
-    assert head.source == digest(document("bear"))
+    assert [item.source for item in head.memory.evidence] == ["fish"] * 3 + ["bear"] * 3
+    assert head.document.digest == digest(document("bear"))
     assert history.gaps == [before[0].id]
-    assert history[1:] == [v for v in before if v.source == digest(document("fish"))]
+    assert history[1:] == [v for v in before if v.document.digest == digest(document("fish"))]
     assert {found.kind for found in bank.check()} == {"gap"}
     again = agent(bank).invoke({"question": "What?", "version": "diary"})
     assert "BEAR c" in again["answer"]
@@ -492,7 +492,7 @@ async def test_a_head_that_moves_while_it_is_looked_up_is_not_missed(bank, monke
 def test_a_head_that_was_altered_goes(bank, stored):
     read(bank, document("fish"), memory_name="diary")
     place = (bank.records.versions, bank.get("diary").id)
-    bank.store.put(*place, {**bank.store.get(*place).value, "text": "FISH and BIRD"})
+    bank.store.put(*place, {**bank.store.get(*place).value, "memory": "FISH and BIRD"})
 
     done = bank.forget_source(digest(document("fish")))
 

@@ -13,6 +13,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.store.base import ListNamespacesOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from memory_versions import make_version
 
 from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.errors import MemoryNotFoundError
@@ -20,8 +21,7 @@ from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.provenance import VersionSources
 from memagent_graph.memory.version import (
-    MemoryVersion,
-    child_id,
+    VersionMerge,
     make_reading_key,
     merge_id,
     root_id,
@@ -67,7 +67,7 @@ class Bank:
         """Read a section that adds nothing."""
         if head := self.bank.head(name):
             version = self._section(document, head)
-            gated = replace(version, text=head.text, evidence=head.evidence)
+            gated = replace(version, memory=head.memory)
             gated = replace(gated, unchanged=head.unchanged or head.id)
             assert self.bank.advance(name, gated, expected=head.id)
 
@@ -76,13 +76,15 @@ class Bank:
         head = self.bank.head(name)
         folds = [self.bank.append(self._section(document, head), owner=name) for _ in range(2)]
         ids = tuple(fold.id for fold in folds)
-        merged = replace(folds[1], id=merge_id(ids, "reader"), parent=folds[1].root, merged=ids)
+        merged = replace(
+            folds[1], id=merge_id(ids, "reader"), parent=folds[1].root, made_by=VersionMerge(ids)
+        )
         assert self.bank.advance(name, merged, expected=head and head.id)
 
     def read_alone(self, name, document):
         """Read without a name, unless that was done; the memory of that name is its branch."""
         first = self._section(document, None, question=document)
-        key = make_reading_key(first.root, first.source)
+        key = make_reading_key(first.root, first.document.digest)
         if not wait_for(self.bank.aget_reading(key)):
             wait_for(self.bank.arecord_reading(self.bank.append(first, owner=key)))
         if not self.bank.head(name):
@@ -124,25 +126,18 @@ class Bank:
 
     def _section(self, document, before, *, question="Who?"):
         self.sections += 1
-        root = before.root if before else root_id(question, "reader")
         line, place = f"{self.sections} {document} was there.", 9 * self.sections
-        parent = before.id if before else root
-        return MemoryVersion(
-            id=child_id(parent, line, "reader"),
-            parent=parent,
-            root=root,
-            text=f"{before.text}\n{line}" if before else line,
-            tokens=9,
-            step=self.sections,
+        return make_version(
+            f"{before.text}\n{line}" if before else line,
+            self.sections,
+            before=before,
             question=question,
-            source=digest(document),
-            source_name=document,
+            digest=digest(document),
+            name=document,
             start=place,
             end=place + 9,
-            length=1000,
-            fingerprint="reader",
             evidence=(
-                *(before.evidence if before else ()),
+                *(before.memory.evidence if before else ()),
                 Evidence(line, document, self.sections, place, place + 9),
             ),
         )

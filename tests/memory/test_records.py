@@ -114,10 +114,10 @@ async def test_a_forgotten_reading_without_a_name_leaves_nothing(
     bank = MemoryBank(store)
     out = await plant(store, tmp_path, None)
     version = await bank.aget(out["version"])
-    key = make_reading_key(version.root, version.source)
+    key = make_reading_key(version.root, version.document.digest)
     stream = f"#stream/versions//{version.root}"
     second = (await read(store, TEXT, QuotingReader(), question=f"Where is {WORDS[3]}?"))["version"]
-    other = make_reading_key(version.root, (await bank.aget(second)).source)
+    other = make_reading_key(version.root, (await bank.aget(second)).document.digest)
 
     await bank.aforget(key)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
 from doubles import ChainReader, numbered
 from langchain_core.messages import HumanMessage
+from memory_versions import make_version
 from starlette.testclient import TestClient
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.conversation.users import Users
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.version import MemoryVersion, child_id, make_reading_key, root_id
+from memagent_graph.memory.version import MemoryVersion, make_reading_key
 from memagent_graph.sync import wait_for
 from memagent_graph.text.files import open_source
 
@@ -51,35 +51,12 @@ def text_of(response) -> str:
     return unescape(response.text)
 
 
-def version(text: str, step: int = 1, *, before: MemoryVersion | None = None, **more):
-    """The memory after a section of 100 code points of a document of 1,000."""
-    question = more.pop("question", "Who pays the rent?")
-    root = root_id(question, "reader")
-    parent = root if before is None else before.id
-    made = MemoryVersion(
-        id=child_id(parent, f"{step} {text}", "reader"),
-        parent=parent,
-        root=root,
-        text=text,
-        tokens=len(text) // 4,
-        step=step,
-        question=question,
-        source="ab" * 32,
-        source_name="lease.txt",
-        start=100 * (step - 1),
-        end=100 * step,
-        length=1000,
-        fingerprint="reader",
-    )
-    return replace(made, **more)
-
-
-def store_memory(bank: MemoryBank, name: str, *texts: str, **more) -> list[MemoryVersion]:
+def store_memory(bank: MemoryBank, name: str, /, *texts: str, **more) -> list[MemoryVersion]:
     """A named memory that had these texts, one after the other."""
     made: list[MemoryVersion] = []
     for step, text in enumerate(texts, 1):
         before = made[-1] if made else None
-        made.append(version(text, step, before=before, **more))
+        made.append(make_version(text, step, before=before, **more))
         expected = None if before is None else before.id
         assert bank.advance(name, made[-1], expected=expected)
     return made
@@ -89,11 +66,11 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
     """A reading without a name; its key."""
     made = None
     for step, text in enumerate(texts, 1):
-        made = version(text, step, before=made, **more)
-        bank.append(made, owner=make_reading_key(made.root, made.source))
+        made = make_version(text, step, before=made, **more)
+        bank.append(made, owner=make_reading_key(made.root, made.document.digest))
     if ended:
         wait_for(bank.arecord_reading(made))
-    return make_reading_key(made.root, made.source)
+    return make_reading_key(made.root, made.document.digest)
 
 
 def read_beginnings(store) -> None:
@@ -119,8 +96,8 @@ def place_in(file: Path, statement: str, *, name: str | None = None) -> dict[str
     found = source.locate(start)
     evidence = Evidence(statement, name or file.name, found.line, start, start + len(statement))
     return {
-        "source": source.digest,
-        "source_name": name or file.name,
+        "digest": source.digest,
+        "name": name or file.name,
         "length": source.length,
         "evidence": (evidence,),
     }

@@ -126,7 +126,7 @@ def test_forgetting_shows_first_what_goes(page, bank):
 def test_a_document_is_forgotten_in_all_memories(page, bank):
     store_memory(bank, "rent", "one", "two")
     store_memory(bank, "water", "three", question="Water?")
-    store_memory(bank, "other", "four", question="Other?", source="cd" * 32)
+    store_memory(bank, "other", "four", question="Other?", digest="cd" * 32)
     html = text_of(page.get("/forget/document?of=rent"))
     assert "3 versions" in html
     assert {*re.findall(r"<li><bdi>(\w+)</bdi>", html)} == {"rent", "water"}

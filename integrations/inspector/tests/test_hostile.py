@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from inspecting import at, store_memory, version
+from inspecting import at, store_memory
+from memory_versions import change, make_version
 
 from memagent_graph.evidence.places import Evidence, Unsupported
 from memagent_inspector.rendering import show
@@ -56,7 +56,7 @@ def test_hostile_text_in_every_field_is_shown_and_does_nothing(page, bank, text)
     line = text.replace("\n", " ")
     told = {
         "question": text,
-        "source_name": text,
+        "name": text,
         "evidence": (Evidence(line, text, 1, 0, 5, heading=text),),
         "unsupported": (Unsupported(f"{line} too", (text,)),),
         "warnings": (text,),
@@ -102,8 +102,8 @@ def test_hostile_text_is_stored_as_it_was_typed(page, bank, text):
 
 
 def test_records_that_lie_about_their_numbers_break_no_page(page, bank):
-    odd = replace(version("odd"), length=0, start=-5, end=10**12, step=-1, tokens=-1)
-    odd = replace(odd, evidence=(Evidence("odd", "a", -3, -10, 10**12),), skipped=((9, -9),))
+    odd = change(make_version("odd"), length=0, start=-5, end=10**12, step=-1, tokens=-1)
+    odd = change(odd, evidence=(Evidence("odd", "a", -3, -10, 10**12),), skipped=((9, -9),))
     assert bank.advance("odd", odd, expected=None)
 
     for path in ("/", "/memory?of=odd", "/reading?of=odd", "/history?of=odd"):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -14,14 +13,14 @@ from inspecting import (
     store_memory,
     store_reading,
     text_of,
-    version,
     walk,
 )
 from langgraph.store.base import PutOp
+from memory_versions import change, make_version
 
 from memagent_graph import create_memagent
 from memagent_graph.evidence.places import Unsupported
-from memagent_graph.memory.version import merge_id, root_id
+from memagent_graph.memory.version import VersionMerge, merge_id, root_id
 
 LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 
@@ -121,13 +120,13 @@ def test_a_memory_is_shown_as_statements_with_their_places(page, bank, documents
 def test_a_statement_leads_to_the_document_that_brought_it_not_the_last_one(page, bank, documents):
     (documents / "lease.txt").write_text(LEASE)
     (documents / "water.txt").write_text("Bob pays.")
-    first = version(
+    first = make_version(
         "Ann pays 900 euros.", **place_in(documents / "lease.txt", "Ann pays 900 euros.")
     )
     assert bank.advance("rent", first, expected=None)
     other = place_in(documents / "water.txt", "Bob pays.")
-    second = version("Ann pays 900 euros.\nBob pays.", 2, before=first, **other)
-    second = replace(second, evidence=first.evidence + second.evidence)
+    second = make_version("Ann pays 900 euros.\nBob pays.", 2, before=first, **other)
+    second = change(second, evidence=first.memory.evidence + second.memory.evidence)
     assert bank.advance("rent", second, expected=first.id)
 
     for number, found in enumerate(("Ann pays 900 euros.", "Bob pays.")):
@@ -138,8 +137,8 @@ def test_a_statement_leads_to_the_document_that_brought_it_not_the_last_one(page
 def test_a_file_of_a_folder_is_found_by_its_own_digest(page, bank, documents):
     (documents / "lease.txt").write_text(LEASE)
     told = place_in(documents / "lease.txt", "Bob pays the water.", name="contracts/lease.txt")
-    parts = ((told["source"], "contracts/lease.txt"),)
-    joined = {**told, "source": "cd" * 32, "source_name": "contracts", "parts": parts}
+    parts = ((told["digest"], "contracts/lease.txt"),)
+    joined = {**told, "digest": "cd" * 32, "name": "contracts", "parts": parts}
     (made,) = store_memory(bank, "water", "Bob pays the water.", **joined)
 
     html = page.get(at("/passage", version=made.id, evidence=0)).text
@@ -209,7 +208,7 @@ def test_a_gap_in_the_history_is_said(page, bank, store):
 
 def test_what_added_nothing_is_said(page, bank):
     (first,) = store_memory(bank, "rent", "Ann pays.")
-    same = replace(version("Ann pays.", 2, before=first), unchanged=first.id)
+    same = change(make_version("Ann pays.", 2, before=first), unchanged=first.id)
     assert bank.advance("rent", same, expected=first.id)
 
     assert "Section 2, nothing new" in page.get("/history?of=rent").text
@@ -255,18 +254,17 @@ def test_folds_are_lanes_in_rounds(page, bank):
     key, last = "0000-0000", []
     for fold in range(2):
         root = root_id("Who?", f"segment {fold}")
-        made = version(f"memory {fold}", 1 + 5 * fold, question="Who?", root=root, parent=root)
-        last.append(bank.append(replace(made, id=f"{fold}" * 32), owner=key))
-    merged = replace(
-        version("merged", 2, start=0, end=1000),
+        made = make_version(f"memory {fold}", 1 + 5 * fold, question="Who?", root=root, parent=root)
+        last.append(bank.append(change(made, id=f"{fold}" * 32), owner=key))
+    merged = change(
+        make_version("merged", 2, end=1000),
         id=merge_id([one.id for one in last], "f"),
-        merged=tuple(one.id for one in last),
-        query="And where?",
+        made_by=VersionMerge(tuple(one.id for one in last), "And where?"),
     )
     bank.append(merged, owner=key)
     root = root_id("Who?", "second round")
     skipped = ((100, 300), (400, 500))
-    again = replace(version("more", 4, root=root, parent=root, skipped=skipped), id="9" * 32)
+    again = change(make_version("more", 4, root=root, parent=root, skipped=skipped), id="9" * 32)
     bank.append(again, owner=key)
 
     html = page.get(at("/reading", of=key)).text
@@ -301,10 +299,10 @@ def test_what_was_skimmed_after_a_folds_last_section_is_in_its_lane(page, store,
 def test_many_folds_share_a_lane(page, bank):
     for fold in range(40):
         root = root_id("Who?", f"segment {fold}")
-        made = version(
+        made = make_version(
             f"memory {fold}", 1, root=root, parent=root, start=25 * fold, end=25 * fold + 25
         )
-        bank.append(replace(made, id=f"{fold:032}"), owner="wide")
+        bank.append(change(made, id=f"{fold:032}"), owner="wide")
 
     html = page.get("/reading?of=wide").text
 
@@ -313,13 +311,13 @@ def test_many_folds_share_a_lane(page, bank):
 
 
 def test_news_come_when_there_are_some(page, bank):
-    first = version("Ann pays.")
+    first = make_version("Ann pays.")
     bank.append(first, owner="live")
     html = page.get("/reading?of=live").text
     poll = re.search(r'hx-get="(/reading/news[^"]*)"', html)[1].replace("&amp;", "&")
     assert page.get(poll).status_code == 204
 
-    bank.append(version("Ann pays.\nBob too.", 2, before=first), owner="live")
+    bank.append(make_version("Ann pays.\nBob too.", 2, before=first), owner="live")
 
     news = page.get(poll)
     assert news.status_code == 200

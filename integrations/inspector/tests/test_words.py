@@ -35,14 +35,14 @@ def test_what_is_too_long_for_words_is_marked_as_a_whole():
 
 @given(st.lists(st.text(st.sampled_from("ab. "), max_size=12), max_size=6), st.data())
 def test_the_pieces_of_a_line_are_the_line(lines, data):
-    from inspecting import version
+    from memory_versions import make_version
 
     from memagent_graph.evidence.places import Evidence
 
     known = data.draw(st.lists(st.text(st.sampled_from("ab. "), max_size=4), max_size=4))
     evidence = tuple(Evidence(text, "a", 1, 0, 1) for text in known)
 
-    found = lines_of(version("\n".join(lines), evidence=evidence))
+    found = lines_of(make_version("\n".join(lines), evidence=evidence))
 
     assert ["".join(piece.text for piece in line) for line in found] == [
         line for line in lines if line.strip()

@@ -61,8 +61,8 @@ class MemoryTools:
                 Memory(
                     name=name,
                     question=version.question,
-                    source=version.source_name,
-                    coverage=version.end / version.length if version.length else 1.0,
+                    source=version.document.name,
+                    coverage=version.document.share,
                     tokens=version.tokens,
                     edited=version.edited,
                 )

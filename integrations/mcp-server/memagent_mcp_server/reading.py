@@ -158,7 +158,7 @@ class ReadingTools:
             return None
         try:
             found = await self._bank.aget(version)
-            return make_reading_key(found.root, found.source)
+            return make_reading_key(found.root, found.document.digest)
         except MemAgentError:  # there is an answer, and a warning about the store
             return None
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
+from memory_versions import make_version
 from servers.redis_server import RedisServer, wait_until
 
 from memagent_graph.memory.bank import MemoryBank
@@ -465,24 +466,7 @@ async def keep(sessions, key, text):
 
 
 async def remember(sessions, name, *, noted=True):
-    from memagent_graph.memory.version import MemoryVersion, child_id, root_id
-
-    root = root_id(name, "f")
-    version = MemoryVersion(
-        id=child_id(root, name, "f"),
-        parent=root,
-        root=root,
-        text="Remembered.",
-        tokens=2,
-        step=1,
-        question=name,
-        source="s",
-        source_name="s",
-        start=0,
-        end=1,
-        length=1,
-        fingerprint="f",
-    )
+    version = make_version("Remembered.", question=name)
     await sessions.bank.aadvance(name, version, expected=None)
     if noted:
         await sessions.used(name, read=1000)

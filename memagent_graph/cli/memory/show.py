@@ -49,7 +49,7 @@ def print_diff(lines: Iterable[str]) -> None:
 def print_versions(versions: History) -> None:
     """Print the versions of a document's memory, newest first, and what each changed."""
     for version, before in _pairs(versions):
-        span = f"{version.start}-{version.end} of {version.source_name}"
+        span = "{}-{} of {}".format(*version.span, version.document.name)
         what = "edited" if version.edited else f"chunk {version.step}"
         _print_version(f"{version.id}  {what}, {span}", version, before)
         _print_gap(versions.gaps, version)
@@ -122,7 +122,7 @@ def list_memories(store: MemoryStore = None, namespace: Namespace = None) -> Non
     """
     with open_users(store, namespace) as users:
         for name, version in bank_of(users, None).list():
-            read = f"{version.end / version.length:.0%} of {version.source_name}"
+            read = f"{version.document.share:.0%} of {version.document.name}"
             print(row(name, plural(version.tokens, "token"), version.question, read))
 
 

@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import join_memories
+from memagent_graph.evidence.places import with_text
 from memagent_graph.graph.events import observers
 from memagent_graph.graph.reading import FoldUpdate, Layer
-from memagent_graph.graph.state import with_text
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, find_lost_statements, with_statements
 

@@ -14,10 +14,11 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
-from memagent_graph.evidence.places import Recalled, locate
+from memagent_graph.evidence.places import Recalled, locate, with_text
 from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.reading import FoldUpdate, Layer
-from memagent_graph.graph.state import move, spans_of, with_text
+from memagent_graph.graph.state import move, spans_of
+from memagent_graph.memory.version import ChunkRead
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.source import JoinedSource, parts_with_offsets
@@ -146,9 +147,10 @@ class LookBackLayer(Layer):
 
     def resume(self, version: MemoryVersion) -> Looks | None:
         """Return the state after the update of a stored version: its request is next."""
-        if version.recall is None:
+        made, end = version.made_by, version.document.end
+        if not isinstance(made, ChunkRead) or made.recall is None:
             return None
-        wanted = to_wanted(version.recall, [(version.start, version.end)])
+        wanted = to_wanted(made.recall, [(made.start, end)])
         return Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
 
     def _may_ask(self, step: FoldStep, looks: Looks) -> bool:

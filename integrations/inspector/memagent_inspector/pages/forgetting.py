@@ -26,7 +26,7 @@ async def show_document(request: Request) -> Response:
     """Show what forgetting a memory's document would delete, in all memories."""
     bank = bank_of(request)
     subject = await find(bank, needed(fields_of(request), "of"))
-    source = subject.version.source
+    source = subject.version.document.digest
     found = await bank.aforget_source(source, preview=True) if source else None
     name = "forget_document.html" if is_partial(request) else "forget_document_page.html"
     return page(name, {"subject": subject, "document": found})

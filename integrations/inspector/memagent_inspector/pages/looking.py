@@ -109,7 +109,7 @@ async def show_passage(request: Request) -> Response:
     fields, bank = fields_of(request), bank_of(request)
     version = await bank.aget(needed(fields, "version"))
     at = number(fields, "evidence")
-    if at >= len(version.evidence):
+    if at >= len(version.memory.evidence):
         raise HTTPException(404, "This version has no such statement.")
     passage = await documents_of(request).passage(bank, version, at)
     values = {"passage": passage, "version": version}

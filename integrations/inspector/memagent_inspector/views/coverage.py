@@ -24,9 +24,10 @@ class Coverage:
     @classmethod
     def of(cls, version: MemoryVersion) -> Coverage:
         """Of a version's document."""
-        length = max(version.length, 1)
-        skimmed = 0 if version.again else sum(end - start for start, end in version.skipped)
-        return cls(_percent((version.end - skimmed) / length), _percent(skimmed / length))
+        document = version.document
+        length = max(document.length, 1)
+        skimmed = 0 if document.again else sum(end - start for start, end in document.skipped)
+        return cls(_percent((document.end - skimmed) / length), _percent(skimmed / length))
 
     @property
     def text(self) -> str:

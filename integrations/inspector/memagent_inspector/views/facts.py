@@ -105,7 +105,7 @@ def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPa
     about = about or next(iter(names), "")
     rows = _draw(shown, about, entities)
     numbers: dict[str, list[int]] = {}
-    for number, item in enumerate(version.evidence):
+    for number, item in enumerate(version.memory.evidence):
         numbers.setdefault(item.text, []).append(number)
     known = [Known(fact, tuple(numbers.get(fact.line, ()))) for fact in shown]
     height = len(rows) * _HEIGHT + 6

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from memagent_graph.memory.version import TextEdit, VersionMerge
 from memagent_graph.templates import plural
 from memagent_inspector.views.words import Run, compare
 
@@ -83,19 +84,20 @@ async def list_steps(bank: MemoryBank, reference: str, first: str | None = None)
 
 def describe(version: MemoryVersion) -> str:
     """Return what made a version."""
-    if version.edited and version.start == version.end:
-        return "Edited"
-    if version.merged:
-        return f"Merged from {plural(len(version.merged), 'memory')}"
+    match version.made_by:
+        case TextEdit():
+            return "Edited"
+        case VersionMerge(merged=merged):
+            return f"Merged from {plural(len(merged), 'memory')}"
     if version.unchanged:
         return f"Section {version.step}, nothing new"
-    again = ", skimmed before" if version.again else ""
+    again = ", skimmed before" if version.document.again else ""
     return f"Section {version.step}{again}"
 
 
 def changes(before: MemoryVersion | None, version: MemoryVersion) -> list[Run]:
     """The text of a version, marked against the one before; what was merged has no marks."""
-    if version.merged:
+    if isinstance(version.made_by, VersionMerge):
         return compare(version.text, version.text)
     return compare("" if before is None else before.text, version.text)
 
@@ -103,11 +105,12 @@ def changes(before: MemoryVersion | None, version: MemoryVersion) -> list[Run]:
 def _is_same(version: MemoryVersion, known: dict[str, MemoryVersion]) -> bool:
     """Whether a section added nothing, so that the version before says the same."""
     before = known.get(version.parent)
-    if version.merged or version.edited or before is None:
+    if isinstance(version.made_by, VersionMerge) or version.edited or before is None:
         return False
     if version.unchanged:
         return True
-    return (version.text, version.evidence) == (before.text, before.evidence)
+    new, old = version.memory, before.memory
+    return (new.text, new.evidence) == (old.text, old.evidence)
 
 
 def _step(version: MemoryVersion, known: dict[str, MemoryVersion], gaps: set[str]) -> Step:
@@ -115,7 +118,9 @@ def _step(version: MemoryVersion, known: dict[str, MemoryVersion], gaps: set[str
     gap = version.parent in gaps
     # Against nothing, a version after a gap would seem to have added all of its text.
     marked = [] if gap else changes(before, version)
-    runs = [*map(_shorten, marked if version.merged else changed_lines(marked))]
+    if not isinstance(version.made_by, VersionMerge):
+        marked = changed_lines(marked)
+    runs = [*map(_shorten, marked)]
     return Step(version, describe(version), runs, None if before is None else before.id, gap)
 
 

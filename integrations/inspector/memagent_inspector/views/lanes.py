@@ -112,12 +112,13 @@ class Tracks:
 def _fact(key: str, value: dict[str, Any]) -> _Fact | None:
     """Return what a record says of its step; None if it is none."""
     try:
-        start, end, length = int(value["start"]), int(value["end"]), int(value["length"])
+        end, length = int(value["end"]), int(value["length"])
+        start = int(value.get("start", end))
         skipped = tuple((int(first), int(last)) for first, last in value.get("skipped", ()))
         deed: Deed = "read"
-        if value.get("merged"):
-            deed = "merged"
-        elif value.get("edited") and start == end:
+        if value["made_by"] == "merge":
+            start, deed = 0, "merged"
+        elif value["made_by"] == "edit":
             deed = "edited"
         elif value.get("unchanged"):
             deed = "unchanged"

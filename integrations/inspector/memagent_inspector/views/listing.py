@@ -133,7 +133,7 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):
             row = _row(item.key, version, answer := answers.get(version.id))
             said = "" if answer is None else answer.text
-            searched = (item.key, version.question, version.source_name, version.text, said)
+            searched = (item.key, version.question, version.document.name, version.text, said)
             rows.append((row, "\n".join(searched).casefold()))
             continue
         problem = item if isinstance(item, BadRecordError) else version
@@ -147,7 +147,7 @@ def _row(name: str, version: MemoryVersion, answer: KeptAnswer | None) -> Row:
         name,
         version.question,
         answer,
-        version.source_name,
+        version.document.name,
         Coverage.of(version),
         version.tokens,
         version.edited,

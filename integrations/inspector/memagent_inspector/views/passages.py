@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError, SourceError
+from memagent_graph.memory.version import ChunkRead
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Documents:
             version: the version.
             number: of the evidence.
         """
-        evidence = version.evidence[number]
+        evidence = version.memory.evidence[number]
         origin = await _origin(bank, version, evidence)
         async with self._opening:
             return await asyncio.to_thread(self._read, origin, evidence)
@@ -87,11 +88,11 @@ class Documents:
     def _read(self, origin: MemoryVersion, evidence: Evidence) -> Passage:
         problem = "No document of this name, with the content that was read, is below --root."
         try:
-            whole = self._find(origin.source, origin.source_name)
+            whole = self._find(origin.document.digest, origin.document.name)
             if whole is not None:
                 return _cut(whole, evidence, evidence.start, evidence.end)
-            digests = [digest for digest, name in origin.parts if name == evidence.source]
-            for digest in digests:
+            parts = origin.made_by.parts if isinstance(origin.made_by, ChunkRead) else ()
+            for digest in [digest for digest, name in parts if name == evidence.source]:
                 part = self._find(digest, evidence.source)
                 if part is not None:
                     return _cut(part, evidence, *_line(part, evidence.line))
@@ -135,7 +136,7 @@ async def _origin(bank: MemoryBank, version: MemoryVersion, evidence: Evidence) 
     place = (evidence.source, evidence.line, evidence.start, evidence.end)
     found = version
     for older in await bank.ahistory(version.id):
-        if not any((e.source, e.line, e.start, e.end) == place for e in older.evidence):
+        if not any((e.source, e.line, e.start, e.end) == place for e in older.memory.evidence):
             break
         found = older
     return found

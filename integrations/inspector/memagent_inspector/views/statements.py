@@ -29,9 +29,9 @@ class Piece:
 def lines_of(version: MemoryVersion) -> list[list[Piece]]:
     """The lines of a memory, without those that are empty."""
     evidence: dict[str, list[int]] = {}
-    for number, item in enumerate(version.evidence):
+    for number, item in enumerate(version.memory.evidence):
         evidence.setdefault(item.text, []).append(number)
-    marks = {item.text: item.missing for item in version.unsupported}
+    marks = {item.text: item.missing for item in version.memory.unsupported}
     known = sorted({*evidence, *marks} - {""}, key=len, reverse=True)
     lines = []
     for line in version.text.splitlines():
