@@ -556,7 +556,7 @@ async def write_answer(
         "usage": {
             "calls": progress["calls"],
             "gated": count_closed(fold),
-            "recalled": looks_of(fold)["shown"],
+            "recalled": looks_of(fold).get("shown", 0),
             "input_tokens": progress["input_tokens"],
             "output_tokens": progress["output_tokens"],
             "seconds": progress["seconds"],

@@ -6,15 +6,15 @@ asking step was shown.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import chain
-from typing import TYPE_CHECKING, NotRequired, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from typing_extensions import TypedDict
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
-from memagent_graph.evidence.places import Recalled, locate, with_text
+from memagent_graph.evidence.places import Recall, Recalled, locate, with_text
 from memagent_graph.evidence.statements import statements
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import move, spans_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Recall
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
     from memagent_graph.graph.state import Fold, FoldVersions
     from memagent_graph.memory.version import MemoryVersion
@@ -45,36 +44,23 @@ _LONGEST_PLACE = 64
 """Longest name of a shown passage or memory, in tokens."""
 
 
-class Wanted(TypedDict, total=False):
-    """The request of an update to see something again: the set fields of a `Recall`.
-
-    Attributes:
-        besides: spans that the update was shown when it asked, for a request by `words`.
-    """
-
-    words: str
-    besides: list[list[int]]
-    span: list[int]
-    earlier: int | str
-    memory: str
-
-
-class Looks(TypedDict):
+class Looks(TypedDict, total=False):
     """The state of look-back.
 
     Attributes:
-        wanted: request that the next step fulfils; None for none.
-        more: whether there is one, for which the fold takes another step after the last chunk.
+        more: the request that the next step fulfils, as the fields of a `Recall`. For it, the fold
+            takes another step after the last chunk.
+        besides: spans that the update was shown when it asked for words.
         shown: number of passages and memories shown so far.
         after: number of steps after the last chunk.
         vain: number of times in a row that the notes took nothing from what was shown.
     """
 
-    wanted: Wanted | None
-    more: bool
+    more: list[Any]
+    besides: list[list[int]]
     shown: int
     after: int
-    vain: NotRequired[int]
+    vain: int
 
 
 class LookBackLayer(Layer):
@@ -97,32 +83,25 @@ class LookBackLayer(Layer):
             LateError: Opening the document's index took longer than the time left.
         """
         looks, chunk = looks_of(step.fold), step.chunk
-        wanted = looks["wanted"]
-        recalled = () if wanted is None else await self._find(step, wanted)
+        recalled = await self._find(step, looks)
+        shown, after, vain = looks.get("shown", 0), looks.get("after", 0), looks.get("vain", 0)
         if not (chunk.text or recalled):
-            none = Looks(wanted=None, more=False, shown=looks["shown"], after=looks["after"])
+            none = Looks(shown=shown, after=after)
             return FoldUpdate(None, chunk="left", layers={self.name: none})
-        vain = looks.get("vain", 0)
         asks = self._may_ask(step, looks)
         update = await read(
             replace(step, recalled=recalled, look_back=asks, recall_from=self._from)
         )
-        wanted = None
+        now = Looks(shown=shown + len(recalled), after=after + (not chunk.text))
         # A model that asks with each reply would write its request into the notes if it might not.
         heard = asks and vain < _MOST_VAIN
         if heard and update.recall is not None and not _ends(step, update):
-            wanted = to_wanted(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
-        after = Looks(
-            wanted=wanted,
-            more=wanted is not None,
-            shown=looks["shown"] + len(recalled),
-            after=looks["after"] + (not chunk.text),
-        )
+            now |= _ask(update.recall, [(chunk.start, chunk.end), *spans_of(recalled)])
         if recalled and step.call.reading.reader.shortens and vain < _MOST_VAIN:
             vain = 0 if _took(step, update, recalled) else vain + 1
         if vain:
-            after["vain"] = vain
-        return replace(update, recalled=recalled, layers={**update.layers, self.name: after})
+            now["vain"] = vain
+        return replace(update, recalled=recalled, layers={**update.layers, self.name: now})
 
     def settings(self) -> list[object]:
         """Return the version of the search, and what can be asked for."""
@@ -134,44 +113,45 @@ class LookBackLayer(Layer):
 
     def join(self, states: Sequence[Looks]) -> Looks:
         """Return the state after a round: nothing is wanted."""
-        after = max(state["after"] for state in states)  # for what is read after all
-        shown = sum(state["shown"] for state in states)
-        joined = Looks(wanted=None, more=False, shown=shown, after=after)
-        if vain := max(state.get("vain", 0) for state in states):
-            joined["vain"] = vain
-        return joined
+        return Looks(
+            shown=sum(state.get("shown", 0) for state in states),
+            after=max(state.get("after", 0) for state in states),  # for what is read after all
+            vain=max(state.get("vain", 0) for state in states),
+        )
 
     def restart(self, state: Looks) -> Looks:
         """Return the state without a request."""
-        return {**state, "wanted": None, "more": False, "after": 0}
+        return Looks(shown=state.get("shown", 0), vain=state.get("vain", 0))
 
     def resume(self, version: MemoryVersion) -> Looks | None:
         """Return the state after the update of a stored version: its request is next."""
-        made, end = version.made_by, version.document.end
+        made = version.made_by
         if not isinstance(made, ChunkRead) or made.recall is None:
             return None
-        wanted = to_wanted(made.recall, [(made.start, end)])
-        return Looks(wanted=wanted, more=wanted is not None, shown=0, after=0)
+        return _ask(made.recall, [version.span])
 
     def _may_ask(self, step: FoldStep, looks: Looks) -> bool:
         """Whether the update may ask, since a later step can show it."""
-        shown = looks["shown"] + (0 if looks["wanted"] is None else self._most)
+        shown = looks.get("shown", 0) + (self._most if "more" in looks else 0)
         if shown + self._most > MOST_RECALLED:
             return False
         end = step.fold["scope"]["end"]
-        return _position(step) < end or looks["after"] + (not step.chunk.text) < self._most
+        after = looks.get("after", 0) + (not step.chunk.text)
+        return _position(step) < end or after < self._most
 
-    async def _find(self, step: FoldStep, wanted: Wanted) -> tuple[Recalled, ...]:
+    async def _find(self, step: FoldStep, looks: Looks) -> tuple[Recalled, ...]:
         """Return what the last update asked for; () if nothing is found."""
         call, chunk = step.call, step.chunk
-        reading = call.reading
-        if "memory" in wanted or "earlier" in wanted:
-            found = None if call.chain is None else await _memory(step, call.chain, wanted)
+        reading, recall = call.reading, Recall(*looks.get("more", ()))
+        if recall.memory is not None or recall.earlier is not None:
+            found = None if call.chain is None else await _memory(step, call.chain, recall)
             return () if found is None else (found,)
-        if "span" in wanted:
-            start, end = max(wanted["span"][0], 0), min(wanted["span"][1], chunk.start)
+        if recall.span is not None:
+            start, end = max(recall.span[0], 0), min(recall.span[1], chunk.start)
             return _passages(reading, chunk, [(start, end)], "")
-        words, sought = wanted["words"], {*content_terms(wanted["words"])}
+        words, sought = recall.words, {*content_terms(recall.words)}
+        if not words:
+            return ()
         index = await self._indexes.of(chunk.source, call.seconds_left())
         scores = index.scores(dict.fromkeys(sought, 1.0))
         found_spans: list[tuple[int, int]] = []
@@ -179,7 +159,7 @@ class LookBackLayer(Layer):
             if scores[number] <= 0 or len(found_spans) >= self._most:
                 break
             start, end = index.span(number)
-            for left in _without((start, min(end, chunk.start)), wanted["besides"]):
+            for left in _without((start, min(end, chunk.start)), looks["besides"]):
                 text = chunk.source.read(left[0], left[1] - left[0])
                 if not sought.isdisjoint(terms(text)):
                     found_spans.append(left)
@@ -189,8 +169,7 @@ class LookBackLayer(Layer):
 
 def looks_of(fold: Fold) -> Looks:
     """Return the state of a fold's look-back."""
-    none = Looks(wanted=None, more=False, shown=0, after=0)
-    return cast("Looks", fold["layers"].get(LookBackLayer.name, none))
+    return cast("Looks", fold["layers"].get(LookBackLayer.name, Looks()))
 
 
 def warn_of_looks(fold: Fold) -> list[str]:
@@ -227,21 +206,14 @@ def _ends(step: FoldStep, update: FoldUpdate) -> bool:
     return update.done or (spent and _position(step) >= step.fold["scope"]["end"])
 
 
-def to_wanted(recall: Recall, shown: Sequence[tuple[int, int]]) -> Wanted | None:
-    """Return the request that the next step fulfils, as plain values; None for none.
-
-    Args:
-        recall: the request of the update.
-        shown: spans of the document shown to the update.
-    """
-    if recall.memory is not None:
-        return Wanted(memory=recall.memory)
-    if recall.earlier is not None:
-        return Wanted(earlier=recall.earlier)
-    if recall.span is not None:
-        return Wanted(span=[*map(int, recall.span)])
-    besides = [[start, end] for start, end in shown if start < end]
-    return Wanted(words=recall.words, besides=besides) if recall.words else None
+def _ask(recall: Recall, shown: Sequence[tuple[int, int]]) -> Looks:
+    """The request that the next step fulfils, of an update that was shown these spans."""
+    if recall == Recall():
+        return Looks()
+    looks = Looks(more=[*astuple(recall)])
+    if recall.words:
+        looks["besides"] = [[start, end] for start, end in shown if start < end]
+    return looks
 
 
 def _without(span: tuple[int, int], besides: Sequence[list[int]]) -> Iterator[tuple[int, int]]:
@@ -301,23 +273,20 @@ def _place(source: Source, start: int) -> str:
     return f"line {at.line}" if at.page is None else f"page {at.page}"
 
 
-async def _memory(step: FoldStep, chain: FoldVersions, wanted: Wanted) -> Recalled | None:
+async def _memory(step: FoldStep, chain: FoldVersions, recall: Recall) -> Recalled | None:
     """An earlier memory of the reading, or another memory that it may see."""
-    reading = step.call.reading
-    if "memory" in wanted:
-        name = wanted["memory"]
-        if name not in reading.config.recall_from:
-            return None
-        version, place = await chain.find_named(name), f'notes "{name}"'
-    else:
-        version = await chain.find_earlier(step.fold, wanted["earlier"])
+    reading, version, place = step.call.reading, None, f'notes "{recall.memory}"'
+    if recall.memory in reading.config.recall_from:
+        version = await chain.find_named(recall.memory)
+    elif recall.earlier is not None:
+        version = await chain.find_earlier(step.fold, recall.earlier)
         place = "" if version is None else f"your notes after section {version.step}"
     if version is None or not version.text.strip():
         return None
     place, counter = _short(reading, place), reading.tokenizer
     room = reading.config.recalls * RECALL_TOKENS - counter.count(f"{place}\n")
     text = cut_at_sentence(version.text, room, counter)
-    other = version.id if "memory" in wanted else None
+    other = None if recall.memory is None else version.id
     return Recalled(text, place, memory=with_text(text, version.memory), version=other)
 
 
