@@ -17,7 +17,7 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
-from memagent_graph.evidence.places import to_plain
+from memagent_graph.evidence.places import Unsupported, to_plain
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -38,7 +38,6 @@ from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
 from memagent_graph.graph.reading import (
     Call,
     drop_from_answer,
-    question_place,
     warn,
     warn_of_answer,
     where,
@@ -83,6 +82,7 @@ from memagent_graph.graph.versions import (
 )
 from memagent_graph.readers.base import Answer
 from memagent_graph.readers.completion import listener_of
+from memagent_graph.readers.replies import is_beside
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
@@ -590,7 +590,15 @@ def _question_place(
         return answer
     if not (answer.found and reading.is_watched) or reading.config.pictures:
         return answer  # with pictures, what it says may stand in no text
-    return question_place(answer, state["question"], run.cutter.source)
+    if answer.structured is not None and not answer.evidence:
+        return answer
+    try:
+        beside = is_beside(answer.final, answer.evidence, state["question"], run.cutter.source)
+    except SourceError:
+        return answer
+    if not beside:
+        return answer
+    return replace(answer, found=False, is_beside=True, unsupported=(Unsupported(answer.final),))
 
 
 NOTHING_NOTED = Answer(

@@ -16,14 +16,13 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
-from memagent_graph.evidence.places import Unsupported, with_text
+from memagent_graph.evidence.places import with_text
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.chunks import Cutter
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.failures import obey
 from memagent_graph.readers.base import Step, Update
-from memagent_graph.readers.replies import is_beside
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.files import open_source
@@ -73,19 +72,6 @@ def drop_from_answer(answer: Answer) -> Answer:
     if final.strip():
         return replace(answer, final=final)
     return replace(answer, final=NOTHING_SUPPORTED, found=False, evidence=())
-
-
-def question_place(answer: Answer, question: str, source: Source) -> Answer:
-    """Return the answer, as not found if the text that it comes from speaks of something else."""
-    if answer.structured is not None and not answer.evidence:
-        return answer
-    try:
-        beside = is_beside(answer.final, answer.evidence, question, source)
-    except SourceError:
-        return answer
-    if not beside:
-        return answer
-    return replace(answer, found=False, is_beside=True, unsupported=(Unsupported(answer.final),))
 
 
 NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
