@@ -351,10 +351,13 @@ def test_an_answer_is_kept_with_its_version_and_with_what_all_its_readings_cost(
 
     twice = kept(store)
     assert once.text == twice.text == first["answer"]
-    assert (once.calls, once.input_tokens) == tuple(
+    assert (once.usage.calls, once.usage.input_tokens) == tuple(
         first["usage"][field] for field in ("calls", "input_tokens")
     )
-    assert (twice.times, twice.calls) == (2, first["usage"]["calls"] + again["usage"]["calls"])
+    assert (twice.times, twice.usage.calls) == (
+        2,
+        first["usage"]["calls"] + again["usage"]["calls"],
+    )
 
 
 def test_an_edited_memory_has_the_answer_of_before_and_a_forgotten_one_leaves_none(store):

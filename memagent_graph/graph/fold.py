@@ -21,7 +21,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Recall, to_plain
 from memagent_graph.graph.events import observers, step_of
 from memagent_graph.graph.reading import FoldStep, FoldUpdate
-from memagent_graph.graph.state import memory_of, move, query_of, skip
+from memagent_graph.graph.state import add_usage, memory_of, move, query_of, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -98,15 +98,12 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
         position, skipped = before["position"], before["skipped"]
         if chunk.text:
             position, skipped = move(before, chunk, end)
-        after |= {
+        after = {
+            **add_usage(after, usage),
             "position": position,
             "skipped": skipped,
             "step": before["step"] + 1,
             "tokens": before["tokens"] + chunk.tokens,
-            "calls": before["calls"] + usage.calls,
-            "input_tokens": before["input_tokens"] + usage.input_tokens,
-            "output_tokens": before["output_tokens"] + usage.output_tokens,
-            "seconds": before["seconds"] + usage.seconds,
             "cut": before["cut"] or update.unfinished,
             "enough": update.answer if update.done else before["enough"],
             "version": update.version or before["version"],

@@ -58,6 +58,7 @@ from memagent_graph.graph.state import (
     Fold,
     ReadingState,
     Run,
+    add_usage,
     begin_fold,
     count_covered,
     document_of,
@@ -68,6 +69,7 @@ from memagent_graph.graph.state import (
     merge_spans,
     query_of,
     reopen,
+    usage_of,
     whole_scope,
 )
 from memagent_graph.graph.versions import (
@@ -508,14 +510,8 @@ async def write_answer(
         raise await reading.classify(error, attempt, None, fold["scope"]) from error
     answer = _question_place(reading, state, run, answer, exact=exact)
     progress, source = fold["progress"], fold["source"]
-    usage = answer.usage
-    progress = {
-        **progress,
-        "calls": progress["calls"] + (answer is not NOTHING_NOTED and max(usage.calls, 1)),
-        "input_tokens": progress["input_tokens"] + usage.input_tokens,
-        "output_tokens": progress["output_tokens"] + usage.output_tokens,
-        "seconds": progress["seconds"] + took,
-    }
+    calls = 0 if answer is NOTHING_NOTED else max(answer.usage.calls, 1)
+    progress = add_usage(progress, replace(answer.usage, calls=calls, seconds=took))
     if is_segmented(fold["scope"]) or progress["again"]:
         warnings = [*state.get("warnings", ()), *warnings]
     if answer.found is False and not state.get("version"):
@@ -554,12 +550,9 @@ async def write_answer(
         "found": answer.found,
         "unsupported": [asdict(item) for item in answer.unsupported],
         "usage": {
-            "calls": progress["calls"],
+            **asdict(usage_of(progress)),
             "gated": count_closed(fold),
             "recalled": looks_of(fold).get("shown", 0),
-            "input_tokens": progress["input_tokens"],
-            "output_tokens": progress["output_tokens"],
-            "seconds": progress["seconds"],
             "document_tokens": progress["tokens"],
         },
         "coverage": coverage,

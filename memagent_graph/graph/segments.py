@@ -16,7 +16,15 @@ from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyR
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.evidence.places import Memory, to_plain, with_text
 from memagent_graph.graph.events import observers, part, step_of
-from memagent_graph.graph.state import Progress, common_spans, fold_name, memory_of, merge_spans
+from memagent_graph.graph.state import (
+    Progress,
+    add_usage,
+    common_spans,
+    fold_name,
+    memory_of,
+    merge_spans,
+    usage_of,
+)
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import find_lost_statements, with_statements
@@ -321,29 +329,21 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
     same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
     kept = 0 if memory is None else memory.dropped
     memory = replace(memory or before, dropped=before.dropped + kept + sum(same))
-    old, usage, ended = whole["progress"], merged.usage, [part["progress"] for part in parts]
+    old, ended = whole["progress"], [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
     skipped, unreached = _unread(whole, parts)
-    progress = Progress(
-        position=whole["scope"]["end"] - sum(end - start for start, end in unreached),
-        step=old["step"] + sum(progress["step"] for progress in ended),
-        tokens=max(old["tokens"], sum(progress["tokens"] for progress in ended)),
-        calls=old["calls"] + sum(progress["calls"] for progress in ended) + usage.calls,
-        input_tokens=old["input_tokens"]
-        + sum(progress["input_tokens"] for progress in ended)
-        + usage.input_tokens,
-        output_tokens=old["output_tokens"]
-        + sum(progress["output_tokens"] for progress in ended)
-        + usage.output_tokens,
-        seconds=old["seconds"] + sum(progress["seconds"] for progress in ended) + usage.seconds,
-        skipped=skipped,
-        unreached=unreached,
-        again=False,
-        cut=old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
-        enough=next((e for e in (at["enough"] for at in ended) if e is not None), None),
-        stopped=next((stop for stop in _BY_URGENCY if stop in stops), "end"),
-        version=old["version"],
-    )
+    progress: Progress = {
+        **add_usage(old, sum(map(usage_of, ended), merged.usage)),
+        "position": whole["scope"]["end"] - sum(end - start for start, end in unreached),
+        "step": old["step"] + sum(progress["step"] for progress in ended),
+        "tokens": max(old["tokens"], sum(progress["tokens"] for progress in ended)),
+        "skipped": skipped,
+        "unreached": unreached,
+        "again": False,
+        "cut": old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
+        "enough": next((e for e in (at["enough"] for at in ended) if e is not None), None),
+        "stopped": next((stop for stop in _BY_URGENCY if stop in stops), "end"),
+    }
     states: dict[str, list[LayerState]] = {}
     for fold in (whole, *parts):
         for name, state in fold["layers"].items():

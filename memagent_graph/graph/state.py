@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from memagent_graph.evidence.places import Memory, Row, from_plain, to_plain, with_text
 from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.readers.base import Usage
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import OpenedSource, warnings_of
 
@@ -169,6 +170,28 @@ def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
     return Fold(
         question=question, source=source, scope=scope, **nothing, progress=progress, layers={}
     )
+
+
+def usage_of(progress: Progress) -> Usage:
+    """Return the cost of a fold so far."""
+    return Usage(
+        progress["calls"],
+        progress["input_tokens"],
+        progress["output_tokens"],
+        progress["seconds"],
+    )
+
+
+def add_usage(progress: Progress, usage: Usage) -> Progress:
+    """Return the progress of a fold after further calls."""
+    total = usage_of(progress) + usage
+    return {
+        **progress,
+        "calls": total.calls,
+        "input_tokens": total.input_tokens,
+        "output_tokens": total.output_tokens,
+        "seconds": total.seconds,
+    }
 
 
 def document_of(source: Source) -> Document:

@@ -24,7 +24,15 @@ from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.segments import Merged
-from memagent_graph.graph.state import VERSIONS, Fold, begin_fold, fold_name, memory_of, whole_scope
+from memagent_graph.graph.state import (
+    VERSIONS,
+    Fold,
+    begin_fold,
+    fold_name,
+    memory_of,
+    usage_of,
+    whole_scope,
+)
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
@@ -551,10 +559,7 @@ class Chain:
             answer,
             at=datetime.now(UTC).isoformat(),
             times=1,
-            calls=progress["calls"],
-            input_tokens=progress["input_tokens"],
-            output_tokens=progress["output_tokens"],
-            seconds=progress["seconds"],
+            usage=usage_of(progress),
         )
         with suppress(StoreError):
             if name := fold["scope"]["memory_name"]:

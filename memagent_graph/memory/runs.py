@@ -5,10 +5,12 @@ The repeat of one that moved a head reads nothing twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.memory.items import label
 from memagent_graph.memory.version import SCHEMA
+from memagent_graph.readers.base import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,19 +37,13 @@ class KeptAnswer(NamedTuple):
         text: the answer.
         at: time when it was written, ISO 8601, UTC.
         times: number of times this version was answered from.
-        calls: calls of all these readings.
-        input_tokens: tokens of their prompts.
-        output_tokens: tokens of their replies.
-        seconds: time that they took.
+        usage: cost of all these readings.
     """
 
     text: str
     at: str
     times: int
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    seconds: float
+    usage: Usage
 
 
 class EndedRun(NamedTuple):
@@ -117,14 +113,9 @@ async def _add_answer(
     if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
         return False
     if (old := _answer(value)) is not None:
-        new = new._replace(
-            times=old.times + new.times,
-            calls=old.calls + new.calls,
-            input_tokens=old.input_tokens + new.input_tokens,
-            output_tokens=old.output_tokens + new.output_tokens,
-            seconds=old.seconds + new.seconds,
-        )
-    return await records.commit([records.put(*place, {**value, _ANSWER: [*new]})], {place: value})
+        new = new._replace(times=old.times + new.times, usage=old.usage + new.usage)
+    row = [*new[:-1], *astuple(new.usage)]
+    return await records.commit([records.put(*place, {**value, _ANSWER: row})], {place: value})
 
 
 async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:
@@ -162,13 +153,12 @@ async def _runs(records: Records, name: str) -> list[EndedRun]:
         return []
 
 
-def _answer(value: Mapping[str, object]) -> KeptAnswer | None:
+def _answer(value: Mapping[str, Any]) -> KeptAnswer | None:
     """The answer in a version's record; None without one."""
-    row = value.get(_ANSWER)
-    try:
-        return KeptAnswer(*row) if isinstance(row, list) else None
-    except TypeError:
-        return None
+    match value.get(_ANSWER):
+        case [text, at, times, calls, read, written, seconds]:
+            return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
+    return None
 
 
 def _put(records: Records, name: str, runs: list[EndedRun]) -> PutOp:

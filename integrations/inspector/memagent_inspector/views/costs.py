@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memagent_graph.readers.base import Usage
 from memagent_inspector.views.listing import list_page
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ class Costs:
         priced: number of memories with a kept answer.
         unknown: number of memories without one.
         times: number of answers.
-        calls: model calls.
-        input_tokens: tokens of the prompts.
-        output_tokens: tokens of the replies.
-        seconds: time that readings took.
+        usage: cost of all readings.
         whole: whether all memories were counted.
     """
 
@@ -38,10 +36,7 @@ class Costs:
     priced: int
     unknown: int
     times: int
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    seconds: float
+    usage: Usage
     whole: bool
 
 
@@ -65,14 +60,12 @@ async def add_up(bank: MemoryBank) -> Costs:
         len(priced),
         len(rows) - len(priced),
         sum(answer.times for answer in answers),
-        sum(answer.calls for answer in answers),
-        sum(answer.input_tokens for answer in answers),
-        sum(answer.output_tokens for answer in answers),
-        sum(answer.seconds for answer in answers),
+        sum((answer.usage for answer in answers), Usage()),
         whole,
     )
 
 
 def _weight(answer: KeptAnswer) -> tuple[int, int]:
     """Tokens first, then calls: some servers count no tokens."""
-    return answer.input_tokens + answer.output_tokens, answer.calls
+    usage = answer.usage
+    return usage.input_tokens + usage.output_tokens, usage.calls
