@@ -184,13 +184,12 @@ def usage_of(progress: Progress) -> Usage:
 
 def add_usage(progress: Progress, usage: Usage) -> Progress:
     """Return the progress of a fold after further calls."""
-    total = usage_of(progress) + usage
     return {
         **progress,
-        "calls": total.calls,
-        "input_tokens": total.input_tokens,
-        "output_tokens": total.output_tokens,
-        "seconds": total.seconds,
+        "calls": progress["calls"] + usage.calls,
+        "input_tokens": progress["input_tokens"] + usage.input_tokens,
+        "output_tokens": progress["output_tokens"] + usage.output_tokens,
+        "seconds": progress["seconds"] + usage.seconds,
     }
 
 
