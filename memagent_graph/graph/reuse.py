@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Layer
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.items import Place
     from memagent_graph.memory.version import MemoryVersion, ReadDocument
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
@@ -309,7 +310,7 @@ class Reuse:
         return found if self.mends else ended
 
     async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
-        """Look in one round trip whether the store knows anything, and which notices it has.
+        """Look in one round trip whether the store knows anything, and once which notices it has.
 
         The notices come first: what is forgotten later is found when the reading ends.
 
@@ -321,14 +322,18 @@ class Reuse:
             Whether the store has that version, and the end of such a reading.
         """
         records = self._bank.records
-        versions = [] if first is None else [(records.versions, first)]
-        key = "" if source is None else make_reading_key(self._lineage.root, source.digest)
-        ends = [(records.readings, key)] if key else []
-        notices, *found = await records.values([forget.notice_place(records), *versions, *ends])
+        places: dict[str, Place] = {}
         if self.noticed is None:
-            self.noticed = forget.last_notice(notices)
-        known = [value is not None for value in found]
-        return any(known[: len(versions)]), any(known[len(versions) :])
+            places["notices"] = forget.notice_place(records)
+        if first is not None:
+            places["first"] = (records.versions, first)
+        if source is not None:
+            key = make_reading_key(self._lineage.root, source.digest)
+            places["end"] = (records.readings, key)
+        found = dict(zip(places, await records.values([*places.values()]), strict=True))
+        if self.noticed is None:
+            self.noticed = forget.last_notice(found["notices"])
+        return found.get("first") is not None, found.get("end") is not None
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
