@@ -23,7 +23,7 @@ from conversation_told import OURS, beam, contexts, interval, locomo
 from langchain_core.messages import HumanMessage
 from local_models import recorded
 
-from memagent_graph.evaluation.metrics import token_f1
+from memagent_graph.evaluation.samples import token_f1
 from memagent_graph.evaluation.scores import holds
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.replies import find_boxed

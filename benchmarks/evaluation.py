@@ -18,8 +18,7 @@ from time import perf_counter
 from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import METHODS
 from memagent_graph.evaluation.report import cells, details, markdown, write_report
-from memagent_graph.evaluation.results import load
-from memagent_graph.evaluation.run import evaluate
+from memagent_graph.evaluation.run import evaluate, load
 from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
 from memagent_graph.evaluation.tasks.ruler import ruler_tasks
 from memagent_graph.readers.resolve import resolve_reader

@@ -189,14 +189,14 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.evaluation.scores._NO_CHOICE": [("", "more or ", ""), ("", "or ", "")],
     "memagent_graph.evaluation.scores._OR": [("", "1/", "1"), ("", "o", "r")],
     "memagent_graph.evaluation.scores._SENTENCE_END": [("abc.", " ", "a"), ("", "abc.", "")],
-    "memagent_graph.evaluation.metrics._ARTICLES": [("", "the", "")],
-    "memagent_graph.evaluation.metrics._FRACTION": [
+    "memagent_graph.evaluation.samples._ARTICLES": [("", "the", "")],
+    "memagent_graph.evaluation.samples._FRACTION": [
         ("", "\\frac{1}", ""),
         ("\\frac", " ", ""),
         ("\\frac{", "1", ""),
     ],
-    "memagent_graph.evaluation.metrics._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
-    "memagent_graph.evaluation.metrics.without_latex": [
+    "memagent_graph.evaluation.samples._WRAPPED": [("", "\\text{", ""), ("\\text", " ", "")],
+    "memagent_graph.evaluation.samples.without_latex": [
         ("$", "a", ""),
         ("", "\\,", ""),
         ("", "$", ""),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from memagent_graph.evaluation.results import SampleResult
+    from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Unit
 
 

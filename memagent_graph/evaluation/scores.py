@@ -14,7 +14,7 @@ from math import nan, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.evaluation.metrics import (
+from memagent_graph.evaluation.samples import (
     exact_match,
     normalize,
     substring_match,

@@ -32,9 +32,8 @@ from memagent_graph.graph.events import (
 )
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
-from memagent_graph.graph.layers.gates import count_closed
+from memagent_graph.graph.layers.gates import count_closed, unread_spans, warn_of_misuse
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
-from memagent_graph.graph.layers.trust import unread_spans, warn_of_misuse
 from memagent_graph.graph.reading import (
     Call,
     drop_from_answer,

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.graph.hold import HoldLayer
 from memagent_graph.graph.layers.check import CheckLayer
-from memagent_graph.graph.layers.gates import Deadline, Gates
+from memagent_graph.graph.layers.gates import Deadline, Gates, Trust
 from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.layers.skim import Skim
-from memagent_graph.graph.layers.trust import Trust
 from memagent_graph.graph.versions import Versions
 from memagent_graph.text.index import Indexes
 

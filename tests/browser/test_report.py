@@ -12,7 +12,7 @@ from statistics import mean
 import pytest
 
 from memagent_graph.evaluation.report import write_report
-from memagent_graph.evaluation.results import SampleResult, load
+from memagent_graph.evaluation.run import SampleResult, load
 from memagent_graph.evaluation.samples import short
 
 pytestmark = pytest.mark.browser

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
 from memagent_graph.evaluation import report
-from memagent_graph.evaluation.results import load
+from memagent_graph.evaluation.run import load
 from memagent_graph.text.tokens import load_tokenizer
 
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from servers.mirror import Mirror
 
+from memagent_graph.cli.evaluate import BENCHMARKS, download
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, SourceError
-from memagent_graph.evaluation.download import BENCHMARKS, download
 
 CONTENT = b"[" + b'{"row": 1}, ' * 2_000 + b'{"row": 2}]'
 HUB = sorted(name for name, origin in BENCHMARKS.items() if not origin.place.endswith("/"))
@@ -135,7 +135,7 @@ def test_an_interruption_leaves_nothing(mirror, tmp_path, monkeypatch):
 def test_the_environment_names_a_mirror_of_the_hub(mirror, tmp_path):
     code = (
         "from pathlib import Path\n"
-        "from memagent_graph.evaluation.download import download\n"
+        "from memagent_graph.cli.evaluate import download\n"
         f"download('ruler_hqa/eval_50.json', Path({str(tmp_path)!r}))\n"
     )
 

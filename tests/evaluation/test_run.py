@@ -23,8 +23,7 @@ from memagent_graph.evaluation.report import (
     write_comparison,
     write_report,
 )
-from memagent_graph.evaluation.results import RESULTS, SampleResult, load
-from memagent_graph.evaluation.run import evaluate
+from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load
 from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.evaluation.tasks.questions import QuestionTask

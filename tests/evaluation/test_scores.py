@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.metrics import exact_match, substring_match, token_f1
-from memagent_graph.evaluation.samples import Sample
+from memagent_graph.evaluation.samples import Sample, exact_match, substring_match, token_f1
 from memagent_graph.evaluation.scores import final_answer, grade, hedges, holds
 from memagent_graph.text.tokens import EstimatingTokenizer
 

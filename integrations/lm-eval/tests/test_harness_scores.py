@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lm_eval.tasks.mlqa.utils import process_results_en
 from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
 
-from memagent_graph.evaluation.metrics import exact_match, normalize, substring_match, token_f1
+from memagent_graph.evaluation.samples import exact_match, normalize, substring_match, token_f1
 
 LENGTH = 4096
 words = st.sampled_from(["the", "A", "an", "Paris", "paris,", "in", "42", "4.2", "e-mail", "(x)"])

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
+from memagent_graph.errors import EmptyReplyError, RefusalError
+from memagent_graph.evidence.align import align_answer
+from memagent_graph.graph.events import observers
 from memagent_graph.graph.reading import FoldUpdate, Layer
+from memagent_graph.graph.state import merge_spans
+from memagent_graph.readers.base import Usage
+from memagent_graph.readers.replies import adds_anything, says_nothing
 from memagent_graph.readers.scope import scope
 from memagent_graph.sync import LateError
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.graph.state import Fold
+    from memagent_graph.text.index import Indexes
 
 
 class Gated(TypedDict):
@@ -85,3 +93,163 @@ def count_closed(fold: Fold) -> int:
     """Return the number of a fold's chunks for which the update gate was closed."""
     found: int = fold["layers"].get(Gates.name, {"closed": 0})["closed"]
     return found
+
+
+_PASSAGES = 12
+"""Number of best passages for the question that a section bears on it by."""
+_SHARE = 0.5
+"""Share of the best passage's score below which a passage does not count."""
+_COVERED = 0.4
+"""Share of the question's terms that a passage needs. Three in four passages of Natural Questions
+with the answer have it, and one in twenty documents without one."""
+_MOST_TRIED = 3
+"""Most sections of a fold that are read once more to see whether the gate was closed rightly."""
+
+
+class Trusted(TypedDict):
+    """The state of trust.
+
+    Attributes:
+        gate: whether the update gate is trusted: None until the model has opened or misused it.
+        exit: whether the exit is trusted.
+        tried: number of sections that were asked about once more without the gate.
+        unread: spans before a misuse for which the gate was closed.
+    """
+
+    gate: bool | None
+    exit: bool
+    tried: int
+    unread: list[list[int]]
+
+
+class Trust(Layer):
+    """Switch off the update gate, or the exit, if the model misuses it.
+
+    A gate that was closed for every section so far, also for one of which search says that it
+    bears on the question, is tried: the section is asked about once more without it. An exit is
+    taken only with an answer that the notes hold. Replies that are taken word for word, in recorded
+    rollouts and with `exact_cuts`, are left alone.
+
+    Args:
+        indexes: the indexes of documents.
+    """
+
+    name = "trust"
+
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take the step with the gates that are trusted.
+
+        Raises:
+            LateError: Opening the document's index took longer than the time left.
+        """
+        call, trusted = step.call, state_of(step.fold)
+        if call.reading.config.exact_cuts or (call.config and observers(call.config)):
+            return await read(step)
+        gate = step.update_gate and trusted["gate"] is not False
+        step = replace(step, update_gate=gate, exit_gate=step.exit_gate and trusted["exit"])
+        update = await read(step)
+        if update.done and not _holds(step, update):
+            update = replace(update, done=False, answer="")
+            trusted = Trusted(**{**trusted, "exit": False})
+        if gate and trusted["gate"] is None:
+            update, trusted = await self._try(step, update, read, trusted)
+        if trusted == state_of(step.fold):
+            return update
+        return replace(update, layers={**update.layers, self.name: trusted})
+
+    async def _try(
+        self, step: FoldStep, update: FoldUpdate, read: Advance, trusted: Trusted
+    ) -> tuple[FoldUpdate, Trusted]:
+        """Trust the gate if it was open; try it if it was closed where it should not have been."""
+        if update.memory is not None:
+            is_open = update.memory.text != step.memory.text
+            opened = Trusted(**{**trusted, "gate": True, "unread": []})
+            return update, opened if is_open else trusted
+        chunk = step.chunk
+        closed = merge_spans([*trusted["unread"], [chunk.start, chunk.end]])
+        if not await self._is_tried(step, update, trusted):
+            return update, Trusted(**{**trusted, "unread": closed})
+        try:
+            again = await read(replace(step, update_gate=False, exit_gate=False))
+        except (EmptyReplyError, RefusalError):
+            again = replace(update, usage=Usage(1))
+        usage, text = update.usage + again.usage, again.memory and again.memory.text
+        if text and adds_anything(text, step.memory.text, chunk.text):
+            return replace(again, usage=usage), Trusted(**{**trusted, "gate": False})
+        tried = Trusted(**{**trusted, "tried": trusted["tried"] + 1, "unread": closed})
+        return replace(update, usage=usage), tried
+
+    async def _is_tried(self, step: FoldStep, update: FoldUpdate, trusted: Trusted) -> bool:
+        """Whether to ask about a section without the gate: it bears on the question."""
+        most, calls = step.fold["scope"]["calls"], step.fold["progress"]["calls"]
+        left = most is None or calls + update.usage.calls + 1 <= most
+        if not left or trusted["tried"] >= _MOST_TRIED or not step.chunk.text.strip():
+            return False
+        index = await self._indexes.of(step.chunk.source, step.call.seconds_left())
+        found = index.find(step.query, _PASSAGES)
+        asked = {*specific_terms(step.query)}
+        least, source = _COVERED * len(asked), step.chunk.source
+        return any(
+            hit.score >= _SHARE * found[0].score
+            and hit.start < step.chunk.end
+            and step.chunk.start < hit.end
+            and len(asked.intersection(specific_terms(source.read(hit.start, hit.end - hit.start))))
+            >= least
+            for hit in found
+        )
+
+    def join(self, states: Sequence[Trusted]) -> Trusted:
+        """Return the state of all: trusted if no one misused it."""
+        gates = {state["gate"] for state in states}
+        unread = [span for state in states if state["gate"] is False for span in state["unread"]]
+        return Trusted(
+            gate=False if False in gates else True if True in gates else None,
+            exit=all(state["exit"] for state in states),
+            tried=sum(state["tried"] for state in states),
+            unread=sorted(unread),
+        )
+
+
+def state_of(fold: Fold) -> Trusted:
+    """Return the state of a fold's trust."""
+    found = fold["layers"].get(Trust.name, {})
+    return Trusted(
+        gate=found.get("gate"),
+        exit=found.get("exit", True),
+        tried=found.get("tried", 0),
+        unread=found.get("unread", []),
+    )
+
+
+def unread_spans(fold: Fold) -> list[list[int]]:
+    """Return the spans for which a gate was closed that turned out to be misused."""
+    trusted = state_of(fold)
+    return trusted["unread"] if trusted["gate"] is False else []
+
+
+def warn_of_misuse(fold: Fold) -> list[str]:
+    """Return warnings about gates that were switched off."""
+    trusted, warnings = state_of(fold), []
+    if trusted["gate"] is False:
+        warnings.append(
+            'The model replied "unchanged" to sections that bear on the question: the update gate '
+            "was switched off, and what had been passed over was read. Leave update_gate off for "
+            "this model."
+        )
+    if not trusted["exit"]:
+        warnings.append(
+            "The model asked to end the reading before its notes held an answer: reading went on, "
+            "and the exit was switched off. Leave exit at its default for this model."
+        )
+    return warnings
+
+
+def _holds(step: FoldStep, update: FoldUpdate) -> bool:
+    """Whether the notes hold the answer with which the model has enough."""
+    memory = update.memory or step.memory
+    if says_nothing(update.answer, memory.text, step.question):
+        return False
+    return align_answer(update.answer, memory, step.question).has_support
