@@ -414,7 +414,7 @@ async def merge_memories(
     if doubted := in_doubt(reading, parts):
         return {"document": None, "folds": doubted}
     parts = [*await asyncio.gather(*(wait_while_held(reading, run, part) for part in parts))]
-    finished = await asyncio.gather(*(finish(reading, run, part) for part in parts))
+    finished = await asyncio.gather(*(finish(chain_of(reading, run, part), part) for part in parts))
     before, number = memory_of(whole), whole["scope"]["round"]
     new = [memory for memory, _ in finished if memory.text != before.text]
     last = number >= reading.config.rounds
@@ -484,11 +484,12 @@ async def write_answer(
         StoreError: The store cannot be written, and the configuration is strict.
     """
     fold = await wait_while_held(reading, run, fold_of(state))
-    memory = await settle(reading, run, fold)
+    chain = chain_of(reading, run, fold)
+    memory = await settle(chain, fold)
     spans = [] if state.get("version") else unread_spans(fold)
     further = _further(reading, fold, spans) if spans else None
     if further is not None:
-        warnings = await close(reading, run, fold)
+        warnings = await close(chain, fold)
         run.emit(fallback_event(reading, run, fold, further))
         earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
         return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
@@ -500,7 +501,7 @@ async def write_answer(
     started = monotonic()
     try:
         shown = _with_pictures(run, memory) if reading.config.pictures else memory
-        async with close_beside(reading, run, fold) as warnings:
+        async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
             answer = await _respond(reading, state["question"], shown, speech.config)
             took = monotonic() - started
         if not answer.text.strip():
@@ -523,8 +524,7 @@ async def write_answer(
     answer = drop_from_answer(answer) if drops else answer
     speech.release(answer.final if drops and answer.unsupported else None)
     run.message_id = speech.id
-    chain = None if state.get("version") else chain_of(reading, run, fold)
-    if chain is not None:
+    if chain is not None and not state.get("version"):
         await chain.mark_answered({**fold, "progress": progress}, answer.final)
     coverage = count_covered(progress, 0, source["length"]) / source["length"]
     run.emit(

@@ -664,10 +664,11 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     """The chain of a fold in this call; None for one that began without a store."""
     if run.store is None or fold["progress"]["version"] is None:
         return None
-    name = chain_name(fold["scope"])
-    if name not in run.chains:  # of a resumed run
-        begin_chain(reading, run, fold).pauses.due = True
-    return _chain(run, name)
+    chain = run.chains.get(chain_name(fold["scope"]))
+    if not isinstance(chain, Chain):  # of a resumed run
+        chain = begin_chain(reading, run, fold)
+        chain.pauses.due = True
+    return chain
 
 
 def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
@@ -689,17 +690,12 @@ def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:
     if not scope["segment"]:
         return None
     name = fold_name({**scope, "segment": 0})
-    if name not in run.chains:  # of a resumed run
+    chain = run.chains.get(name)
+    if not isinstance(chain, Chain):  # of a resumed run
         whole = whole_scope(source["length"], segments=scope["segments"])
         about = begin_fold(part["question"], source, {**whole, "number": scope["number"]})
         chain = run.chains[name] = Chain(reading, run, about)
         chain.pauses.due = True
-    return _chain(run, name)
-
-
-def _chain(run: Run, name: str) -> Chain:
-    chain = run.chains[name]
-    assert isinstance(chain, Chain)  # noqa: S101 - there are no others
     return chain
 
 
@@ -712,39 +708,39 @@ async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:
         return await chain.wait_while_held(fold, reads=False)
 
 
-async def finish(reading: Reading, run: Run, fold: Fold) -> tuple[Memory, list[str]]:
+async def finish(chain: Chain | None, fold: Fold) -> tuple[Memory, list[str]]:
     """Wait until a fold is stored; return its memory (or that of another writer) and warnings.
 
     Raises:
         StoreError: A version could not be stored, and the configuration is strict.
     """
-    return await settle(reading, run, fold), await close(reading, run, fold)
+    return await settle(chain, fold), await close(chain, fold)
 
 
-async def settle(reading: Reading, run: Run, fold: Fold) -> Memory:
+async def settle(chain: Chain | None, fold: Fold) -> Memory:
     """Wait until a fold's versions are stored; return its memory, or that of another writer."""
-    chain = chain_of(reading, run, fold)
     other = None if chain is None else await chain.settle(fold)
     return other or memory_of(fold)
 
 
-async def close(reading: Reading, run: Run, fold: Fold) -> list[str]:
+async def close(chain: Chain | None, fold: Fold) -> list[str]:
     """End a settled fold in the store; see `Chain.close`."""
-    chain = chain_of(reading, run, fold)
     return [] if chain is None else await chain.close(fold)
 
 
 @asynccontextmanager
-async def close_beside(reading: Reading, run: Run, fold: Fold) -> AsyncIterator[list[str]]:
+async def close_beside(
+    chain: Chain | None, fold: Fold, *, strict: bool
+) -> AsyncIterator[list[str]]:
     """Close a settled fold beside the body, and put what went wrong into a list after it.
 
     Raises:
         StoreError: A version could not be stored, and the configuration is strict.
     """
     warnings: list[str] = []
-    task = asyncio.ensure_future(close(reading, run, fold))
+    task = asyncio.ensure_future(close(chain, fold))
     _hold(task)
-    if reading.config.strict:
+    if strict:
         await asyncio.shield(task)
     try:
         yield warnings
