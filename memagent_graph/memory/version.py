@@ -76,7 +76,7 @@ class ReadDocument:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRead:
-    """A chunk of the document was read.
+    """The chunk of the document that was read.
 
     Attributes:
         start: first code point of the chunk, which ends at `ReadDocument.end`.
@@ -95,7 +95,7 @@ class ChunkRead:
 
 @dataclass(frozen=True, slots=True)
 class VersionMerge:
-    """The memories of segments were merged.
+    """The versions of segments that were merged.
 
     Attributes:
         merged: ids of their versions, each the last of a segment, in order.
@@ -108,7 +108,7 @@ class VersionMerge:
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """A person wrote the text.
+    """The edit of a user.
 
     Attributes:
         thread: id of the thread folded last, in a conversation's memory; None in a reading's.
@@ -119,7 +119,7 @@ class TextEdit:
 
 @dataclass(frozen=True, slots=True)
 class MessageFold:
-    """Messages of a conversation were folded.
+    """The messages of a conversation that were folded.
 
     Attributes:
         thread: id of their thread.
@@ -149,7 +149,7 @@ class MemoryVersion:
         memory: the text, its places in the document, and its marks.
         tokens: length of the text, in tokens.
         made_by: what made this version.
-        edited: whether a person wrote the text: by a `TextEdit`, or in the state of a reading.
+        edited: whether a user wrote the text: by a `TextEdit`, or in the state of a reading.
         cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
             conversation, its oldest lines.
         unchanged: if the chunk added nothing, id of the earlier version with the same memory, which
@@ -352,7 +352,7 @@ def _read_kind(record: Mapping[str, Any]) -> MadeBy:
 
 
 def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
-    """Return the version that follows `before` after a person changed its text."""
+    """Return the version that follows `before` after a user changed its text."""
     now = datetime.now(UTC).isoformat()
     return replace(
         before,
