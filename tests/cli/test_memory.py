@@ -49,6 +49,17 @@ def test_what_was_asked_before_is_answered_without_reading(memagent, tmp_path):
     assert QUESTION in listed.stdout
 
 
+def test_the_history_says_what_made_each_version(memagent, tmp_path):
+    (tmp_path / "book").write_text(MONDAY)
+    memagent("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500", "--segments", "2")
+    key = memagent("memory", "list").stdout.split("\t")[0]
+
+    history = memagent("memory", "history", key).stdout
+
+    assert f"  merge of 2 memories, 0-{len(MONDAY)} of {tmp_path / 'book'}" in history
+    assert "  chunk 1, 0-" in history
+
+
 @pytest.mark.usefixtures("diary")
 def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
     listed = memagent("memory", "list").stdout

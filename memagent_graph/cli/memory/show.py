@@ -50,9 +50,17 @@ def print_versions(versions: History) -> None:
     """Print the versions of a document's memory, newest first, and what each changed."""
     for version, before in _pairs(versions):
         span = "{}-{} of {}".format(*version.span, version.document.name)
-        what = "edited" if version.edited else f"chunk {version.step}"
-        _print_version(f"{version.id}  {what}, {span}", version, before)
+        _print_version(f"{version.id}  {_describe(version)}, {span}", version, before)
         _print_gap(versions.gaps, version)
+
+
+def _describe(version: MemoryVersion) -> str:
+    """Return what made a version."""
+    from memagent_graph.memory.version import VersionMerge
+
+    if isinstance(version.made_by, VersionMerge):
+        return f"merge of {plural(len(version.made_by.merged), 'memory')}"
+    return "edited" if version.edited else f"chunk {version.step}"
 
 
 def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
@@ -206,7 +214,7 @@ def watch(
         topic = await _topic(bank, name_for(reference, user))
         before: MemoryVersion | None = None
         async for version in bank.watch(topic, after="0" if everything else "$"):
-            print_in_style(f"{version.id}  chunk {version.step}", bold=True)
+            print_in_style(f"{version.id}  {_describe(version)}", bold=True)
             print_diff(diff(before or version, version))
             before = version
             sys.stdout.flush()
