@@ -53,6 +53,11 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.facts.reader._DURING": [("", " in ", ""), ("", " on 2021", ",")],
     "memagent_graph.facts.reader._NO_NAME": [("", "do ", "a"), ("", "i", "")],
     "memagent_graph.facts.reader._NO_THING": [("", "and is", ""), ("", "and ", "")],
+    "memagent_graph.facts.record._NOT_SAID": [
+        ("", "?", "a"),
+        ("", "not ", ""),
+        ("", "unknown in ", ""),
+    ],
     "memagent_graph.facts.record._ISO": [("", "2021-0", "")],
     "memagent_graph.facts.record._NUMERIC": [("2021", "-1", ""), ("2021-01-01T10:00", "0", "a")],
     "memagent_graph.facts.record._NAMED": [("1 of ", "a", ""), ("", "1st ", "")],

@@ -371,8 +371,10 @@ class FactsReader(_KeepsFacts, ChatReader):
         if not facts and left_out[NO_FACT]:
             fault: Fault = "refusal" if is_refusal(text) else "placeholder"
             return replace(update, fault=fault, left_out=dict(+left_out))
-        fitting = [fact for one in facts if (fact := self._schema.fit(one)) is not None]
-        left_out[OUTSIDE] += len(facts) - len(fitting)
+        stated = [one for one in facts if not self._schema.lacks_object(one)]
+        left_out[NO_FACT] += len(facts) - len(stated)
+        fitting = [fact for one in stated if (fact := self._schema.fit(one)) is not None]
+        left_out[OUTSIDE] += len(stated) - len(fitting)
         read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
         if not self.standing:  # what people say is dated by their messages
             fitting = [without_made_up_dates(one, f"{read}\n{step.memory.text}") for one in fitting]

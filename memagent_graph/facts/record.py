@@ -326,6 +326,18 @@ def _escape(text: str) -> str:
     return _BARS.sub(r"\\\g<0>", text)
 
 
+_NOT_SAID = regex.compile(
+    r"(?:is |was )?(?:not (?:yet )?(?:specified|mentioned|stated|given|provided|available|known"
+    r"|found|listed|indicated|disclosed|defined|described)|unspecified|unknown|undefined|n/?a|null|\?+"
+    r"|no (?:information|mention|data|value)(?: (?:given|provided|available))?|tbd"
+    r"|nicht (?:angegeben|genannt|bekannt)|unbekannt|non (?:précisé|spécifié|indiqué|mentionné)e?"
+    r"|inconnue?|未提及|未知|未说明|不详|无)"
+    r"(?: in (?:the|this) (?:section|text|document))?",
+    regex.IGNORECASE,
+)
+"""What models write in place of an object that the text does not name."""
+
+
 class Lines(NamedTuple):
     """The lines of a text that is to hold facts.
 
@@ -546,6 +558,12 @@ class Facts:
         """Whether a subject has one object of this relation at a time."""
         known = self.relations.get(relation)
         return relation in self._single if known is None else known.single
+
+    def lacks_object(self, fact: Fact) -> bool:
+        """Whether a fact says that its object is not said, and that is no choice of the schema."""
+        known = self.relations.get(fact.relation)
+        choices = map(str.lower, known.choices) if known else ()
+        return _NOT_SAID.fullmatch(fact.object) is not None and fact.object.lower() not in choices
 
     def fit(self, fact: Fact) -> Fact | None:
         """Return the fact as the schema writes it; None if it has no place for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import pytest
 from doubles import ChainReader, Hearing
@@ -201,6 +201,27 @@ def test_a_date_that_stands_nowhere_is_left_out_and_its_fact_is_kept(behind, lef
 
     assert out["memory"] == said + left
     assert not facts_of(out)[0].unsupported
+
+
+@pytest.mark.parametrize(
+    "thing", ["not specified", "Unknown", "N/A", "not mentioned in the section"]
+)
+def test_an_object_that_is_not_said_replaces_none(thing):
+    first = "Lease 7 | rent | 900 euros | since 2015"
+
+    out = read(scripted(first, f"Lease 7 | rent | {thing} | since 2021-01-01", "900"), AMENDED)
+
+    assert out["memory"] == first
+    assert any("no fact" in warning for warning in out["warnings"])
+
+
+def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice():
+    class Lease(BaseModel):
+        heating: Literal["gas", "unknown"]
+
+    out = read(scripted("Lease 7 | heating | Unknown", "unknown"), "Lease 7.", schema=Facts(Lease))
+
+    assert out["memory"] == "Lease 7 | heating | unknown"
 
 
 def test_an_amendment_that_copies_the_old_date_closes_the_fact_of_another_document(tmp_path):
