@@ -20,6 +20,7 @@ from memagent_graph.facts.record import (
     Fact,
     Facts,
     facts_of,
+    lacks_object,
     memory_of_facts,
     read_date,
     read_fact,
@@ -371,7 +372,7 @@ class FactsReader(_KeepsFacts, ChatReader):
         if not facts and left_out[NO_FACT]:
             fault: Fault = "refusal" if is_refusal(text) else "placeholder"
             return replace(update, fault=fault, left_out=dict(+left_out))
-        stated = [one for one in facts if not self._schema.lacks_object(one)]
+        stated = [one for one in facts if not lacks_object(one, self._schema)]
         left_out[NO_FACT] += len(facts) - len(stated)
         fitting = [fact for one in stated if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(stated) - len(fitting)

@@ -559,12 +559,6 @@ class Facts:
         known = self.relations.get(relation)
         return relation in self._single if known is None else known.single
 
-    def lacks_object(self, fact: Fact) -> bool:
-        """Whether a fact says that its object is not said, and that is no choice of the schema."""
-        known = self.relations.get(fact.relation)
-        choices = map(str.lower, known.choices) if known else ()
-        return _NOT_SAID.fullmatch(fact.object) is not None and fact.object.lower() not in choices
-
     def fit(self, fact: Fact) -> Fact | None:
         """Return the fact as the schema writes it; None if it has no place for it."""
         if not self.relations or fact.relation == SAME_AS:
@@ -580,6 +574,13 @@ class Facts:
         return (
             None if thing is None or wrong else replace(fact, relation=relation.name, object=thing)
         )
+
+
+def lacks_object(fact: Fact, schema: Facts) -> bool:
+    """Return whether a fact's object says that it is not said, and is no choice of the schema."""
+    known = schema.relations.get(fact.relation)
+    choices = map(str.lower, known.choices) if known else ()
+    return _NOT_SAID.fullmatch(fact.object) is not None and fact.object.lower() not in choices
 
 
 def _relation(
