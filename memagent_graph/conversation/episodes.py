@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -101,7 +101,8 @@ class Page:
         self.said = tuple(said)
         self.tokens = sum(_counter.count(one.text) for one in said)
         self.size = sum(len(one.text) for one in said)
-        self.record = {"said": [asdict(one) for one in said]}
+        # `asdict` looks into each value, and a turn writes the last page again.
+        self.record = {"said": [{key: getattr(one, key) for key in _KEYS} for one in said]}
         self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
 
     @cached_property
