@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from contextvars import Context
 from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from math import isfinite
-from typing import TYPE_CHECKING, Any
-
-from langsmith import tracing_context
+from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.build import create_memagent
-from memagent_graph.graph.layers.skim import is_skimmed
-from memagent_graph.readers.base import (
-    Answer,
-    Identity,
-    Memory,
-    Merge,
-    Reader,
-    Recall,
-    Step,
-    Update,
+from memagent_graph.graph.chunks import room_of, starts
+from memagent_graph.graph.layers.skim import Lexical, is_skimmed
+from memagent_graph.graph.segments import (
+    calls_each,
+    merge_levels,
+    most_merges,
+    updates_each,
 )
+from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
+from memagent_graph.text.index import open_index
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from langchain_core.runnables import RunnableConfig
-
     from memagent_graph.text.files import DocumentLike
-    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import TokenizerLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class Plan:
         calls_at_once: segments of all questions, which are read at the same time.
         chain_calls: longest chain of calls that wait for one another: the updates
             of the segment with most chunks and a call for each level of merges, in each round, and
-            the answer; with a skim, as if all were skipped at first, and then read in a row.
+            the answer.
         chain_reply_tokens: tokens of these calls' replies.
         dollars: price of all calls; None if no price was given.
         minutes: time of the longest chain; None if no speed was given.
@@ -94,7 +86,7 @@ def plan(
     tokenizer: TokenizerLike = None,
     concurrency: int = Reader.concurrency,
 ) -> Plan:
-    """Read the document with a reader that only counts, and add up what a model's calls will cost.
+    """Cut the document and add up what reading it will cost, without calling a model.
 
     Args:
         question: the question to read for; the longest of several.
@@ -121,136 +113,91 @@ def plan(
     """
     _check(questions, price, tokens_per_second)
     config = config or ReadingConfig()
-    counter, source = load_tokenizer(tokenizer), open_source(document)
-
-    def read(skim: Any, *, found: bool) -> _Counter:
-        reader = _Counter(config, counter.count(question), counter, concurrency, found=found)
-        settings = {"skim": skim, "recall_from": (), "deadline": None}
-        planned = config.model_copy(update=settings)
-        agent = create_memagent(reader, config=planned, tokenizer=counter)
-        with tracing_context(enabled=False):
-            out = agent.invoke({"questions": [question] * questions, "document": source})
-        if error := out["answers"][0]["error"]:
-            raise ConfigurationError(error)
-        return reader
-
-    def read_apart(skim: Any, *, found: bool) -> _Counter:  # no part of a graph that asks for it
-        return Context().run(read, skim, found=found)
-
-    sizes = [
-        chunk.tokens
-        for chunk in chunks(
-            source,
-            tokenizer=counter,
-            chunk_tokens=config.chunk_tokens,
-            exact_cuts=config.exact_cuts,
-        )
-    ]
+    counter = load_tokenizer(tokenizer)
+    asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
+    source = open_source(document)
+    skim = _skim(source, question, config)
+    sizes, worth = [], 0
+    for chunk in chunks(
+        source,
+        tokenizer=counter,
+        chunk_tokens=config.chunk_tokens,
+        exact_cuts=config.exact_cuts,
+    ):
+        sizes.append(chunk.tokens)
+        worth += skim is not None and skim.decide(question, "", chunk)
+    everything = sum(sizes)
+    places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
+    spans = [*pairwise([*places, len(sizes)])]
+    left = calls_each(config, questions, len(spans))
     skims = is_skimmed(config, question)
-    whole = read_apart(None, found=True)
-    if_found = read_apart(LEXICAL, found=True) if skims and config.skim == LEXICAL else None
-    calls, chain, answers = whole.calls, whole.chain, 1
-    if skims and config.fallback:  # at worst all is skipped, and read after a first answer
-        chain, answers = read_apart(lambda *_: 0.0, found=False).chain + 1, 2
-        room = len(calls) if config.max_calls is None else config.max_calls - len(calls)
-        calls = calls + [whole.answer] * min(questions, room)
-    prompts, replies = (sum(tokens) for tokens in zip(*calls, strict=True))
-    chained = (chain - answers) * config.memory_tokens + answers * config.answer_tokens
+    saves = skims or config.recalls or config.exit != "never"
+    if saves:  # in one round for the next, or for what is read after all
+        left = None
+    levels = [*merge_levels(len(spans), config)]
+    calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
+    looks = [0] * config.recalls  # steps after the last chunk of each segment
+    for number in range(config.rounds):
+        each = updates_each(left, len(spans), config)
+        if number and each is not None and each < 1:
+            break
+        read = [[*sizes[start:end], *looks][:each] for start, end in spans]
+        asked += QUERY_TOKENS if number == 1 else 0
+        calls += [
+            (
+                asked
+                + (memory if at or number else 0)
+                + (config.recall_tokens if at else 0)
+                + tokens,
+                memory,
+            )
+            for part in read
+            for at, tokens in enumerate(part)
+        ]
+        calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
+        waiting += max(map(len, read)) + len(levels)
+        shown += sum(
+            min(len(part), end - start) for part, (start, end) in zip(read, spans, strict=True)
+        )
+        merges += sum(map(len, levels))
+        left = None if left is None else left - sum(map(len, read))
+    updates = len(calls) - merges
+    finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
+    updates_if_found = min(config.rounds * (worth + len(looks) * finding), updates)
+    if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
+    answers = 2 if skims and config.fallback else 1
+    calls += [(asked + memory, config.answer_tokens)] * answers
+    if config.max_calls is not None:
+        del calls[max(config.max_calls // questions, 2) :]
+    prompts = questions * sum(prompt for prompt, _ in calls)
+    replies = questions * sum(reply for _, reply in calls)
+    if answers > 1:  # what was skipped is read one chunk after the other, whatever the segments
+        waiting += sum(map(len, read)) - max(map(len, read))
+    if saves:
+        waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
+    chained = waiting * memory + answers * config.answer_tokens
     return Plan(
         questions=questions,
-        document_tokens=sum(sizes),
-        chunks=whole.chunks // questions,
-        calls=len(calls),
-        calls_if_found=None if if_found is None else len(if_found.calls),
+        document_tokens=everything,
+        chunks=shown,
+        calls=questions * len(calls),
+        calls_if_found=None if skim is None else questions * min(if_found, len(calls)),
         prompt_tokens=prompts,
         reply_tokens=replies,
-        window_tokens=max(map(sum, calls)),
-        calls_at_once=whole.begun,
-        chain_calls=chain,
+        window_tokens=max(prompt + reply for prompt, reply in calls),
+        calls_at_once=questions * len(spans),
+        chain_calls=waiting + answers,
         chain_reply_tokens=chained,
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
         minutes=chained / tokens_per_second / 60 if tokens_per_second else None,
     )
 
 
-class _Counter(Reader):
-    """Takes as many tokens as the budgets allow, at once and without a model, and counts them.
-
-    Its memory says how many calls it took, each of which waited for the one before.
-
-    Attributes:
-        calls: tokens of the prompt and of the reply of each call.
-        answer: those of one that answers.
-        chunks: chunks that were read.
-        begun: folds that were begun without a memory.
-        chain: the longest chain of calls that waited for one another, its answer included.
-    """
-
-    identity = Identity("plan", "plan")
-
-    def __init__(
-        self,
-        config: ReadingConfig,
-        asked: int,
-        tokenizer: Tokenizer,
-        concurrency: int,
-        *,
-        found: bool,
-    ) -> None:
-        self.concurrency = concurrency
-        self.calls: list[tuple[int, int]] = []
-        self.chunks = self.begun = self.chain = 0
-        self._config, self._asked, self._found = config, asked + config.instruction_tokens, found
-        self.answer = (self._asked + config.memory_tokens, config.answer_tokens)
-        lengths = range(config.memory_tokens)
-        most = bisect(lengths, config.memory_tokens, key=lambda n: tokenizer.count(_text(0, n)))
-        self._padding = max(most - 1, 0)
-
-    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
-        return True
-
-    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        self.chunks += bool(step.chunk.text)
-        self.begun += not step.memory.text
-        prompt = step.chunk.tokens
-        prompt += self._config.memory_tokens if step.memory.text else 0
-        prompt += self._config.recall_tokens if step.recalled else 0
-        memory = self._call(prompt, [step.memory], has_query=step.query != step.question)
-        before = step.chunk.start  # never the same span twice, which would not be shown
-        asked = Recall(span=(max(before - len(self.calls) % 64 - 1, 0), before))
-        return Update(memory, recall=asked if step.look_back else None)
-
-    async def merge(
-        self,
-        question: str,
-        query: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Merge:
-        prompt = len(memories) * (self._config.memory_tokens + PART_TOKENS)
-        memory = self._call(prompt, memories, has_query=query != question)
-        return Merge(memory, done=False, query=f"{question} ?")
-
-    async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
-    ) -> Answer:
-        self.calls.append(self.answer)
-        self.chain = max(self.chain, _depth([memory]) + 1)
-        return Answer("-", "-", found=self._found)
-
-    def _call(self, prompt: int, memories: Sequence[Memory], *, has_query: bool) -> Memory:
-        prompt += self._asked + QUERY_TOKENS * has_query
-        self.calls.append((prompt, self._config.memory_tokens))
-        return Memory(_text(1 + _depth(memories), self._padding))
-
-
-def _depth(memories: Sequence[Memory]) -> int:
-    return max(int(memory.text[:9] or 0) for memory in memories)
-
-
-def _text(depth: int, padding: int) -> str:
-    return f"{depth:09}" + " a" * padding
+def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | None:
+    """Return the skim that finds the chunks for a question's words, if the reading uses it."""
+    if config.skim != LEXICAL or not is_skimmed(config, question):
+        return None
+    return Lexical(open_index(source))
 
 
 def _check(questions: int, price: tuple[float, float] | None, speed: float | None) -> None:

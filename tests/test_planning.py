@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from doubles import ChainReader, numbered
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.callbacks import BaseCallbackHandler
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 
 from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Recall, Update
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
 
 SMALL = ReadingConfig(chunk_tokens=50)
 
@@ -48,20 +43,16 @@ class DepthReader(Reader):
         return Update(Memory(self._after(filter(None, [step.memory.text]))))
 
     async def merge(self, question, query, memories, *, config=None):
-        memory = Memory(self._after(memory.text for memory in memories))
-        return Merge(memory, done=False, query="What else?")
+        return Merge(Memory(self._after(memory.text for memory in memories)))
 
     async def respond(self, question, memory, *, config=None):
         text = self._after([memory.text])
         return Answer(text, text)
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
-def test_the_longest_chain_is_that_of_calls_that_wait_for_one_another(parts, rounds):
-    config = ReadingConfig(
-        chunk_tokens=50, memory_tokens=20, answer_tokens=20, segments=parts, rounds=rounds
-    )
+def test_the_longest_chain_is_that_of_calls_that_wait_for_one_another(parts):
+    config = ReadingConfig(chunk_tokens=50, memory_tokens=20, answer_tokens=20, segments=parts)
     text = numbered(150)
 
     planned = plan("What?", text, config)
@@ -93,47 +84,6 @@ def test_several_questions_are_so_many_readings_of_one_pass():
     limited = config.model_copy(update={"max_calls": 60})
     assert plan("What?", text, limited, questions=3).calls <= 60
     assert three.calls > 60
-
-
-@pytest.mark.parametrize("parts", [1, 4])
-def test_a_plan_has_the_steps_that_look_back(parts):
-    class Looking(ChainReader):
-        async def update(self, step, *, config=None):
-            update = await super().update(step, config=config)
-            end = step.chunk.start
-            span = (end - len(self.spans) % 30 - 1, end)
-            return replace(update, recall=Recall(span=span))
-
-    config = SMALL.model_copy(update={"segments": parts, "recalls": 2})
-
-    planned = plan("What?", numbered(150), config)
-    out = create_memagent(Looking(), config=config).invoke(
-        {"question": "What?", "document": numbered(150)}
-    )
-
-    assert out["usage"]["calls"] == planned.calls - (2 if parts > 1 else 0)  # of short memories
-    assert planned.calls >= planned.chunks + 3
-
-
-def test_a_plan_is_no_part_of_the_graph_that_asks_for_it():
-    seen = []
-
-    class Watching(BaseCallbackHandler):
-        def on_chain_start(self, *_, name=None, **__):
-            seen.append(name)
-
-    graph = StateGraph(dict)
-    graph.add_node("ask", lambda state: {"calls": plan("What?", numbered(50), SMALL).calls})
-    graph.add_edge(START, "ask")
-    graph = graph.compile(checkpointer=InMemorySaver(), name="outer")
-    config = {"callbacks": [Watching()], "configurable": {"thread_id": "1"}}
-
-    events = [
-        *graph.stream({"question": "?"}, config, stream_mode=["custom", "updates"], subgraphs=True)
-    ]
-
-    assert len(events) == 1
-    assert set(seen) == {"outer", "ask"}
 
 
 def test_dollars_and_minutes_follow_from_the_tokens():

@@ -41,15 +41,15 @@ CEILINGS = {
     "files a chunk enters, with a store": Ceiling(33, 20),
     "files a chunk enters, with Redis": Ceiling(40, 26),
     "files a message enters": Ceiling(12, 12),
-    "files the fold of a message enters": Ceiling(42, 30),
-    "modules with one importer, in percent": Ceiling(13, 10),
+    "files the fold of a message enters": Ceiling(41, 30),
+    "modules with one importer, in percent": Ceiling(10, 10),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(850, 500),
-    "modules": Ceiling(180, 130),
-    "lines": Ceiling(57_500, 39_000),
+    "lines of the largest module": Ceiling(798, 500),
+    "modules": Ceiling(173, 130),
+    "lines": Ceiling(56_800, 39_000),
 }
 
 
