@@ -432,7 +432,7 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
 @pytest.mark.parametrize("width", [375, 1920])
 def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url, width):
     words = f"{HOSTILE} {'long' * 80}"
-    told = {"question": words, "source_name": words, "warnings": (words,)}
+    told = {"question": words, "name": words, "warnings": (words,)}
     old, new = store_memory(bank, words, words, f"{words}\nmore", **told)
     store_memory(bank, "facts", f"{words[:290]} | likes | {words[:290]}\n{words[:290]} | is | big")
     key = store_reading(bank, words, **told)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 from doubles import ChainReader, chain, numbered
+from langchain_core.messages import HumanMessage
 from langgraph.store.memory import InMemoryStore
 from memory_versions import make_version
 from servers.redis_server import RedisServer
@@ -21,7 +22,11 @@ from memagent_graph.memory.redis import RedisStore
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(30)
 OTHER = numbered(12)
-TALK = [{"role": "user", "content": f"I am {n}.", "id": str(n)} for n in range(4)]
+TALK = [
+    HumanMessage(f"I am {n}.", id=str(n), additional_kwargs={"told_at": "2026-03-05T09:30"})
+    for n in range(4)
+]
+"""With their times: a memory of what is said now changes with the minute."""
 
 
 @pytest.fixture(autouse=True)
