@@ -196,7 +196,7 @@ def create_memagent(
     builder.add_edge(START, "open_document")
     builder.add_edge("question", END)
     steps = _add_steps(builder, reading, retry, stops)
-    builder.add_conditional_edges("open_document", edge(_first_step), [*steps, "question"])
+    builder.add_conditional_edges("open_document", _edge(_first_step), [*steps, "question"])
     compiled = builder.compile(
         checkpointer,
         store=store,
@@ -217,7 +217,7 @@ def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Ques
     builder.add_node("begin_question", async_node(begin_question, reading))
     builder.add_edge(START, "begin_question")
     steps = _add_steps(builder, reading, retry, stops)
-    builder.add_conditional_edges("begin_question", edge(_next_step), steps)
+    builder.add_conditional_edges("begin_question", _edge(_next_step), steps)
     before, after = _stops_of(builder, stops)
     return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
 
@@ -227,7 +227,7 @@ def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenti
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
     builder.add_edge(START, "read_chunk")
     _add_fold(builder, reading, retry)
-    builder.add_conditional_edges("overwrite_memory", edge(_until_it_stops), ["read_chunk", END])
+    builder.add_conditional_edges("overwrite_memory", _edge(_until_it_stops), ["read_chunk", END])
     before, after = _stops_of(builder, stops)
     return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
 
@@ -242,7 +242,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     """Add the steps that read for a question and answer it; return those that can be first."""
     steps = ["read_chunk", "write_answer"]
     _add_fold(builder, reading, retry)
-    builder.add_conditional_edges("overwrite_memory", edge(_next_step), [*steps])
+    builder.add_conditional_edges("overwrite_memory", _edge(_next_step), [*steps])
     if reading.config.merges:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
@@ -250,20 +250,20 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
         builder.add_edge("fold", "merge_memories")
         if reading.config.rounds == 1:
             builder.add_conditional_edges(
-                "merge_memories", edge(_next_step), ["fold", "write_answer"]
+                "merge_memories", _edge(_next_step), ["fold", "write_answer"]
             )
         else:
             builder.add_node("begin_round", async_node(begin_round, reading))
             after = ["fold", "begin_round", "write_answer"]
-            builder.add_conditional_edges("merge_memories", edge(_after_merge), after)
+            builder.add_conditional_edges("merge_memories", _edge(_after_merge), after)
             builder.add_conditional_edges(
-                "begin_round", edge(_next_step), ["fold", "merge_memories"]
+                "begin_round", _edge(_next_step), ["fold", "merge_memories"]
             )
     builder.add_node("write_answer", async_node(write_answer, reading), retry_policy=retry)
     if reading.config.skim is None and not reading.has_update_gate:
         builder.add_edge("write_answer", END)
     else:  # what was skipped may be read after all
-        builder.add_conditional_edges("write_answer", edge(_until_it_stops), ["read_chunk", END])
+        builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
     return steps
 
 
@@ -280,7 +280,7 @@ def _without_chunk(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != "chunk"}
 
 
-def edge(choose: Callable[[Any], str | list[Send]]) -> RunnableCallable:
+def _edge(choose: Callable[[Any], str | list[Send]]) -> RunnableCallable:
     """Return a conditional edge that async code follows at once: LangGraph's takes a thread."""
 
     async def from_async(state: Any) -> str | list[Send]:
