@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
@@ -46,7 +46,7 @@ from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
     from langchain_core.language_models import BaseChatModel
@@ -328,7 +328,7 @@ class ConversationMemory(Generic[Shape]):
         """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
         text = ""
-        found: list[MessagePassage] = []
+        found: Iterable[MessagePassage] = ()
         try:
             text, messages = find_current(about)
             memory, kept = await asyncio.gather(
@@ -725,12 +725,14 @@ class ConversationMemory(Generic[Shape]):
 
     def _find(
         self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
-    ) -> list[MessagePassage]:
+    ) -> Iterable[MessagePassage]:
+        """Find passages, the best first, each made when it is asked for; an empty tuple if none."""
         keeping = self._get_folding(personal.user).keeping
         known = {(one.id, one.text) for one in keeping.keep(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, known=known)
         allowed = (passage for passage in found if keeping.allows(passage.text))
-        return [*islice(allowed, self._folding.reading.config.memory_tokens)]  # no more have room
+        best = next(allowed, None)
+        return () if best is None else chain([best], allowed)
 
     def _drop(self, text: str, subject: frozenset[str]) -> tuple[str, list[str]]:
         """Notes without the statements, or facts, about a subject, and these."""

@@ -76,7 +76,7 @@ def render_recalled(memory: str, passages: str) -> str:
 
 def choose_recalled(
     memory: str,
-    found: Sequence[MessagePassage],
+    found: Iterable[MessagePassage],
     about: str,
     tokens: int,
     tokenizer: Tokenizer,
@@ -90,7 +90,7 @@ def choose_recalled(
 
     Args:
         memory: the whole memory.
-        found: passages, the best first.
+        found: passages, the best first; an empty tuple for none.
         about: the current message.
         tokens: the budget.
         tokenizer: measures both.
@@ -136,7 +136,7 @@ def _join(pieces: Sequence[MessagePassage]) -> str:
 
 
 def _fit(
-    found: Sequence[MessagePassage], tokens: int, tokenizer: Tokenizer
+    found: Iterable[MessagePassage], tokens: int, tokenizer: Tokenizer
 ) -> list[MessagePassage]:
     """Return as many of the best passages as there is room for."""
     chosen: list[MessagePassage] = []

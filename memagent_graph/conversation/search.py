@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -21,7 +22,7 @@ import regex
 
 from memagent_graph.conversation.built_in import states_time
 from memagent_graph.conversation.messages import ASSISTANT, USER
-from memagent_graph.text.chunks import passages
+from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
 from memagent_graph.text.index import Index, IndexPart
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, specific_terms, terms
@@ -76,6 +77,22 @@ class MessagePassage:
         return self.said.text[self.start : self.end]
 
 
+_RECENT = lru_cache(4096)
+"""Keeps what was found in the last passages: a turn changes the last page by a message or two."""
+_states_time = _RECENT(states_time)
+_terms = _RECENT(terms)
+
+
+@_RECENT
+def _specific(text: str) -> frozenset[str]:
+    return frozenset(specific_terms(text))
+
+
+def _cut(text: str) -> list[str]:
+    """Return the terms of a passage or a message; those of a long message are not kept."""
+    return _terms(text) if len(text) <= LONGEST_PASSAGE else terms(text)
+
+
 class _Indexed:
     """One page: its pieces, and what stands where in them and in the whole messages."""
 
@@ -88,12 +105,12 @@ class _Indexed:
         ]
         texts = [page.said[number].text[start:end] for number, start, end in self.pieces]
         self.passages, self.messages = (
-            IndexPart.of(texts),
-            IndexPart.of(one.text for one in page.said),
+            IndexPart.of(texts, _cut),
+            IndexPart.of((one.text for one in page.said), _cut),
         )
         self.of = np.array([number for number, _, _ in self.pieces], np.int64)
-        self.timely = np.array([states_time(text) for text in texts], bool)
-        self.specific = [frozenset(specific_terms(text)) for text in texts]
+        self.timely = np.array([*map(_states_time, texts)], bool)
+        self.specific = [*map(_specific, texts)]
         self.sizes = self.passages.sizes.astype(float)
         self.days = np.array([one.day for one in page.said], "U10")
         self.speakers = _Numbered(one.speaker for one in page.said)
@@ -202,8 +219,11 @@ class MessageSearch:
 
     def _specific(self, number: int) -> frozenset[str]:
         """Return the terms of a passage, without names of speakers."""
+        return self._all_specific(number) - self._named
+
+    def _all_specific(self, number: int) -> frozenset[str]:
         page = bisect_right(self._begins, number) - 1
-        return self._pages[page].specific[number - self._begins[page]] - self._named
+        return self._pages[page].specific[number - self._begins[page]]
 
     def _words(self, wanted: Sequence[str]) -> NDArray[Any]:
         scores = np.zeros(len(self._of))
@@ -232,22 +252,23 @@ class MessageSearch:
             message, own = self._of[lead], self._specific(lead)
             if scores[lead] <= 0 or self._speakers.things[speakers[lead]] == ASSISTANT:
                 continue
-            shares = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
+            bears = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
+            likely = np.argsort(-bears, kind="stable")[:_LIKELY]
+            later = (self._of[likely] > message) & (speakers[likely] == speakers[lead])
             likeness = {
-                other: self._likeness(lead, other)
-                for other in np.argsort(-shares, kind="stable")[:_LIKELY].tolist()
-                if shares[other] and self._of[other] > message and speakers[other] == speakers[lead]
+                other: self._likeness(own, lead, other)
+                for other in likely[later & (bears[likely] > 0)].tolist()
             }
             alike = [other for other, share in likeness.items() if share >= _ALIKE]
-            for newer in sorted(alike, key=lambda other: likeness[other])[-_NEWER:]:
+            for newer in sorted(alike, key=likeness.__getitem__)[-_NEWER:]:
                 brought[newer] = max(brought.get(newer, 0.0), scores[lead] * _BROUGHT)
         for number, score in brought.items():
             scores[number] = max(scores[number], score)
 
-    def _likeness(self, one: int, other: int) -> float:
+    def _likeness(self, own: frozenset[str], one: int, other: int) -> float:
         """Share of the shorter passage's words in the other, weighted by their rarity."""
         whole = min(self._whole(one), self._whole(other))
-        return self._rarity(self._specific(one) & self._specific(other)) / whole if whole else 0.0
+        return self._rarity(own & self._all_specific(other)) / whole if whole else 0.0
 
     def _whole(self, number: int) -> float:
         """Sum of the rarities of a passage's words."""

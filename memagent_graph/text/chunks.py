@@ -212,7 +212,7 @@ def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
     return 0
 
 
-_PASSAGE = 800
+LONGEST_PASSAGE = 800
 """Longest passage, in code points."""
 _WINDOW = 1 << 16
 """Code points read at once to cut passages."""
@@ -226,7 +226,7 @@ def passages(source: Source) -> Iterator[tuple[int, str]]:
     """
     start, window, at = 0, "", 0
     while True:
-        if len(window) - at <= _PASSAGE + _LONGEST_GRAPHEME:
+        if len(window) - at <= LONGEST_PASSAGE + _LONGEST_GRAPHEME:
             window, at = window[at:] + source.read(start + len(window) - at, _WINDOW), 0
         if at == len(window):
             return
@@ -236,10 +236,10 @@ def passages(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _passage_end(window: str, start: int) -> int:
-    text = window[start : start + _PASSAGE + _LONGEST_GRAPHEME]
-    if len(text) <= _PASSAGE:
+    text = window[start : start + LONGEST_PASSAGE + _LONGEST_GRAPHEME]
+    if len(text) <= LONGEST_PASSAGE:
         return start + len(text)
-    end = _grapheme_end(text, _PASSAGE) or _PASSAGE
+    end = _grapheme_end(text, LONGEST_PASSAGE) or LONGEST_PASSAGE
     return start + (_grapheme_end(text, _natural_end(text, end // 2, end)) or end)
 
 

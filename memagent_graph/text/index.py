@@ -37,10 +37,11 @@ from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import open_cache
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.source import JoinedSource, TextSource
-from memagent_graph.text.terms import content_terms, terms
+from memagent_graph.text.terms import content_terms
+from memagent_graph.text.terms import terms as cut_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -99,15 +100,15 @@ class IndexPart:
     counts: NDArray[Any]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> IndexPart:
-        """Index texts, each one a passage."""
+    def of(cls, texts: Iterable[str], cut: Callable[[str], Sequence[str]] = cut_terms) -> IndexPart:
+        """Index texts, each one a passage that `cut` makes terms of."""
         known: defaultdict[str, int] = defaultdict()
         known.default_factory = known.__len__
         ids, first = array("I"), 0
         ends, sizes, end = [], [], 0
         blocks: list[_Block] = []
         for text in texts:
-            found = terms(text)
+            found = cut(text)
             ids.extend(map(known.__getitem__, found))
             end += len(text)
             ends.append(end)
@@ -211,11 +212,6 @@ class _Table(NamedTuple):
     counts: NDArray[Any]
     begin: int
 
-    def find(self, term: str) -> slice:
-        """Return where the postings of a term are."""
-        row = self.terms.get(term)
-        return slice(0, 0) if row is None else slice(int(self.first[row]), int(self.first[row + 1]))
-
 
 def _tabulate(parts: Sequence[IndexPart], begins: Sequence[int]) -> _Table:
     """Join the postings of parts whose passages begin at these numbers."""
@@ -291,21 +287,34 @@ class Index:
         """
         scores = np.zeros(len(self))
         for term, weight in wanted.items():
-            found = [(table, there) for table in self._tables if (there := table.find(term)).stop]
-            if not found:
-                continue
-            numbers = np.concatenate([table.numbers[there] + table.begin for table, there in found])
-            counts = np.concatenate(
-                [table.counts[there] for table, there in found], dtype=np.float32
-            )
+            numbers, counts = self._postings(term)
             weights = counts * (_K1 + 1) / (counts + self._damp[numbers])
-            np.add.at(scores, numbers, weight * self._rarity(len(numbers)) * weights)
+            # `add.at` takes 30 times as long with numbers of another type.
+            added = (weight * self._rarity(len(numbers)) * weights).astype(scores.dtype)
+            np.add.at(scores, numbers, added)
         return scores
+
+    def _find_rows(self, term: str) -> list[tuple[_Table, slice]]:
+        """Return the tables that have a term, each with the place of its postings."""
+        return [
+            (table, slice(int(table.first[row]), int(table.first[row + 1])))
+            for table in self._tables
+            if (row := table.terms.get(term)) is not None
+        ]
+
+    def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the numbers of the passages that have a term, and how often each has it."""
+        found = self._find_rows(term)
+        numbers = [table.numbers[there] + table.begin for table, there in found]
+        counts = [table.counts[there] for table, there in found]
+        return (
+            np.concatenate([np.empty(0, _INT), *numbers]),
+            np.concatenate([np.empty(0, np.float32), *counts], dtype=np.float32),
+        )
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        found = (table.find(term) for table in self._tables)
-        return self._rarity(sum(there.stop - there.start for there in found))
+        return self._rarity(sum(there.stop - there.start for _, there in self._find_rows(term)))
 
     def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
