@@ -126,7 +126,7 @@ test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets
 	$(call check,$(ELSEWHERE))
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_TESTED) -m pytest -n 2 --dist worksteal -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+	$(VLLM_TESTED) -m pytest -n 2 --dist loadgroup -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
 
 test-model: $(VLLM_INSTALLED) $(LLAMA_SERVER)  ## What users do, with a real language model in three engines
 	$(VLLM_BIN)/python tests/real_models.py --convert $(MODELS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import gc
 import os
 import signal
 import ssl
 import sys
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,6 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from pathlib import Path
 
     from servers.vllm_server import VLLMServer
 
@@ -102,12 +104,30 @@ def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMS
         yield server
 
 
+@contextlib.contextmanager
+def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
+    """Hold the folder that the workers of a session share."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    folder = os.open(Path(config.option.basetemp).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage among a million objects of modules and tests, which stay."""
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Look for no garbage among a million objects of modules and tests, which stay.
+
+    Workers take turns: the first compiles all that is imported, and the others load it.
+    """
     gc.disable()
     try:
-        return (yield)
+        with _one_worker_at_a_time(session.config):
+            return (yield)
     finally:
         gc.collect()
         gc.freeze()

@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("server")]
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
 

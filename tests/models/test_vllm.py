@@ -39,7 +39,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.models.resolve import resolve_model
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("engine")]
 
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True}
 BUDGETS = {"question_tokens": 32, "chunk_tokens": 150, "memory_tokens": 24, "answer_tokens": 24}

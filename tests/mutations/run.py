@@ -46,6 +46,8 @@ _IMPORTS = (
     "langgraph.store.sqlite",
     "mcp.server.mcpserver",
     "openai.resources",
+    "pytest",
+    "pytest_asyncio.plugin",
     "redis.asyncio.cluster",
     "transformers.models.qwen2",
     "typer",
