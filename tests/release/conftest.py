@@ -23,7 +23,9 @@ def main(built) -> Built:
 
 
 @pytest.fixture
-def environment(tmp_path) -> Iterator[Environment]:
-    """An empty one, which is deleted: pytest would keep the last three."""
-    yield Environment(tmp_path)
-    shutil.rmtree(tmp_path)
+def environment(tmp_path_factory) -> Iterator[Environment]:
+    """An empty one, always in the same folder, so that what one compiled serves the next."""
+    folder = tmp_path_factory.getbasetemp() / "environment"
+    folder.mkdir()
+    yield Environment(folder)
+    shutil.rmtree(folder)

@@ -28,6 +28,8 @@ def run(*command: object, folder: Path, status: int = 0) -> subprocess.Completed
     settings = {key: value for key, value in os.environ.items() if not key.startswith(_THEIRS)}
     settings |= {"XDG_DATA_HOME": str(folder)}  # no memory of this user's
     settings |= {"UV_PYTHON_DOWNLOADS": "never"}
+    # Outside environments, which are deleted; uv keeps the times of files, which Python compares.
+    settings |= {"PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
     done = subprocess.run(
         [*map(str, command)],
         cwd=folder,
