@@ -1,5 +1,7 @@
 """python benchmarks/facts.py [--model MODEL] [--dossiers N]: facts against notes, on contracts.
 
+With `--out FILE`, each answer is a row of it, and a run that was stopped goes on there.
+
 A dossier is a contract and its amendments, each a document of its own, read in order. A question
 asks what holds on a date: a clause as it was at first (`past`), as it is now (`now`), one that a
 later document says was written wrongly (`corrected`), or one that was ended (`ended`). Everything
@@ -18,10 +20,12 @@ is counted: cheap enough for a slow machine.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 from collections import defaultdict
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -40,7 +44,7 @@ from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SEED = 41
 STANDING = "What does the contract say of each clause, and from when until when does it hold?"
@@ -244,6 +248,34 @@ def answers(
         yield question, "" if out["found"] is False else out["answer"]
 
 
+class Rows:
+    """The answers so far, by model, budget, way, dossier and question; with a file, kept there."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.answers: dict[tuple[str, int, str, int, str], str] = {}
+        if file and file.exists():
+            for line in file.read_text("utf-8").splitlines():
+                *key, answer = json.loads(line)
+                self.answers[tuple(key)] = answer
+
+    def add(
+        self, name: str, budget: int, way: str, number: int, dossier: Dossier, model: BaseChatModel
+    ) -> None:
+        """Have a dossier read and its questions answered, if they are not."""
+        if all((name, budget, way, number, one.text) in self.answers for one in dossier.questions):
+            return
+        config = ReadingConfig(
+            chunk_tokens=600, memory_tokens=budget, answer_tokens=64, template_tokens=600
+        )
+        for question, answer in answers(way, dossier, model, config):
+            key = (name, budget, way, number, question.text)
+            self.answers[key] = answer
+            if self._file:
+                with self._file.open("a", encoding="utf-8") as file:
+                    print(json.dumps([*key, answer]), file=file)
+
+
 def is_right(question: Question, answer: str) -> bool:
     """Whether an answer has the right value and no other."""
     values = re.findall(r"\d+ \w+", answer.replace(",", ""))
@@ -251,7 +283,7 @@ def is_right(question: Question, answer: str) -> bool:
     return is_there and not any(one in values for one in question.wrong)
 
 
-def count_lines(model: BaseChatModel, dossiers: Sequence[Dossier], config: ReadingConfig) -> None:
+def count_lines(model: BaseChatModel, dossiers: Iterable[Dossier], config: ReadingConfig) -> None:
     """Print how many of the facts that documents state a model writes, and how many lines it does.
 
     A fact is right if subject, relation and object are; of these, the dates are counted apart.
@@ -306,14 +338,16 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, nargs="+", default=[1024, 320, 160])
     parser.add_argument("--ways", nargs="+", default=["whole", *WAYS])
     parser.add_argument("--first", type=int, default=0, help="number of the first dossier")
+    parser.add_argument("--out", type=Path, help="file of the rows")
     parser.add_argument("--lines", action="store_true", help="count the lines of replies alone")
     given = parser.parse_args()
-    dossiers = [make_dossier(given.first + number) for number in range(given.dossiers)]
+    numbers = range(given.first, given.first + given.dossiers)
+    dossiers = {number: make_dossier(number) for number in numbers}
     if given.lines and not given.model:
         parser.error("--lines counts the replies of a model: name one with --model")
     if given.lines:
         config = ReadingConfig(chunk_tokens=600, memory_tokens=given.budgets[0])
-        count_lines(resolve_model(given.model), dossiers, config)
+        count_lines(resolve_model(given.model), dossiers.values(), config)
         return
     models: dict[str, BaseChatModel] = {
         name: Script(careful=name == "careful") for name in ("careful", "last")
@@ -323,22 +357,27 @@ def main() -> None:
     kinds = ("now", "past", "corrected", "ended")
     print("| answers | budget | way | all | " + " | ".join(kinds) + " |")
     print("|---|---|---|---|" + "---|" * len(kinds))
+    rows = Rows(given.out)
+    settings = [
+        (budget, way)
+        for budget in given.budgets
+        for way in given.ways
+        if way != "whole" or budget == given.budgets[0]  # it has no memory
+    ]
     for name, model in models.items():
-        for budget in given.budgets:
-            config = ReadingConfig(
-                chunk_tokens=600, memory_tokens=budget, answer_tokens=64, template_tokens=600
-            )
-            for way in given.ways:
-                if way == "whole" and budget != given.budgets[0]:
-                    continue  # it has no memory
-                counts: defaultdict[str, list[bool]] = defaultdict(list)
-                for dossier in dossiers:
-                    for question, answer in answers(way, dossier, model, config):
-                        counts[question.kind].append(is_right(question, answer))
-                every = [one for kind in kinds for one in counts[kind]]
-                shares = [f"{100 * sum(counts[k]) / max(len(counts[k]), 1):.0f}" for k in kinds]
-                cells = [name, str(budget), way, interval(sum(every), len(every)), *shares]
-                print(f"| {' | '.join(cells)} |", flush=True)
+        for number, dossier in dossiers.items():
+            for budget, way in settings:
+                rows.add(name, budget, way, number, dossier, model)
+        for budget, way in settings:
+            counts: defaultdict[str, list[bool]] = defaultdict(list)
+            for number, dossier in dossiers.items():
+                for question in dossier.questions:
+                    answer = rows.answers[name, budget, way, number, question.text]
+                    counts[question.kind].append(is_right(question, answer))
+            every = [one for kind in kinds for one in counts[kind]]
+            shares = [f"{100 * sum(counts[k]) / max(len(counts[k]), 1):.0f}" for k in kinds]
+            cells = [name, str(budget), way, interval(sum(every), len(every)), *shares]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
