@@ -7,7 +7,9 @@ and by its key if the sentence of it is told that has most words of the question
 
 Against BM25 with stems over whole messages, SummarizationMiddleware with the same extractor as its
 summarizer, and the last messages: each with as many tokens, and without dates, which cost none.
-For updates of BEAM: of those where the old or the new statement is told, how many tell the new one.
+For updates of BEAM: of those where the old or the new statement is told, how many tell the new one,
+and of all, how many contexts have the value that its rubric asks for. For contradictions: how many
+tell both sides.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
-from memagent_graph import ConversationMemory, ReadingConfig
+from memagent_graph import ConversationMemory, Facts, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.messages import SAID_AT, render_messages
 from memagent_graph.evaluation.methods import PassageSearch
+from memagent_graph.evaluation.scores import holds
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Step
 from memagent_graph.text.chunks import next_chunk
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 BUDGETS = (1000, 1500, 2500)
 OURS, BM25 = "ConversationMemory", "BM25 over messages"
+FACTS = "the same, as facts"
 SUMMARY, LAST = "SummarizationMiddleware", "last messages"
 MARK = re.compile(r"->->\s*+\d[\d,\s]*+(?:N/A)?(?=\)?\s*+\Z)")
 """What BEAM's generator wrote at the end of messages."""
@@ -59,8 +63,10 @@ class Asked:
     answer: str
     sources: list[BaseMessage]
     hard: bool
-    old: list[BaseMessage]
-    new: list[BaseMessage]
+    kind: str = ""
+    value: str = ""
+    old: tuple[BaseMessage, ...] = ()
+    new: tuple[BaseMessage, ...] = ()
 
 
 def locomo(folder: Path) -> Iterator[tuple[list[BaseMessage], list[Asked]]]:
@@ -72,7 +78,7 @@ def locomo(folder: Path) -> Iterator[tuple[list[BaseMessage], list[Asked]]]:
             sources = [known[turn] for turn in row["evidence"] if turn in known]
             if row["category"] != UNANSWERABLE and sources:
                 answer, hard = str(row.get("answer", "")), row["category"] in HARD
-                asked.append(Asked(row["question"], answer, sources, hard, [], []))
+                asked.append(Asked(row["question"], answer, sources, hard))
         yield [turn.message for turn in said], asked
 
 
@@ -95,13 +101,18 @@ def beam(folder: Path) -> Iterator[tuple[list[BaseMessage], list[Asked]]]:
                 ids = one.get("source_chat_ids")
                 sources = [known[i] for i in dict.fromkeys(flat(ids)) if i in known]
                 old, new = (
-                    [known[i] for i in flat(ids.get(key, []))] if isinstance(ids, dict) else []
+                    tuple(known[i] for i in flat(ids.get(key, []))) if isinstance(ids, dict) else ()
                     for key in ("original_info", "updated_info")
                 )
+                value = one["rubric"][0].partition("state: ")[2]
                 keys = ("answer", "ideal_answer", "ideal_response", "ideal_summary")
                 answer = next((str(one[key]) for key in keys if key in one), "")
                 if sources:
-                    asked.append(Asked(one["question"], answer, sources, kind_ in HARD, old, new))
+                    asked.append(
+                        Asked(
+                            one["question"], answer, sources, kind_ in HARD, kind_, value, old, new
+                        )
+                    )
         yield [*known.values()], asked
 
 
@@ -180,15 +191,20 @@ def contexts(
     messages: list[BaseMessage], asked: list[Asked], budget: int
 ) -> Iterator[tuple[str, Asked, str]]:
     config = ReadingConfig(memory_tokens=budget)
-    memory = ConversationMemory("extractive", remember="end", config=config)
-    memory.save(messages, user="both", thread="one")
+    memories = {
+        way: ConversationMemory("extractive", remember="end", config=config, schema=schema)
+        for way, schema in ((OURS, str), (FACTS, Facts))
+    }
+    for memory in memories.values():
+        memory.save(messages, user="both", thread="one")
     passages = PassageSearch([text_of([message]) for message in messages])
     summary = summarized(messages, budget)
     last = whole(messages, [*range(len(messages))][::-1], budget)
     for one in asked:
-        (prompt,) = memory.prompt("both", about=one.question)
-        text = re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
-        yield OURS, one, text
+        for way, memory in memories.items():
+            (prompt,) = memory.prompt("both", about=one.question)
+            text = re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
+            yield way, one, text
         yield BM25, one, whole(messages, passages.rank(one.question), budget)
         yield SUMMARY, one, summary
         yield LAST, one, last
@@ -234,6 +250,8 @@ def report(name: str, budget: int, found: list[tuple[str, Asked, str]]) -> None:
             for at in (1, 2)
         ]
         updated = updates.get(method, [])
+        values = [holds(text, row.value) for way, row, text in found if way == method and row.new]
+        opposed = [row[2] for row in rows if row[0].kind == "contradiction_resolution"]
         print(
             f"{name} {budget:5} | {method:23} | {mean(row[3] for row in rows):5.0f} tokens",
             "all: half, key",
@@ -241,6 +259,7 @@ def report(name: str, budget: int, found: list[tuple[str, Asked, str]]) -> None:
             "hard: half, key",
             *figures[2:],
             f"new {sum(updated)} of {len(updated)}",
+            f"values {sum(values)} of {len(values)}, both sides {sum(opposed)} of {len(opposed)}",
             "" if method == OURS else f"ours ahead by {', '.join(pairs)}",
             sep=" | ",
             flush=True,

@@ -334,6 +334,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", help="a model string; by default, the script reads")
+    parser.add_argument("--base-url")
     parser.add_argument("--dossiers", type=int, default=25)
     parser.add_argument("--budgets", type=int, nargs="+", default=[1024, 320, 160])
     parser.add_argument("--ways", nargs="+", default=["whole", *WAYS])
@@ -345,15 +346,16 @@ def main() -> None:
     dossiers = {number: make_dossier(number) for number in numbers}
     if given.lines and not given.model:
         parser.error("--lines counts the replies of a model: name one with --model")
-    if given.lines:
-        config = ReadingConfig(chunk_tokens=600, memory_tokens=given.budgets[0])
-        count_lines(resolve_model(given.model), dossiers.values(), config)
-        return
     models: dict[str, BaseChatModel] = {
         name: Script(careful=name == "careful") for name in ("careful", "last")
     }
     if given.model:
-        models = {given.model: resolve_model(given.model)}
+        model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
+        models = {given.model: model}
+    if given.lines:
+        config = ReadingConfig(chunk_tokens=600, memory_tokens=given.budgets[0])
+        count_lines(model, dossiers.values(), config)
+        return
     kinds = ("now", "past", "corrected", "ended")
     print("| answers | budget | way | all | " + " | ".join(kinds) + " |")
     print("|---|---|---|---|" + "---|" * len(kinds))
