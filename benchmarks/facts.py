@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SEED = 41
-STANDING = "What does the contract say of each clause, and from when until when does it hold?"
 CLAUSES = {
     "monthly rent": "{} euros",
     "deposit": "{} dollars",
@@ -58,6 +57,8 @@ CLAUSES = {
     "cleaning allowance": "{} crowns",
     "heating advance": "{} kroner",
 }
+STANDING = f"What are the {', the '.join(CLAUSES)}, and since when and until when does each hold?"
+"""As much as the schema says; a small model notes nothing for "each clause"."""
 FILLER = (
     "Headings are for convenience and do not affect interpretation.",
     "Each party bears its own costs of negotiation.",
@@ -232,12 +233,13 @@ def _sentences(text: str) -> list[str]:
 
 def answers(
     way: str, dossier: Dossier, model: BaseChatModel, config: ReadingConfig
-) -> Iterator[tuple[Question, str]]:
-    """Read a dossier in one way, and answer its questions."""
+) -> Iterator[tuple[Question, dict[str, Any]]]:
+    """Read a dossier in one way, and answer its questions; with what it has noted."""
     if way == "whole":
         for question in dossier.questions:
             prompt = Prompts().for_answer(question.text, "\n\n".join(dossier.documents))
-            yield question, find_boxed(model.invoke([HumanMessage(prompt)]).text)
+            reply = find_boxed(model.invoke([HumanMessage(prompt)]).text)
+            yield question, {"answer": reply, "found": None}
         return
     agent = create_memagent(model, config=config, store=InMemoryStore(), schema=WAYS[way])
     for at, text in enumerate(dossier.documents):
@@ -245,7 +247,7 @@ def answers(
         agent.invoke({"question": STANDING, "document": document, "memory_name": "dossier"})
     for question in dossier.questions:
         out = agent.invoke({"question": question.text, "version": "dossier"})
-        yield question, "" if out["found"] is False else out["answer"]
+        yield question, {key: out[key] for key in ("answer", "found", "memory")}
 
 
 class Rows:
@@ -253,7 +255,7 @@ class Rows:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self.answers: dict[tuple[str, int, str, int, str], str] = {}
+        self.answers: dict[tuple[str, int, str, int, str], dict[str, Any]] = {}
         if file and file.exists():
             for line in file.read_text("utf-8").splitlines():
                 *key, answer = json.loads(line)
@@ -276,8 +278,9 @@ class Rows:
                     print(json.dumps([*key, answer]), file=file)
 
 
-def is_right(question: Question, answer: str) -> bool:
-    """Whether an answer has the right value and no other."""
+def is_right(question: Question, found: dict[str, Any]) -> bool:
+    """Whether an answer has the right value and no other; one that is not found has none."""
+    answer = "" if found["found"] is False else found["answer"]
     values = re.findall(r"\d+ \w+", answer.replace(",", ""))
     is_there = question.right in values if question.right else True
     return is_there and not any(one in values for one in question.wrong)

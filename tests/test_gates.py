@@ -472,6 +472,13 @@ class TestMisuse:
         for number in range(60):
             assert any(f"Line {number}" in prompt for prompt in ungated)
 
+    @pytest.mark.parametrize("question", ["Summarize the text.", "List all that happens."])
+    def test_a_gate_is_tried_where_everything_is_asked_for(self, question):
+        out = read(shy("unchanged"), question=question, document=STORY)
+
+        assert out["memory"]
+        assert [one for one in out["warnings"] if "update gate was switched off" in one]
+
     def test_asking_again_costs_one_call(self):
         store = InMemoryStore()
         first = read(shy("unchanged"), store, question=WHO, document=STORY)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import regex
 
-from memagent_graph.evidence.claims import NoteJudge, may_share_language, roots, scripts
+from memagent_graph.evidence.claims import (
+    NoteJudge,
+    claims,
+    may_share_language,
+    roots,
+    scripts,
+)
 from memagent_graph.evidence.places import (
     BARE,
     LEAST_COVERED,
@@ -27,6 +33,7 @@ from memagent_graph.evidence.statements import (
     EvidencePassage,
     Note,
     leave_out,
+    note_terms,
     notes,
     passage_terms,
     passages,
@@ -51,6 +58,14 @@ _MOST_READ = 2
 
 _MOST_REWRITTEN = 4
 """Most older notes that one note rewrites."""
+
+_CLAUSE_END = regex.compile(r"[,;，；、][ ]?(?:(?:and|or|und|et|y)\s)?|\s(?:and|und|et|y)\s")
+"""What stands between the parts of a list."""
+
+_SAID = 0.6
+"""Share of a clause's weight from which a single sentence says the same, in at least so many words
+besides the name or number."""
+_LEAST_SAID = 2
 
 _FOUND_LATER = 0.6
 """Share of an older note's weight that a later chunk must cover to become its evidence."""
@@ -320,10 +335,13 @@ class _Aligner:
             if len(again.missing) < len(judgement.missing):
                 read, texts, judgement = matched, found, again
         texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
+        missing = judgement.missing
+        if missing:
+            listed, missing = self._look_up_clauses(note, missing)
+            texts += [item for item in listed if item not in texts]
         kept = (item for number in noted.places for item in self.evidence.get(number, ()))
         evidence = dict.fromkeys(self._place(note, item) for item in texts)
         evidence |= dict.fromkeys(replace(item, text=note.text) for item in kept)
-        missing = judgement.missing
         state: State = "supported"
         if not judgement.judged or not (missing or texts or lines):
             state = "unknown"
@@ -350,6 +368,38 @@ class _Aligner:
         evidence = tuple(dict.fromkeys(self._place(note, item) for item in texts))
         passage = " ".join(item.text for item in texts)
         return AlignedNote(*note[:3], "supported", (), evidence, passage, is_new=False)
+
+    def _look_up_clauses(
+        self, note: Note, missing: Sequence[str]
+    ) -> tuple[list[EvidencePassage], tuple[str, ...]]:
+        """Sentences that say what clauses of a note say, and the names and numbers that none has.
+
+        A note may list what more sentences say than it can rest on as a whole.
+        """
+        found: list[EvidencePassage] = []
+        said: set[str] = set()
+        doubted: set[str] = set()
+        clauses = _CLAUSE_END.split(note.text)
+        for clause in clauses if len(clauses) > 1 else ():
+            numbers = figures(clause)
+            own = {claim.text for claim in claims(clause, numbers)}.intersection(missing)
+            if not own:
+                continue
+            part = note._replace(text=clause, label=0)
+            match = self.read.match(self.read.want(part, numbers, self.asked), 1)
+            texts = [self.read.items[number] for number in match.places]
+            words = match.terms.difference(*(note_terms(name, figures(name)) for name in own))
+            if (
+                match.covered < _SAID
+                or len(words) < _LEAST_SAID
+                or self.judge.judge(part, numbers, texts, self._beside(match)).missing
+            ):
+                doubted |= own
+            else:
+                said |= own
+                found += texts
+        said -= doubted
+        return found, tuple(name for name in missing if name not in said)
 
     def _beside(self, match: Match) -> list[EvidencePassage]:
         near = {other for number in match.places for other in self.read.around(number)}

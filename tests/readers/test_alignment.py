@@ -74,6 +74,48 @@ def test_evidence_names_the_part_that_it_stands_in():
     assert [item.source for item in aligned.memory.evidence] == ["b.txt"]
 
 
+CLAUSES = (
+    "The monthly rent of Lease 9 is 361 euros. Notices are given in writing. The deposit of Lease "
+    "9 is 867 dollars. Each party bears its own costs. The notice period of Lease 9 is 408 weeks. "
+    "Headings are for convenience. The parking fee of Lease 9 is 308 francs since 1 January 2015."
+)
+
+
+def test_a_note_that_lists_what_many_sentences_say_rests_on_all_of_them():
+    note = (
+        "The contract states that the monthly rent of Lease 9 is 361 euros, the deposit of Lease 9 "
+        "is 867 dollars, the notice period is 408 weeks, and the parking fee of Lease 9 is 308 "
+        "francs since 1 January 2015."
+    )
+    aligned = read(note, CLAUSES)
+
+    assert [one.state for one in aligned.notes] == ["supported"]
+    assert [text.split(" is ")[1] for text in sorted(quoted(aligned, CLAUSES))] == [
+        "867 dollars.",
+        "361 euros.",
+        "408 weeks.",
+        "308 francs since 1 January 2015.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clause", "missing"),
+    [
+        ("the deposit of Lease 9 is 868 dollars", "868"),  # stands nowhere
+        ("the deposit of Lease 9 is 308 dollars", "308"),  # is something else's
+        ("and 867", "867"),  # says nothing of what
+    ],
+)
+def test_a_list_says_which_of_its_clauses_has_no_source(clause, missing):
+    note = (
+        f"The monthly rent of Lease 9 is 361 euros, {clause}, the notice period of Lease 9 is 408 "
+        "weeks, and the parking fee of Lease 9 is 308 francs."
+    )
+    (judged,) = read(note, CLAUSES).notes
+
+    assert (judged.state, {*judged.missing}) == ("unsupported", {missing})
+
+
 def test_a_note_of_two_sentences_has_both():
     found = quoted(
         read("Mary Okafor was a painter, and the harbour was closed most of the winter.")
