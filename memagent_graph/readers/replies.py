@@ -739,10 +739,11 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
     Notes in another script than all of these share no word, and are not called foreign.
     """
     said = specific_terms(text)
-    if len(said) < _LEAST_JUDGED or scripts(text).isdisjoint(scripts("\n".join(known))):
+    if len(said) < _LEAST_JUDGED:
         return False
     had = {term for other in known for term in specific_terms(other)}
-    return sum(term in had for term in said) < max(1, _SHARED * len(said))
+    shares = sum(term in had for term in said) >= max(1, _SHARED * len(said))
+    return not (shares or scripts(text).isdisjoint(scripts("\n".join(known))))
 
 
 def find_lost_statements(before: str, after: str) -> list[str]:
