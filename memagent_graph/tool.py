@@ -282,12 +282,11 @@ def create_facts_tool(
 
         try:
             version = await bank.aget(memory)
+            found = select_facts(
+                facts_of(version), subject=subject or None, relation=relation or None, at=at or None
+            )
         except MemAgentError as error:
             raise ToolException(str(error)) from error
-        facts = facts_of(version)
-        found = select_facts(
-            facts, subject=subject or None, relation=relation or None, at=at or None
-        )
         return describe_facts(found)
 
     def look_up(subject: str = "", relation: str = "", at: str = "") -> str:

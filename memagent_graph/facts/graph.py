@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 _FAR = 9
 """Distance of facts that no chain of facts connects with a text."""
 _DATE_IN = regex.compile(
-    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:\d{1,2}(?:st|nd|rd|th)?\s)?[A-Z][a-z]{2,8}\s(?:\d{1,2},\s)?\d{4}\b"
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\s?\d{1,2}\.\s?\d{4}\b"
+    r"|\b(?:\d{1,2}(?:st|nd|rd|th|er|\.)?\s)?\p{L}{3,9}\s(?:\d{1,2},\s)?\d{4}\b"
     r"|(?<=\b[Ii]n\s)\d{4}\b"
 )
 
 _SPAN = regex.compile(
-    r"\b(?:since|until|before|after|between|chang\w*|histor\w*|previous\w*|ever|first|last)\b",
+    r"\b(?:since|until|before|after|between|chang\w*|histor\w*|previous\w*|ever|first|last"
+    r"|seit|bis|vor|nach|zwischen|geändert|depuis|avant|après|entre|jusqu\w*)\b",
     regex.IGNORECASE,
 )
 """What a question says that is about more than one time."""
@@ -51,17 +53,47 @@ def select_facts(
         relation: the relation; None for any.
         at: a day, month or year at which they hold; None for today.
         history: whether to return facts that do not hold as well.
+
+    Raises:
+        ConfigurationError: The time is no date.
     """
     facts = [*facts]
     names = Entities(facts)
     wanted = relation and " ".join(relation.replace("_", " ").lower().split())
     return [
         fact
-        for fact in facts
+        for fact in (facts if history else facts_at(facts, at))
         if (subject is None or names.same(fact.subject, subject))
         and (wanted is None or fact.relation == wanted)
-        and (history or fact.holds(at))
     ]
+
+
+def facts_at(facts: Sequence[Fact], at: str | date | None = None) -> list[Fact]:
+    """Return the facts that hold at a time, in reading order.
+
+    The one fact that is left of several, if its beginning is not known, does not hold before the
+    last of the others.
+
+    Args:
+        facts: the facts.
+        at: see `select_facts`.
+
+    Raises:
+        ConfigurationError: The time is no date.
+    """
+    names = Entities(facts)
+    groups: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault((names.key(fact.subject), fact.relation), []).append(fact)
+    begins: dict[int, str] = {}
+    for group in groups.values():
+        left = [fact for fact in group if fact.status == "holds"]
+        past = [fact.until or fact.since or "" for fact in group if fact.status == "replaced"]
+        known = max(filter(read_date, past), default="")
+        if len(left) == 1 and not left[0].since and known:
+            begins[id(left[0])] = known
+    dated = (replace(fact, since=begins.get(id(fact), fact.since)) for fact in facts)
+    return [fact for fact, one in zip(facts, dated, strict=True) if one.holds(at)]
 
 
 class Conflict(NamedTuple):
@@ -148,7 +180,7 @@ def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> 
     dates = dates_in(question)
     if len(dates) == 1 and not _SPAN.search(question):
         (day,) = dates
-        shown = [fact for fact in facts if fact.holds(day)] or facts
+        shown = facts_at(facts, day) or facts
     if counter.count(memory.text) > tokens:
         shown = neighbourhood(shown, question) or shown
     if shown == facts:

@@ -25,6 +25,7 @@ from memagent_graph.facts.record import (
     read_date,
     read_fact,
     read_lines,
+    read_span,
 )
 from memagent_graph.facts.rules import Entities, is_after, overwrite
 from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
-_VERSION = "facts-3"
+_VERSION = "facts-4"
 _FORM = f"""\
 Name subject and object in full, as the text does, and say the same relation always in the same \
 words. DATE is the day, month or year from which it holds; leave "since" out if the text gives \
@@ -373,14 +374,18 @@ class FactsReader(_KeepsFacts, ChatReader):
         fitting = [fact for one in stated if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(stated) - len(fitting)
         read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
+        known = f"{read}\n{step.memory.text}"
+        fitting = [without_made_up_changes(one, known) for one in fitting]
         if not self.standing:  # what people say is dated by their messages
-            fitting = [without_made_up_dates(one, f"{read}\n{step.memory.text}") for one in fitting]
+            fitting = [without_made_up_dates(one, known) for one in fitting]
         fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
         question = "" if self.standing else step.question
         lines = [fact.line for fact in fitting]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
         new = facts_of(_whole_lines(await self._mark(aligned), lines))
         new = [attribute(fact, self._find_speaker(step, fact)) for fact in new]
+        if self.prompts is not self._full and not self.standing:
+            new = [*with_changes(new, read)]
         memory, left_out[EVICTED] = self._overwrite(step, new)
         same = memory == step.memory
         return replace(update, memory=None if same else memory, left_out=dict(+left_out))
@@ -390,6 +395,20 @@ class FactsReader(_KeepsFacts, ChatReader):
         if self._speaker_at is None or not fact.evidence:
             return ""
         return self._speaker_at(step.chunk, fact.evidence[-1].end)
+
+
+def with_changes(facts: Sequence[Fact], read: str) -> Iterator[Fact]:
+    """Yield facts with what the text says that they change: small models are not asked for that."""
+    told = [fact for one in statements(read) if (fact := state_fact(one.text))]
+    changes = [one for one in told if one.amends or one.replaces or one.corrects]
+    names = Entities([*facts, *changes])
+    for fact in facts:
+        for one in changes:
+            if names.same(one.subject, fact.subject) and names.same(one.object, fact.object):
+                corrects, replaces = fact.corrects or one.corrects, fact.replaces or one.replaces
+                amends = one.amends and not (fact.since or replaces or corrects)
+                fact = replace(fact, amends=amends, corrects=corrects, replaces=replaces)  # noqa: PLW2901
+        yield fact
 
 
 def without_made_up_dates(fact: Fact, known: str) -> Fact:
@@ -405,6 +424,21 @@ def without_made_up_dates(fact: Fact, known: str) -> Fact:
     if "until" in made_up and fact.status == "replaced":
         made_up["status"] = "holds"
     return replace(fact, **made_up)
+
+
+def without_made_up_changes(fact: Fact, known: str) -> Fact:
+    """Return a fact that corrects and replaces nothing that stands in no text the model knew.
+
+    Small models fill in each part of the form.
+    """
+    if not (fact.corrects or fact.replaces):
+        return fact
+    said = {*specific_terms(known)}
+    corrects, replaces = (
+        tuple(one for one in objects if said.issuperset(specific_terms(one)))
+        for objects in (fact.corrects, fact.replaces)
+    )
+    return replace(fact, corrects=corrects, replaces=replaces)
 
 
 def without_copies(
@@ -513,9 +547,9 @@ def _count(
 
 _IS = (
     r"(?:(?P<amends>(?:(?:is |was |has been )(?:here\w+ )?)?"
-    r"(?:amended|changed|raised|lowered|increased|reduced|extended) to"
-    r"|rises to|rose to|falls to|fell to)"
-    r"|is|are|was|were|will be|shall be|becomes?|became|remains?)"
+    r"(?:amended|changed|raised|lowered|increased|reduced|extended|rises|rose|falls|fell)"
+    r" (?:from (?P<old>.{1,80}?) )?to)"
+    r"|(?:is|are|was|were) called|is|are|was|were|will be|shall be|becomes?|became|remains?)"
 )
 _WHAT = r"(?P<relation>[\w][\w -]{0,40}?)"
 _THING = r"(?P<object>.{1,160})\Z"
@@ -607,20 +641,25 @@ def state_fact(sentence: str, speaker: str = "") -> Fact | None:
     if found is None or text.endswith("?"):
         return None
     values = found.groupdict()
-    subject = _find_subject(values["subject"] or speaker, speaker)
+    name, thing = values["subject"] or speaker, values["object"]
+    if (when := _WHEN.search(name)) and read_date(name[when.end() :]):
+        name, thing = name[: when.start()], f"{thing} {name[when.start() :].strip()}"
+    subject = _find_subject(name, speaker)
     relation = values["relation"].lower()
     for word in ("was ", "am ", "is ", "are ", "were "):
         relation = relation.removeprefix(word)
-    gone = _GONE.match(values["object"])
+    gone = _GONE.match(thing)
     ended = bool(values.get("ended") or gone) or relation == "left"
-    thing = _AFTERWARDS.sub("", (gone["thing"] or gone["not"]) if gone else values["object"])
-    happened = _DURING.search(thing) if relation in _SAYS else None
+    thing = _AFTERWARDS.sub("", (gone["thing"] or gone["not"]) if gone else thing)
+    amends, old = values.get("amends"), values.get("old")
+    happened = _DURING.search(thing) if relation in _SAYS or amends else None
     if happened and (date := read_date(happened["date"])):
         thing, since = thing[: happened.start()], since or date
     relation = _SAYS.get(relation, relation)
     first, _, rest = relation.partition(" ")
     relation = f"{_FORMS.get(first, first)} {rest}".strip().replace("works for", "works at")
-    fact = _with_times(Fact(subject, relation, thing, amends=bool(values.get("amends"))))
+    replaces = (old,) if old else ()
+    fact = _with_times(Fact(subject, relation, thing, amends=bool(amends), replaces=replaces))
     if not subject or _NO_THING.search(fact.object):
         return None
     return read_fact(_settle_times(fact, since, ended=ended).line)
@@ -650,7 +689,7 @@ def _with_times(fact: Fact) -> Fact:
         fact = replace(fact, object=wrong["right"], corrects=(wrong["wrong"],))
     for found in [*_WHEN.finditer(fact.object)][::-1]:
         word, rest = found["word"].lower(), fact.object[found.end() :].strip(" .,)")
-        date = read_date(rest)
+        date, until = read_span(rest) or (None, None)
         changed: Mapping[str, Any] = {}
         if word == "until":
             changed = {"until": date}
@@ -659,7 +698,7 @@ def _with_times(fact: Fact) -> Fact:
         elif word == "instead of" and rest:
             changed, date = {"replaces": (rest,)}, rest
         else:
-            changed = {"since": date}
+            changed = {"since": date, "until": until or fact.until}
         if date:
             fact = replace(fact, object=fact.object[: found.start()], **changed)
     return fact
@@ -677,6 +716,8 @@ class RuleReader(_KeepsFacts, ExtractiveReader):
         said: finds the facts in a chunk of a conversation; None for documents.
     """
 
+    leaves_out = True
+
     def __init__(
         self,
         schema: Facts,
@@ -693,9 +734,11 @@ class RuleReader(_KeepsFacts, ExtractiveReader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep what the sentences of a chunk state."""
-        new = [fact for one in self._stated(step.chunk) if (fact := self._schema.fit(one))]
-        memory, _ = self._overwrite(step, new)
-        return Update(None if memory == step.memory else memory)
+        stated = [*self._stated(step.chunk)]
+        new = [fact for one in stated if (fact := self._schema.fit(one))]
+        memory, evicted = self._overwrite(step, new)
+        left_out = +Counter({OUTSIDE: len(stated) - len(new), EVICTED: evicted})
+        return Update(None if memory == step.memory else memory, left_out=dict(left_out))
 
 
 def _find_facts(chunk: Chunk) -> Iterator[Fact]:

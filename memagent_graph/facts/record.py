@@ -33,6 +33,7 @@ from pydantic import BaseModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.pictures.picture import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,14 +121,21 @@ class Fact:
         Args:
             at: a day, a month or a year ("2023-05"); None for today. A fact whose beginning is not
                 known has always held; one that was replaced at an unknown time never did.
+
+        Raises:
+            ConfigurationError: The time is no date.
         """
-        day = str(at or date.today())[:10]  # noqa: DTZ011 - a day of the user's
+        day = read_date(str(at or date.today()))  # noqa: DTZ011 - a day of the user's
+        if day is None:
+            message = f'{at!r} is no date: give a day, a month or a year, such as "2023-05".'
+            raise ConfigurationError(message)
         begins, ends = (_comparable(time) for time in (self.since, self.until))
-        if begins and at is not None and not (begins <= day or begins.startswith(day)):
+        if begins and at and not (begins <= day or begins.startswith(day)):
             return False
         if ends is None:
             return self.status == "holds"
-        return ends > day or (self.status != "replaced" and day.startswith(ends))
+        is_on_last_day = day.startswith(ends) or ends.startswith(day)
+        return ends > f"{day}-01-01"[:10] or (self.status != "replaced" and is_on_last_day)
 
 
 def _comparable(time: str | None) -> str | None:
@@ -136,12 +144,17 @@ def _comparable(time: str | None) -> str | None:
 
 
 _ISO = regex.compile(r"\d{4}(?:-\d\d(?:-\d\d)?)?")
-_MONTHS = {name[:3].lower(): number for number, name in enumerate(month_name) if name}
+_ENGLISH = " ".join(month_name)
+_GERMAN = "januar februar märz april mai juni juli august september oktober november dezember"
+_FRENCH = "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
+_MONTHS = [names.lower().split() for names in (_ENGLISH, _GERMAN, _FRENCH)]
 _NUMERIC = regex.compile(
-    r"(?P<year>\d{4})(?:[-/.](?P<month>\d\d?)(?:[-/.](?P<day>\d\d?))?)?(?:[T ]\d\d:\d\d[\d:.Z+-]*)?"
+    r"(?P<year>\d{4})(?:[-/.年](?P<month>\d\d?)(?:[-/.月](?P<day>\d\d?))?)?[年月日]?"
+    r"(?:[T ]\d\d:\d\d[\d:.Z+-]*)?"
 )
+_DAY_FIRST = regex.compile(r"(?P<day>\d\d?)\.\s?(?P<month>\d\d?)\.\s?(?P<year>\d{4})")
 _NAMED = regex.compile(
-    r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)?\.?\s)?(?:of\s)?(?P<month>[a-z]{3,9})\.?"
+    r"(?:(?P<day>\d\d?)(?:st|nd|rd|th|er)?\.?\s)?(?:of\s)?(?P<month>\p{L}{3,9})\.?"
     r"(?:\s(?P<later>\d\d?)(?:st|nd|rd|th)?(?=[\s,]))?,?\s(?P<year>\d{4})",
     regex.IGNORECASE,
 )
@@ -153,7 +166,7 @@ def read_date(text: str) -> str | None:
     text = " ".join(text[: _LONGEST_DATE + 1].split()).strip(" .,()").removeprefix("the ")
     if len(text) > _LONGEST_DATE:
         return None
-    found = _NUMERIC.fullmatch(text) or _NAMED.fullmatch(text)
+    found = _NUMERIC.fullmatch(text) or _NAMED.fullmatch(text) or _DAY_FIRST.fullmatch(text)
     if found is None:
         return None
     values = found.groupdict()
@@ -170,8 +183,31 @@ def read_date(text: str) -> str | None:
 
 
 def _month(name: str) -> int:
-    number = _MONTHS.get(name[:3].lower(), 0)
-    return number if month_name[number].lower().startswith(name.lower()) else 0
+    """The number of an English, German or French month, which may be cut; 0 if it is none."""
+    found = {
+        number
+        for months in _MONTHS
+        for number, month in enumerate(months, 1)
+        if month.startswith(name.lower())
+    }
+    return found.pop() if len(found) == 1 else 0
+
+
+_FROM_TO = regex.compile(
+    r"(?P<since>.{4,40}?)(?:\s\(.*|\s?(?:[-–—]|until|till|to|through)\s(?P<until>.*))"
+)
+
+
+def read_span(text: str) -> tuple[str, str | None] | None:
+    """Return when a text says that something begins and ends; None if it begins with no date.
+
+    It reads "2021-03", "2021-03 to 2024", "2021-03 - present" and "2021-03 (section 2)".
+    """
+    if begins := read_date(text):
+        return begins, None
+    found = _FROM_TO.fullmatch(text[:_LONGEST_LINE])
+    begins = read_date(found["since"]) if found else None
+    return (begins, read_date(found["until"] or "")) if found and begins else None
 
 
 # --- Lines
@@ -183,6 +219,15 @@ _OTHERS = (" -> ", " => ", " → ", " — ", " – ", " -- ", " - ")
 """What models put in place of the bars."""
 _LIST_MARK = regex.compile(r"\A(?:[-*+•‣◦>#]+|\d{1,3}[.)])\s+")
 _AROUND = " \t*_`\"“”„'‘’,;:([{"
+_LABEL = regex.compile(
+    r"\A[\s*_]*(?:subject|entity|relation|predicate|object|value)[*_]*\s*[:=](?=\s)",
+    regex.IGNORECASE,
+)
+"""What models put before a field."""
+_ASIDE = regex.compile(
+    r"(?:source|section|page|evidence|quote|note|confidence)s?\s*[:=].*", regex.IGNORECASE
+)
+"""What models put behind a fact, and is none of it."""
 _RULE = regex.compile(r"[\s|:=_*`~+-]+")
 _WORDLESS = regex.compile(r"\W*")
 _SPLIT = regex.compile(
@@ -219,7 +264,7 @@ def read_fact(line: str) -> Fact | None:
         parts = bare.split(next(marks, "\n"))
     if len(parts) < _LEAST and bare.startswith("(") and bare.rstrip(" .;,").endswith(")"):
         parts = bare.rstrip(" .;,")[1:-1].split(", ", 3)
-    cleaned = [_clean(_ESCAPED.sub(r"\1", part)) for part in parts]
+    cleaned = [_clean(_ESCAPED.sub(r"\1", _LABEL.sub("", part))) for part in parts]
     while cleaned and not cleaned[0]:
         cleaned.pop(0)
     if len(cleaned) > _LEAST and cleaned[1].lower() in _HAS and not _says_more(cleaned[3]):
@@ -262,6 +307,8 @@ def _clean(text: str) -> str:
     """A field on one line, without what is put around it."""
     text = " ".join(text[:_LONGEST_LINE].split())
     while True:
+        if MARK.match(bare := text.lstrip(_AROUND.replace("[", ""))):
+            return bare.rstrip(_AROUND)  # it refers to a picture
         bare = _LIST_MARK.sub("", text.lstrip(_AROUND), count=1)
         for opening, closing in ("()", "[]", "{}"):
             if bare.endswith(closing) and bare.count(opening) < bare.count(closing):
@@ -293,12 +340,21 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
             status = "ended" if fact.status == "holds" else fact.status
             fact = replace(fact, until=_time(rest), status=status)
         elif word in {"since", "from", "as of", "starting"} and _time(rest):
-            fact = replace(fact, since=_time(rest))
-        elif read_date(part):
-            fact = replace(fact, since=read_date(part))
-        elif not match and _has_word(part) and len(fact.object) + len(part) < _LONGEST_FIELD:
+            fact = _set_span(fact, read_span(rest) or (_time(rest), None))
+        elif span := read_span(part):
+            fact = _set_span(fact, span)
+        elif match or _ASIDE.fullmatch(part) or not _has_word(part):
+            continue
+        elif len(fact.object) + len(part) < _LONGEST_FIELD:
             fact = replace(fact, object=f"{fact.object}, {_clean(part)}")
     return fact
+
+
+def _set_span(fact: Fact, span: tuple[str, str | None]) -> Fact:
+    begins, ends = span
+    if ends is None:
+        return replace(fact, since=begins)
+    return replace(fact, since=begins, until=ends, status="ended")
 
 
 def _relate(fact: Fact, word: str, rest: str) -> Fact:
@@ -449,6 +505,11 @@ interest rate, governing law, jurisdiction, currency, version, diet, time zone
 SINGLE = frozenset(" ".join(_SINGLE.split()).split(", "))
 
 
+_MEASURED = "age budget duration fee interest_rate monthly_rent notice_period price rent salary"
+_AMOUNTS = frozenset(name.replace("_", " ") for name in _MEASURED.split())
+"""Relations whose objects are no dates."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A relation of a schema.
@@ -570,17 +631,30 @@ class Facts:
         chosen = {one.lower(): one for one in relation.choices}
         thing = chosen.get(fact.object.lower()) if chosen else fact.object
         wrong = relation.object == "date" and read_date(fact.object) is None
-        wrong |= relation.object == "number" and not any(map(str.isdigit, fact.object))
+        is_number = any(map(str.isdigit, fact.object)) and not _is_day(fact.object)
+        wrong |= relation.object == "number" and not is_number
         return (
             None if thing is None or wrong else replace(fact, relation=relation.name, object=thing)
         )
 
 
 def lacks_object(fact: Fact, schema: Facts) -> bool:
-    """Return whether a fact's object says that it is not said, and is no choice of the schema."""
+    """Return whether a fact's object is none, and no choice of the schema.
+
+    It says that it is not said, or it is a date where an amount belongs.
+    """
     known = schema.relations.get(fact.relation)
     choices = map(str.lower, known.choices) if known else ()
-    return _NOT_SAID.fullmatch(fact.object) is not None and fact.object.lower() not in choices
+    is_none = _NOT_SAID.fullmatch(fact.object) or (
+        fact.relation in _AMOUNTS and _is_day(fact.object)
+    )
+    return bool(is_none) and fact.object.lower() not in choices
+
+
+def _is_day(text: str) -> bool:
+    """Whether a text is a day or a month, maybe with "since" before it; a year may be a number."""
+    found = _BEHIND.fullmatch(text)
+    return "-" in (read_date(found["rest"] if found else text) or "")
 
 
 def _relation(

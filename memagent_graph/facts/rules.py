@@ -417,6 +417,12 @@ def replay(steps: Sequence[ReplayStep]) -> list[Fact]:
         steps: the versions that led to the memory, the oldest first.
     """
     schema = Facts.seen_in(fact for step in steps for fact in step.after)
+    lost = {
+        (one.subject, one.relation, one.object)
+        for step in steps
+        for one in step.after
+        if not one.evidence
+    }
     facts: list[Fact] = []
     for step in steps:
         before = {_identity(fact): fact for fact in step.before}
@@ -429,7 +435,8 @@ def replay(steps: Sequence[ReplayStep]) -> list[Fact]:
             is_ended = fact.status == "ended" and not step.is_gone
             is_new = key not in before or (is_ended and before[key].status != "ended")
             if fact.evidence and (is_new or key not in known):
-                facts = overwrite(facts, [fact if is_ended else _open(fact)], schema)
+                opened = fact if is_ended else _open(fact)
+                facts = overwrite(facts, [_forget_replaced(opened, lost)], schema)
     last = {_identity(fact): fact for step in steps[-1:] for fact in step.after}
     return [replace(fact, evidence=last.get(_identity(fact), fact).evidence) for fact in facts]
 
@@ -439,6 +446,14 @@ def _open(fact: Fact) -> Fact:
     if fact.status != "replaced":
         return replace(fact, disputed=False)
     return replace(fact, status="holds", until=None, disputed=False)
+
+
+def _forget_replaced(fact: Fact, lost: Collection[tuple[str, str, str]]) -> Fact:
+    """A fact that does not name what it replaced if that is forgotten; it may replace another."""
+    kept = [one for one in fact.replaces if (fact.subject, fact.relation, one) not in lost]
+    if len(kept) == len(fact.replaces):
+        return fact
+    return replace(fact, replaces=(*kept,), amends=not (kept or fact.since))
 
 
 def _identity(fact: Fact) -> tuple[str, str, str, str]:

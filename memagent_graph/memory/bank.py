@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
@@ -29,7 +30,7 @@ from memagent_graph.memory.version import (
     make_reading_key,
 )
 from memagent_graph.memory.writer import append_version
-from memagent_graph.sync import to_sync
+from memagent_graph.sync import to_sync, to_thread
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
     from memagent_graph.memory.items import Place
     from memagent_graph.memory.sharing import Hold, UnderWay
     from memagent_graph.text.source import Source
+
+
+async def _open_digests(document: Path | Source) -> list[str]:
+    """Return the digests of a document, opened if it is a file."""
+    if isinstance(document, Path):
+        from memagent_graph.text.files import open_source
+
+        file = document
+        document = await to_thread(lambda: open_source(file))
+    return digests_of(document)
 
 
 async def replace_for(
@@ -404,7 +415,7 @@ class MemoryBank:
         return await removal.forget_memory(self.records, name, preview=preview)
 
     async def aforget_source(
-        self, *documents: str | Source, preview: bool = False
+        self, *documents: str | Path | Source, preview: bool = False
     ) -> ForgottenSource:
         """Delete all that came from documents: versions, statements, news, and what was cached.
 
@@ -415,7 +426,8 @@ class MemoryBank:
         when it ends. When it was broken off, forget again: it continues where it was.
 
         Args:
-            documents: their digests; or the documents, of which each joined part counts.
+            documents: their digests; or the documents, of which each joined part counts, as files
+                or as sources.
             preview: whether to say only what would go.
 
         Raises:
@@ -426,7 +438,9 @@ class MemoryBank:
         digests = [
             digest
             for document in documents
-            for digest in ([document] if isinstance(document, str) else digests_of(document))
+            for digest in (
+                [document] if isinstance(document, str) else await _open_digests(document)
+            )
         ]
         return await sources.forget_source(self.records, digests, preview=preview)
 

@@ -546,7 +546,7 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
         if _leads_away(file.absolute(), base):
             return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
         if is_icon(file.suffix, file.stat().st_size):
-            return Skipped(shown, _say_binary("it", file.suffix))
+            return Skipped(shown, "it is a picture of less than 4 KiB, as icons are.")
         if opener is None:
             return open_file(file, name)
         return open_file(Path(os.path.realpath(file)), name, opener)

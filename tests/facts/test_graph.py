@@ -12,6 +12,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ConversationMemory, Facts, MemoryBank, create_facts_tool, create_memagent
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.facts.graph import (
+    dates_in,
     list_conflicts,
     neighbourhood,
     select_facts,
@@ -45,6 +46,30 @@ def test_facts_are_selected_by_subject_relation_and_time():
     assert lines(select_facts(FACTS, relation="rent", history=True)) == LINES[:2]
     assert lines(select_facts(FACTS, subject="N. Brand", relation="works_at")) == [LINES[3]]
     assert select_facts(FACTS, relation="rent", at="2019") == []
+
+
+def test_a_value_without_a_date_does_not_hold_before_the_one_that_it_replaced():
+    known = [
+        *map(read_fact, ["Lease 7 | rent | 900 | since 2022-03; until 2024-05; replaced",
+                         "Lease 7 | rent | 950 | since 2024-05; replaced",
+                         "Lease 7 | rent | 990 | replaces 950"]),
+    ]  # fmt: skip
+    held = {
+        at: [fact.object for fact in select_facts(known, relation="rent", at=at)]
+        for at in ("2021", "2023", "2025", None)
+    }
+
+    assert held == {"2021": [], "2023": ["900"], "2025": ["990"], None: ["990"]}
+    view = view_for(
+        "What was the rent in 2023?", memory_of_facts(known), 999, EstimatingTokenizer()
+    )
+    assert view.text == known[0].line
+
+
+def test_a_date_may_be_named_as_in_other_languages():
+    assert dates_in("Wie hoch war die Miete am 1. Mai 2023?") == {"2023-05-01"}
+    assert dates_in("Et le loyer en mai 2023, ou le 1.5.2022 ?") == {"2023-05", "2022-05-01"}
+    assert dates_in("What was the rent of the lease of 1999 tenants?") == set()
 
 
 def test_the_neighbourhood_of_a_question_has_two_hops():
@@ -126,6 +151,7 @@ def test_an_agent_looks_up_facts_of_a_memory():
 
     assert tool.invoke({"relation": "rent"}) == "Lease 7 | rent | 900 euros | since 2020 [text:1]"
     assert tool.invoke({"subject": "Lease 7", "at": "2019"}) == "No such fact is known."
+    assert "'yesterday' is no date" in tool.invoke({"at": "yesterday"})
     assert "no memory" in create_facts_tool(MemoryBank(store), "other").invoke({}).lower()
 
 

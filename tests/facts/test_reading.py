@@ -263,6 +263,58 @@ def test_an_undated_amendment_of_a_second_document_closes_the_first(tmp_path, sc
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("The rent of Lease 7 is raised to 990 euros.", "990 euros | replaces 900 euros"),
+        ("The rent of Lease 7 is not 900 euros but 990 euros.", "990 euros | not 900 euros"),
+        ("The rent of Lease 7 is 990 euros.", None),
+    ],
+)
+def test_a_small_model_is_not_asked_for_what_a_sentence_changes(tmp_path, said, left):
+    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros.")
+    (tmp_path / "2.txt").write_text(said)
+    replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 990 euros", "990"
+    model = Named(messages=iter(map(AIMessage, replies)), heard=[], model="qwen-1.5b")
+
+    out = create_memagent(model, config=SMALL, schema=Facts).invoke(
+        {"question": ASKED, "document": tmp_path}
+    )
+
+    new = facts_of(out)[-1]
+    assert new.disputed == (left is None)
+    assert left is None or new.line == f"Lease 7 | rent | {left}"
+
+
+@pytest.mark.parametrize("behind", ["not 800 euros", "replaces 800 euros", "not Bo Zorn"])
+def test_what_was_never_said_is_neither_corrected_nor_replaced(behind):
+    text = "The rent of Lease 7 is 900 euros."
+    out = read(scripted(f"Lease 7 | rent | 900 euros | {behind}", "900 euros"), text)
+
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert not facts_of(out)[0].unsupported
+
+
+def test_a_fact_may_refer_to_a_picture():
+    text = "[picture 1, p. 2: Rents]\n\nThe rent of Lease 7 is 900 euros."
+    out = read(scripted("Lease 7 | chart | [picture 1, p. 2: Rents]", "900"), text)
+
+    assert out["memory"] == "Lease 7 | chart | [picture 1, p. 2: Rents]"
+    assert not facts_of(out)[0].unsupported
+
+
+def test_the_built_in_reader_counts_what_it_leaves_out():
+    class Lease(BaseModel):
+        rent: str | None = None
+
+    text = "The rent of Lease 7 is 900 euros. The colour of Lease 7 is red."
+    outside = read("extractive", text, schema=Facts(Lease))
+    crowded = read("extractive", text, config=SMALL.model_copy(update={"memory_tokens": 12}))
+
+    assert "1 (a fact outside the schema)" in outside["warnings"][0]
+    assert "1 (without room in memory_tokens)" in crowded["warnings"][0]
+
+
 def test_what_a_reply_leaves_out_is_kept():
     model = scripted("Lease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
 
@@ -545,6 +597,14 @@ def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
         ("Now I live in Bern again.", "user | lives in | Bern"),
         ("I moved to Bern on 3 May 2021.", "user | lives in | Bern | since 2021-05-03"),
         ("Anna no longer works at Acme since May 2023.", "Anna | works at | Acme | until 2023-05"),
+        (
+            "The rent of A is raised from 8 to 9 with effect from 1 May 2024.",
+            "A | rent | 9 | since 2024-05-01; replaces 8",
+        ),
+        ("The fee of A rose from 8 to 9 in May 2024.", "A | fee | 9 | since 2024-05; replaces 8"),
+        ("The tenant of A was Bo from 2020 to 2023.", "A | tenant | Bo | since 2020; until 2023"),
+        ("The tenant of A until 2023 was Bo.", "A | tenant | Bo | until 2023"),
+        ("My brother is called Bo.", "user | brother | Bo"),
     ],
 )
 def test_the_built_in_reader_knows_simple_sentences(sentence, line):

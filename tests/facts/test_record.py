@@ -18,6 +18,7 @@ from memagent_graph.facts.record import (
     Facts,
     facts_of,
     is_facts,
+    lacks_object,
     memory_of_facts,
     read_date,
     read_fact,
@@ -229,3 +230,76 @@ def test_a_memory_is_one_of_facts_if_each_line_is_one():
     assert is_facts(f"{ACME}\nA | likes | tea")
     assert not is_facts(f"{ACME}\nAnna likes tea.")
     assert not is_facts("")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("subject: A | relation: rent | object: 9 euros", "A | rent | 9 euros"),
+        ("A | rent | 9 euros | 2022-03 - present", "A | rent | 9 euros | since 2022-03"),
+        ("A | rent | 9 euros | since 1 March 2022 to May 2024",
+         "A | rent | 9 euros | since 2022-03-01; until 2024-05"),
+        ("A | rent | 9 euros | since 2022-03 until further notice",
+         "A | rent | 9 euros | since 2022-03"),
+        ("A | rent | 9 euros | since 2022-03 (section 1)", "A | rent | 9 euros | since 2022-03"),
+        ("A | rent | 9 euros | since 2022-03 | Source: section 1",
+         "A | rent | 9 euros | since 2022-03"),
+        ("A | Miete | 9 Euro | since 01.03.2022", "A | miete | 9 Euro | since 2022-03-01"),
+        ("A | chart | [picture 1, p. 2]", "A | chart | [picture 1, p. 2]"),
+        ("A | chart | **[picture 2: Revenue]**", "A | chart | [picture 2: Revenue]"),
+    ],
+)  # fmt: skip
+def test_what_models_add_to_a_fact_is_no_part_of_it(line, expected):
+    assert read_fact(line).line == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("01.03.2022", "2022-03-01"),
+        ("1. März 2022", "2022-03-01"),
+        ("1er février 2022", "2022-02-01"),
+        ("août 2022", "2022-08"),
+        ("2022年3月1日", "2022-03-01"),
+        ("2022年", "2022"),
+        ("Mar 2022", "2022-03"),
+        ("31.02.2022", None),
+        ("1.1 2022", None),
+    ],
+)
+def test_dates_are_read_in_german_french_and_chinese(text, expected):
+    assert read_date(text) == expected
+
+
+def test_a_month_in_which_a_fact_was_replaced_on_the_first_is_its_successors():
+    replaced = read_fact("Lease | rent | 900 | until 2024-05-01; replaced")
+    ended = read_fact("Lease | term | 1 year | until 2024-05-01")
+
+    assert [replaced.holds(at) for at in ("2024-04", "2024-05", "2024")] == [True, False, True]
+    assert [ended.holds(at) for at in ("2024-05", "2024", "2024-06")] == [True, True, False]
+
+
+def test_a_time_is_any_date_and_anything_else_is_refused():
+    fact = read_fact("Lease | rent | 900 | since 2023-06")
+
+    assert [fact.holds(at) for at in ("May 2023", "15 June 2023", "1.7.2023")] == [
+        False, True, True,
+    ]  # fmt: skip
+    with pytest.raises(ConfigurationError, match="'yesterday' is no date"):
+        fact.holds("yesterday")
+
+
+def test_an_amount_is_no_date():
+    class Lease(BaseModel):
+        deposit: float = 0
+
+    dates = ["2022-03-01", "since 1 March 2022", "May 2022"]
+    amounts = ["3 months", "2022", "900 euros since the move"]
+
+    for thing in dates:
+        assert lacks_object(Fact("A", "notice period", thing), Facts())
+        assert Facts(Lease).fit(Fact("A", "deposit", thing)) is None
+    for thing in amounts:
+        assert not lacks_object(Fact("A", "notice period", thing), Facts())
+        assert Facts(Lease).fit(Fact("A", "deposit", "900")) is not None
+    assert not lacks_object(Fact("A", "end date", "2022-03-01"), Facts())

@@ -432,6 +432,22 @@ def test_without_a_source_what_it_closed_is_open_again(sayings, left):
     assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == left
 
 
+def test_what_an_amendment_replaced_is_forgotten_with_its_source():
+    sayings = [
+        ("a", ["A | rent | 900 | since 2020"]),
+        ("x", ["A | rent | 950 | since 2022"]),
+        ("b", ["A | rent | 990 | amends"]),
+    ]
+
+    assert [one.line for one in replay(steps(*sayings, gone={}))][
+        -1
+    ] == "A | rent | 990 | replaces 950"
+    assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == [
+        "A | rent | 900 | since 2020; replaced",
+        "A | rent | 990 | replaces 900",
+    ]
+
+
 def test_what_one_version_read_and_closed_is_open_without_its_source():
     both = overwrite([], [fact("A | rent | 900", "a"), fact("A | rent | 950 | amends", "x")], ANY)
     left = [replace(one, evidence=()) if one.object == "950" else one for one in both]

@@ -35,6 +35,17 @@ def test_what_a_forgotten_amendment_had_closed_is_open_again(store):
     assert done.rewritten == ("lease",)
 
 
+def test_a_document_is_forgotten_by_its_file(tmp_path):
+    lease, amendment = tmp_path / "lease.txt", tmp_path / "amendment.txt"
+    lease.write_text("The rent of Lease 7 is 900 euros since 2020.")
+    amendment.write_text("The rent of Lease 7 is raised to 950 euros.")
+    bank = read(InMemoryStore(), lease, amendment)
+
+    bank.forget_source(amendment)
+
+    assert bank.get("lease").text == "Lease 7 | rent | 900 euros | since 2020"
+
+
 def test_an_amendment_in_the_middle_is_taken_out_of_the_chain():
     bank = read(InMemoryStore(), LEASE, AMENDMENT, LATER)
 

@@ -69,10 +69,30 @@ def test_facts_are_shown_as_they_were_at_a_date(page, facts):
     assert "950 euros" not in drawn(html)
 
 
+def test_a_date_is_read_as_it_is_written_and_what_is_none_is_said_to_be_none(page, facts):
+    named = page.get(at("/facts", of="lease", about="Lease 7", at="15 December 2021")).text
+    none = page.get(at("/facts", of="lease", about="Lease 7", at="yesterday")).text
+
+    assert "All facts at 2021-12-15" in named
+    assert "950 euros" not in drawn(named)
+    assert "This is no date, so all facts are shown." in none
+    assert "950 euros" in drawn(none)
+    check(none)
+
+
+@pytest.mark.parametrize(("about", "other"), [("A. Bell", "Anna Bell"), ("Anna Bell", "A. Bell")])
+def test_two_names_of_one_thing_are_drawn_with_each_other(page, bank, about, other):
+    store_memory(bank, "names", "A. Bell | same as | Anna Bell\nAnna Bell | likes | tea")
+
+    html = page.get(at("/facts", of="names", about=about)).text
+
+    assert names_in(drawn(html)) == [about, other, "tea"]
+
+
 def test_times_evidence_corrections_marks_and_conflicts_are_listed(page, facts):
     html = text_of(page.get(at("/facts", of="lease")))
 
-    assert "since 2020 until 2022" in html
+    assert re.search(r"since 2020</span>\s*<span class=\"time\">until 2022", html)
     assert re.search(r'href="/passage\?version=\w+&evidence=0#marked">lease.txt:3</a>', html)
     assert "not <del>Bo Lund</del>" in html
     assert "not in the document: Acme" in html

@@ -81,7 +81,7 @@ async def show_facts(request: Request) -> Response:
     """The facts of a memory: what is near a name, what is disputed, and all of them."""
     fields, bank = fields_of(request), bank_of(request)
     subject = await find(bank, needed(fields, "of"))
-    about, at = fields.get("about", "")[:400], fields.get("at", "")[:10]
+    about, at = fields.get("about", "")[:400], fields.get("at", "")[:40]
     is_editable = subject.kind in {"memory", "reading"}
     values = {
         "of": subject.reference,

@@ -44,7 +44,7 @@ async def show(request: Request) -> Response:
 async def show_facts(request: Request) -> Response:
     """The facts that are remembered of a person."""
     fields = fields_of(request)
-    user, at = needed(fields, "of"), fields.get("at", "")[:10]
+    user, at = needed(fields, "of"), fields.get("at", "")[:40]
     version = await users_of(request).aget(user)
     values = {
         "of": user,

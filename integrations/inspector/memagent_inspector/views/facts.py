@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memagent_graph.facts.graph import Conflict, list_conflicts, select_facts
-from memagent_graph.facts.record import SAME_AS, facts_of
+from memagent_graph.facts.record import SAME_AS, facts_of, read_date
 from memagent_graph.facts.rules import Entities
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class FactsPage:
         height: height of the drawing, in its units.
         known: the facts that are listed.
         conflicts: what is disputed.
+        at: date at which the facts hold, as it was read; "" for all of them.
+        is_date: whether what was asked for is a date.
     """
 
     about: str
@@ -84,6 +86,8 @@ class FactsPage:
     height: int
     known: Sequence[Known]
     conflicts: Sequence[Conflict]
+    at: str
+    is_date: bool
 
 
 def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPage:
@@ -92,9 +96,10 @@ def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPa
     Args:
         version: the memory.
         about: name of the entity to draw; that with most facts by default.
-        at: date at which the facts hold; "" for all of them.
+        at: date at which the facts hold; "" for all of them, and so is what is no date.
     """
-    everything = facts_of(version)
+    everything, asked = facts_of(version), at.strip()
+    at = read_date(asked) or ""
     shown = select_facts(everything, at=at or None, history=not at)
     entities = Entities(everything)
     counts: dict[str, int] = {}
@@ -109,7 +114,8 @@ def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPa
         numbers.setdefault(item.text, []).append(number)
     known = [Known(fact, tuple(numbers.get(fact.line, ()))) for fact in shown]
     height = len(rows) * _HEIGHT + 6
-    return FactsPage(about, names, rows, height, known, list_conflicts(everything))
+    conflicts, is_date = list_conflicts(everything), bool(at or not asked)
+    return FactsPage(about, names, rows, height, known, conflicts, at, is_date)
 
 
 def _draw(facts: Sequence[Fact], about: str, entities: Entities) -> list[Row]:
@@ -126,7 +132,8 @@ def _draw(facts: Sequence[Fact], about: str, entities: Entities) -> list[Row]:
                 continue
             drawn.add(number)
             forward = ends[0] == key and fact.relation != SAME_AS
-            other = fact.object if ends[0] == key else fact.subject
+            is_other = ends[0] != key or (fact.relation == SAME_AS and fact.object == name)
+            other = fact.subject if is_other else fact.object
             label = f"{fact.relation} →" if forward else f"← {fact.relation}"
             x, y = 4 + hop * _INDENT, _BASELINE + len(rows) * _HEIGHT
             down = parent.x + 6
