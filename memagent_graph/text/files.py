@@ -35,7 +35,15 @@ from memagent_graph.errors import (
 from memagent_graph.sync import work_through
 from memagent_graph.templates import count_line_ends, plural, replace_surrogates
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, guess_encoding, is_icon
+from memagent_graph.text.formats import (
+    FORMATS,
+    OLDER,
+    PLAIN,
+    find_unmarked,
+    format_of,
+    guess_encoding,
+    is_icon,
+)
 from memagent_graph.text.source import (
     MARKDOWN,
     Headings,
@@ -155,7 +163,7 @@ def open_file(
         for mark, marked in _MARKS:
             if sample.startswith(mark):
                 return FileSource(path, name, marked, skip=len(mark), opener=opener)
-        if wide := _find_utf_16(sample):
+        if wide := find_unmarked(sample):
             return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
             raise UnreadableSourceError(_say_binary(name, suffix))
@@ -229,20 +237,6 @@ def _invalid(source: FileSource) -> str:
         f"{source.name} has {plural(source.invalid, 'character')} that could not be decoded as "
         "UTF-8 and were read as U+FFFD."
     )
-
-
-def _find_utf_16(sample: bytes) -> str | None:
-    """Return the byte order of UTF-16 without a mark: its NUL bytes are all on one side."""
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
-    if min(even, odd) or max(even, odd) * 8 < len(sample):
-        return None
-    encoding = "utf-16-be" if even else "utf-16-le"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(sample)
-    except UnicodeDecodeError:
-        return None
-    is_text = all(sign.isprintable() or sign.isspace() for sign in text)
-    return encoding if is_text and sum(map(str.isascii, text)) * 2 > len(text) else None
 
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))

@@ -5,6 +5,7 @@ This runs in the process that converts documents.
 
 from __future__ import annotations
 
+import codecs
 import json
 import posixpath
 import re
@@ -348,6 +349,10 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
             return write_mark(alt) if alt else ""
         data = _data_of(held[1])
         return album.add(data, sha256(data).hexdigest(), alt)
+    if tag == "input" and attributes.get("type") in {"checkbox", "radio"}:
+        return " ☒ " if "checked" in attributes else " ☐ "
+    if tag == "option" and "selected" in attributes:
+        return f"\n☒ {_lay_out(node, depth + 1)}\n"
     if tag == "input":
         value = attributes.get("value") or attributes.get("placeholder") or ""
         return "" if attributes.get("type") == "hidden" else f" {value} "
@@ -381,13 +386,25 @@ def _number_of(node: Any) -> str:
 
 
 def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
-    from memagent_graph.text.office import write_table
+    from memagent_graph.text.office import spread_cells, write_table
 
     cells = (row.css("td, th") for row in node.css("tr"))
-    rows = [[_lay_out(cell, depth + 1, album) for cell in row] for row in cells]
+    rows = spread_cells(
+        [(_lay_out(cell, depth + 1, album), _span(cell, "col"), _span(cell, "row")) for cell in row]
+        for row in cells
+    )
     captions = [" ".join(_lay_out(found, depth + 1).split()) for found in node.css("caption")]
     return "\n\n".join([*captions, write_table(rows)])
 
+
+def _span(cell: Any, of: str) -> int:
+    """The number of columns or rows that a cell spans; 0 of HTML is all rows that are left."""
+    value = (cell.attributes.get(f"{of}span") or "1").strip()
+    return (int(value) or (_ALL_ROWS if of == "row" else 1)) if _SPAN.fullmatch(value) else 1
+
+
+_SPAN = re.compile(r"[0-9]{1,5}")
+_ALL_ROWS = 65_534
 
 _CHARSET = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE
@@ -407,7 +424,7 @@ def decode(content: bytes) -> str:
         if content.startswith(mark):
             return content.decode(encoding, "replace")
     try:
-        return content.decode()
+        return content.decode(find_unmarked(content[:4096]) or "utf-8")
     except UnicodeDecodeError:
         pass
     named = _CHARSET.search(content[:4096])
@@ -422,6 +439,29 @@ def decode(content: bytes) -> str:
 
 _WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
 """Encodings in whose name programs write signs that only a wider one has."""
+
+
+_ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
+"""Encodings by the escapes with which ASCII bytes stand for other letters."""
+
+
+def find_unmarked(sample: bytes) -> str | None:
+    """Return the encoding of ASCII bytes that are not ASCII: UTF-16 without a mark, ISO-2022.
+
+    The NUL bytes of UTF-16 are all on one side.
+    """
+    if b"\x1b$" in sample:
+        return next((name for escape, name in _ESCAPES.items() if escape in sample), None)
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if min(even, odd) or max(even, odd) * 8 < len(sample):
+        return None
+    encoding = "utf-16-be" if even else "utf-16-le"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeDecodeError:
+        return None
+    is_text = all(sign.isprintable() or sign.isspace() for sign in text)
+    return encoding if is_text and sum(map(str.isascii, text)) * 2 > len(text) else None
 
 
 def guess_encoding(sample: bytes) -> tuple[str | None, float]:
@@ -679,6 +719,7 @@ def read_notebook(content: bytes) -> Converted:
         for result in cell.get("outputs") or ():
             content_of = result.get("data") or {}
             printed = result.get("text") or result.get("traceback") or _plainest(content_of)
+            printed = printed or result.get("evalue")
             pictures += any(kind.startswith("image/") for kind in content_of)
             text = _COLOURS.sub("", _join_lines(printed))
             blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")

@@ -142,6 +142,27 @@ def write_table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines[:1], "|" + " --- |" * width, *lines[1:]]) if lines else ""
 
 
+def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[str]]:
+    """Return the texts of cells in their columns, below and beside cells that span several.
+
+    Args:
+        rows: the text of each cell, and the numbers of columns and rows that it spans.
+    """
+    found, covered = [], dict[int, int]()  # rows that a cell above still covers, by column
+    for row in rows:
+        cells: list[str] = []
+        for text, columns, height in row:
+            width = min(columns, _MOST_REPEATED)
+            while covered.get(len(cells)):
+                covered[len(cells)] -= 1
+                cells.append("")
+            covered |= dict.fromkeys(range(len(cells), len(cells) + width), height - 1)
+            cells += [text, *[""] * (width - 1)]
+        covered |= {at: left - 1 for at, left in covered.items() if at >= len(cells) and left}
+        found.append(cells)
+    return found
+
+
 def _chart_text(root: Element | None) -> str:
     """Return the words of a chart or diagram."""
     if root is None:
@@ -343,8 +364,15 @@ class Word:
                 cells = [
                     cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row
                 ]
-                rows.append([" ".join(self._blocks(cell)) for cell in cells])
-        return write_table(rows)
+                rows.append([(" ".join(self._blocks(cell)), _columns(cell), 1) for cell in cells])
+        return write_table(spread_cells(rows))
+
+
+def _columns(cell: Element) -> int:
+    """Return the number of columns that a cell spans."""
+    span = child(cell, "tcPr", "gridSpan")
+    value = "" if span is None else get(span, "val")
+    return max(1, int(value)) if value.isdecimal() else 1
 
 
 _SYMBOLS = range(0xF020, 0xF07F)
@@ -624,10 +652,16 @@ class OpenDocument:
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
                     times = min(_count(cell, "number-columns-repeated"), _MOST_REPEATED)
-                    cells += [" ".join(self._blocks(cell))] * times
+                    cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
             times = _count(row, "number-rows-repeated") if any(cells) else 1
             rows += [cells] * min(times, _MOST_REPEATED)
         return write_table(rows)
+
+
+def _value(cell: Element) -> str:
+    """Return the value of a cell that does not say how it is shown."""
+    values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
+    return next(filter(None, values), "")
 
 
 def _count(element: Element, name: str) -> int:

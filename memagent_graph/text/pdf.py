@@ -86,7 +86,7 @@ def read_pdf(content: bytes) -> Converted:
         visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
         if _has_remarks(page):
-            remarks = [*_remarks(document, page)]
+            remarks = [*_remarks(document, page, text)]
             page = _flatten(document, number, page)
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
             said = "\n".join(remarks)
@@ -226,16 +226,21 @@ def _has_remarks(page: pdfium.PdfPage) -> bool:
     return False
 
 
-def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
-    """Yield the filled fields of forms, each with its name, and the texts of remarks."""
+def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
+    """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
+
+    What marks words, such as a highlight, may repeat these in place of a remark.
+    """
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         mark = raw.FPDFPage_GetAnnot(page, number)
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
             yield from _field(document.formenv, mark)
-        elif kind in {raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP}:
-            text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
-            yield from filter(None, [text.replace("\r", "\n").strip()])
+        elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FPDF_ANNOT_WIDGET}:
+            said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
+            said = said.replace("\r\n", "\n").replace("\r", "\n").strip()
+            if " ".join(said.split()) not in " ".join(text.split()):
+                yield said
         raw.FPDFPage_CloseAnnot(mark)
 
 

@@ -200,8 +200,16 @@ _LINE_HYPHEN = regex.compile(_HYPHEN)
 _BROKEN_WORD = regex.compile(rf"(?<!\p{{L}})(\p{{L}}++){_HYPHEN}(\p{{Ll}}\p{{L}}*+)")
 _INVISIBLE = regex.compile("[\u00ad\u200b\u2060\ufeff]")
 _JOINERS = regex.compile("[\u200c\u200d]")
-_WIDE = regex.compile("[\ufb00-\ufb06\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]+")
-"""Ligatures, and full-width letters and digits; full-width marks are those of Chinese."""
+_WIDE = regex.compile(
+    "[\ufb00-\ufb06\ufb13-\ufdff\ufe70-\ufefc\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f"
+    "\U0001d400-\U0001d7ff]+"
+)
+"""Ligatures, forms of Arabic letters, full-width letters and digits, half-width Katakana, letters
+of formulas; full-width marks are those of Chinese."""
+_POINTS = regex.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]"
+)
+"""Vowel points of Hebrew and Arabic, which most texts leave out, and the stroke in wide words."""
 
 
 def join_lines(text: str) -> str:
@@ -228,7 +236,9 @@ def one_form(text: str) -> str:
     if _LINE_HYPHEN.search(text):
         text = _BROKEN_WORD.sub(r"\1\2 \1 \2", text)
     text = join_lines(text)
-    return text if text.isascii() else _JOINERS.sub("", text)
+    if text.isascii():
+        return text
+    return _POINTS.sub("", _JOINERS.sub("", text)).replace("ё", "е").replace("Ё", "Е")
 
 
 def terms(text: str) -> list[str]:

@@ -312,7 +312,8 @@ class TestPdf:
         assert "tenant: Ilse Varga" in text
         assert "agreed: Yes" in text
 
-    def test_a_remark_on_a_page_without_a_form_is_read(self, tmp_path):
+    @pytest.mark.parametrize("kind", [b"Text", b"Highlight", b"StrikeOut", b"Caret"])
+    def test_a_remark_on_a_page_without_a_form_is_read(self, tmp_path, kind):
         words = b"BT /F 12 Tf 20 100 Td (The lease.) Tj ET"
         page = b"/MediaBox[0 0 200 200]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>/Annots[6 0 R]"
         objects = [
@@ -321,7 +322,7 @@ class TestPdf:
             b"<</Type/Page/Parent 2 0 R%b>>" % page,
             b"<</Length %d>>stream\n%b\nendstream" % (len(words), words),
             b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-            b"<</Type/Annot/Subtype/Text/Rect[0 0 20 20]/Contents(Too high.)>>",
+            b"<</Type/Annot/Subtype/%b/Rect[0 0 20 20]/Contents(Too high.)>>" % kind,
         ]
         body = b"".join(b"%d 0 obj %b endobj\n" % each for each in enumerate(objects, 1))
         (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF")
@@ -346,6 +347,17 @@ def test_an_opendocument_has_headings_tables_notes_and_spaces(tmp_path):
     assert text == "## Lease\n\nAnn  signed [in May].\n\n| x | x |\n| --- | --- |"
 
 
+def test_a_cell_of_an_opendocument_without_a_text_has_its_value(tmp_path):
+    body = (
+        '<office:spreadsheet><table:table table:name="Rent"><table:table-row>'
+        '<table:table-cell office:value-type="float" office:value="900"/>'
+        '<table:table-cell office:value-type="date" office:date-value="2026-05-01"/>'
+        "</table:table-row></table:table></office:spreadsheet>"
+    )
+
+    assert "| 900 | 2026-05-01 |" in read(write_opendocument(tmp_path / "a.ods", body)).text
+
+
 def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
     page = tmp_path / "a.html"
     page.write_bytes(
@@ -363,6 +375,41 @@ def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
     assert "| a | b |\n| --- | --- |\n| 1 | 2 |" in text
     assert "verdeckt\n\nH2O\n\n```\n# code\nmore\n```" in text
     assert "no()" not in text
+
+
+def test_a_form_of_html_has_what_is_chosen(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text(
+        "<p><input type=checkbox checked> Smoker <input type=radio> Pets<p>"
+        "<select><option>Kiel<option selected>Husum</select>"
+    )
+
+    assert read(page).text.split() == ["☒", "Smoker", "☐", "Pets", "Kiel", "☒", "Husum"]
+
+
+def test_a_cell_stands_in_its_column_where_others_span_several(tmp_path):
+    page, word = tmp_path / "a.html", tmp_path / "a.docx"
+    page.write_text(
+        "<table><tr><th colspan=2>Rent<th>Due<tr><td rowspan=2>Kiel<td>900<td>May"
+        "<tr><td>700<td>June"
+        "<tr><td colspan=x>Bonn<td>1<td>2</table>"
+    )
+    span = '<w:tcPr><w:gridSpan w:val="2"/></w:tcPr>'
+    cells = [[(span, "Rent"), ("", "Due")], [("", "Kiel"), ("", "900"), ("", "May")]]
+    rows = "".join(
+        f"<w:tr>{''.join(f'<w:tc>{of}{paragraph(said)}</w:tc>' for of, said in row)}</w:tr>"
+        for row in cells
+    )
+    write_docx(word, f"<w:tbl>{rows}</w:tbl>")
+
+    assert read(page).text.split("\n") == [
+        "| Rent |  | Due |",
+        "| --- | --- | --- |",
+        "| Kiel | 900 | May |",
+        "|  | 700 | June |",
+        "| Bonn | 1 | 2 |",
+    ]
+    assert read(word).text.split("\n")[::2] == ["| Rent |  | Due |", "| Kiel | 900 | May |"]
 
 
 def test_a_book_is_read_in_its_order(tmp_path):
@@ -418,14 +465,19 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
         {
             "cell_type": "code",
             "source": "print(1)",
-            "outputs": [{"text": ["1\n"]}, {"data": {"text/plain": "plot", "image/png": "x"}}],
+            "outputs": [
+                {"text": ["1\n"]},
+                {"data": {"text/plain": "plot", "image/png": "x"}},
+                {"ename": "OSError", "evalue": "no tide", "traceback": []},
+            ],
         },
     ]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
 
     found = read(tmp_path / "a.ipynb")
 
-    assert found.text == "# Tides\nof May\n\n```\nprint(1)\n```\n\n```\n1\n```\n\n```\nplot\n```"
+    printed = "".join(f"\n\n```\n{line}\n```" for line in ("print(1)", "1", "plot", "no tide"))
+    assert found.text == f"# Tides\nof May{printed}"
     assert found.warnings == ("did not read 1 picture.",)
 
 

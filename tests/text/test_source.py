@@ -111,6 +111,8 @@ POLISH = "Latarnik nazywa się Łukasz Żółć i mieszka w Gdyni przy porcie.\n
         ("cp437", GERMAN),
         ("utf-16-le", GERMAN),
         ("utf-16-be", POLISH),
+        ("iso2022_jp", "灯台守の名前は織田武です。\n"),
+        ("iso2022_kr", "등대지기의 이름은 김철수입니다.\n"),
     ],
 )
 def test_a_short_file_in_an_old_encoding_is_read_as_what_it_is(tmp_path, encoding, text):

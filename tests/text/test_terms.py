@@ -133,6 +133,21 @@ def test_one_word_has_one_term_however_it_is_broken_or_encoded(text):
     assert set(terms("the lighthouse keeper Jürgen")) <= set(terms(text))
 
 
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("حَارِسُ المَنَـــارَةِ", "حارس المنارة"),
+        ("\ufea3\ufe8e\ufead\ufeb1", "حارس"),
+        ("שׁוֹמֵר הַמִּגְדַּלּוֹר", "שומר המגדלור"),
+        ("ｶﾀｶﾅ", "カタカナ"),
+        ("𝐤𝐞𝐞𝐩𝐞𝐫", "keeper"),
+        ("Фёдор Ёлкин", "Федор Елкин"),
+    ],
+)
+def test_points_and_forms_of_letters_make_no_other_word(written, plain):
+    assert terms(written) == terms(plain)
+
+
 def test_a_ligature_is_its_letters():
     assert terms("oﬃce ﬁle") == terms("office file")
 
