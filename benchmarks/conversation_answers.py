@@ -26,7 +26,7 @@ from local_models import recorded
 from memagent_graph.evaluation.samples import token_f1
 from memagent_graph.evaluation.scores import holds
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import find_boxed
 
 ASK = """\
 Below is what you remember of conversations, and a question.

@@ -39,7 +39,7 @@ from memagent_graph.facts.reader import read_for_facts, state_fact
 from memagent_graph.facts.record import Fact, read_fact, read_lines
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import find_boxed
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 

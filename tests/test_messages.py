@@ -155,6 +155,8 @@ def test_what_is_not_text_is_described_by_its_type_and_thoughts_are_left_out():
         {"type": "video"},
         {"type": "hologram", "value": 1},
         {"type": "reasoning", "reasoning": "hm"},
+        {"type": "text", "text": "hm", "thought": True},
+        {"type": "text", "text": {"value": "A lease", "annotations": []}},
         "and so on",
     ]
 
@@ -168,6 +170,7 @@ def test_what_is_not_text_is_described_by_its_type_and_thoughts_are_left_out():
         "[file: lease.pdf]",
         "[video]",
         "[hologram]",
+        "A lease",
         "and so on\n",
     ]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import find_boxed
 from memagent_graph.templates import disarm
 
 TAG = re.compile(r"</?\s*(question|notes|section)\b[^<>]*>", re.IGNORECASE)

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.prompts import PLAIN_ANSWER_PROMPT, Prompts
-from memagent_graph.readers.completion import certain_part, without_reasoning
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import (
+    AnswerRelay,
+    Listener,
+    certain_part,
+    find_boxed,
+    without_reasoning,
+)
 
 ASKED = {"question": "Who signed?", "document": "The lease was signed by Ann Kestrel."}
 NOTES = "Secret notes of the reader."
@@ -118,6 +123,18 @@ def test_an_answer_that_is_put_aside_to_read_on_is_not_said():
     events = [part["event"] for mode, part in parts if mode == "custom"]
     assert "fallback" in events
     assert said == "Ann."
+
+
+def test_a_thought_in_a_block_is_not_said():
+    heard = []
+    relay = AnswerRelay(Listener(lambda piece, last: heard.append((piece, last))), boxed=False)
+
+    for block in ({"text": "so", "thought": True}, {"text": "Ann."}):
+        message = AIMessageChunk([{"type": "text", **block}])
+        relay.on_llm_new_token("", chunk=ChatGenerationChunk(message=message))
+    relay.finish("Ann.")
+
+    assert heard == [("Ann.", False), ("", True)]
 
 
 @given(st.text(st.sampled_from(list("ab<>/ {}\\")), max_size=30), st.booleans(), st.data())

@@ -29,6 +29,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage, Recorded
 from memagent_graph.conversation.privacy import redact_nothing
+from memagent_graph.models.completion import text_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -637,10 +638,9 @@ def _describe(message: BaseMessage) -> str:
 
 
 def _part(block: str | Mapping[str, object]) -> str:
-    if isinstance(block, str):
-        return block
-    if isinstance(block.get("text"), str):
-        return str(block["text"])
+    text = text_in(block)
+    if isinstance(block, str) or text is not None:
+        return text or ""
     kind = _kind(block)
     if kind in _UNSPOKEN:
         return ""

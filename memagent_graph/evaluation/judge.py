@@ -12,8 +12,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ModelError
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import take_reply
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import find_boxed, take_reply
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

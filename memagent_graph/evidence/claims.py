@@ -514,3 +514,28 @@ def scripts(text: str) -> frozenset[str]:
     counts = {script: sum(map(len, letters.findall(text))) for script, letters in _LETTERS.items()}
     total = sum(counts.values())
     return frozenset(script for script, count in counts.items() if count > _SHARE * total)
+
+
+def may_be_translated(text: str, other: str) -> bool:
+    """Whether another text may be a translation into another script.
+
+    It has more than half of the numbers, and is at least about half as long.
+    """
+    if not scripts(text).isdisjoint(scripts(other)):
+        return False
+    had, has = ({*map(int, _DIGITS.findall(one))} for one in (text, other))
+    kept = not had or len(had & has) > _TRANSLATED * len(had)
+    return kept and _extent(other) >= _TRANSLATED * _extent(text)
+
+
+def _extent(text: str) -> int:
+    """The length of a text as if it were written in letters of an alphabet."""
+    signs = "".join(text.split())
+    return sum(_WIDE if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in signs)
+
+
+_TRANSLATED = 0.5
+"""Share of the numbers and of the length of a text that a translation has."""
+_WIDE = 3
+"""Letters of an alphabet that a character of a wide script stands for."""
+_DIGITS = regex.compile(r"\d{1,9}")

@@ -47,6 +47,29 @@ class Generation(TypedDict):
     seconds: float
 
 
+def text_in(block: str | Mapping[str, object]) -> str | None:
+    """Return the text of a block of a message's content: "" for a thought, None without text."""
+    if isinstance(block, str):
+        return block
+    if block.get("thought"):  # Gemini
+        return ""
+    text = block.get("text")
+    if isinstance(text, Mapping):  # OpenAI's Assistants
+        text = text.get("value")
+    return text if isinstance(text, str) else None
+
+
+def text_of(reply: BaseMessage) -> str:
+    """Return the text of a model's message, without blocks that are no text of the reply."""
+    if isinstance(reply.content, str):
+        return reply.content
+    said = [b for b in reply.content if isinstance(b, str) or b.get("type") in _SPOKEN]
+    return "".join(text_in(block) or "" for block in said)
+
+
+_SPOKEN = {"text", "output_text"}
+"""Types of the blocks that a model says; the latter is that of OpenAI's Responses."""
+
 Ending = Literal["cut off", "refused", "failed"]
 _REFUSED = re.compile(
     r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"

@@ -27,6 +27,7 @@ from memagent_graph.prompts import SHORTER, LookBack, Prompts, join_query
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
     AnswerRelay,
+    find_boxed,
     finish_reason,
     is_cut_off,
     listener_of,
@@ -36,7 +37,6 @@ from memagent_graph.readers.completion import (
 )
 from memagent_graph.readers.replies import (
     check_overwrite,
-    find_boxed,
     is_unchanged,
     says_not_found,
     says_nothing,

@@ -12,7 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
-from memagent_graph.models.completion import count_of, find_ending
+from memagent_graph.models.completion import count_of, find_ending, text_of
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import in_thread, is_shared_loop
@@ -78,7 +78,7 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
         raise model_error(error) from error
     _check_ending(reply)
     _check_prompt(reply, prompt)
-    text = replace_surrogates(without_reasoning(without_channels(reply.text)).strip())
+    text = replace_surrogates(without_reasoning(without_channels(text_of(reply))).strip())
     if not text:
         cut = is_cut_off(reply)
         raise EmptyReplyError(
@@ -113,12 +113,24 @@ _THOUGHT = re.compile(
     re.IGNORECASE,
 )
 """A mark that begins reasoning at the beginning of a reply, in the forms of all known families."""
-_CHANNELS = {
-    "<|channel|>analysis<|message|>": "<|end|>",
-    "<|channel|>commentary<|message|>": "<|end|>",
-    "Here is my thought process:": "Here is my response:",  # Granite
-}
+_CHANNELS = (
+    (re.compile(r"<\|channel\|>(?:analysis|commentary)<\|message\|>"), "<|end|>"),
+    (re.compile(r"<\|channel>\s*(?:thought|analysis)\b"), "<channel|>"),  # Gemma
+    (re.compile(r"Here is my thought process:"), "Here is my response:"),  # Granite
+    (  # clients that show reasoning folded
+        re.compile(
+            r"<details\b(?:(?=[^>]*\stype=[\"']?reasoning)"
+            r"|(?=[^>]*>\s*<summary>[^<]*\b(?:thought|thinking|reasoning)\b))[^>]*>",
+            re.IGNORECASE,
+        ),
+        "</details>",
+    ),
+)
 """What else begins reasoning there, and what ends it."""
+_BARE_CHANNELS = re.compile(
+    r"\A(?:analysis|commentary)(?:.*assistantfinal|(?=[A-Z]).*\Z)", re.DOTALL
+)
+"""Reasoning in channels whose control tokens the server left out: "analysisShe may ..."."""
 _MARKS = re.compile(
     r"\A(?:<\|(?:im_)?start\|>\s?assistant\b|<\|START_RESPONSE\|>|<\|begin_of_solution\|>"
     r"|<\|start_header_id\|>\s?assistant\s?<\|end_header_id\|>|<\|assistant\|>|\[/INST\]|<\|message\|>"
@@ -132,7 +144,7 @@ _MARKS = re.compile(
 def without_channels(text: str) -> str:
     """The reply without reasoning in the marks of families that write no `<think>`."""
     _, final, answer = text.rpartition(_FINAL)
-    text = _without_marks(answer if final else text)
+    text = _BARE_CHANNELS.sub("", _without_marks(answer if final else text))
     while closed := _end_of_thought(text):
         text = _without_marks(text[closed:])
     return text
@@ -140,8 +152,8 @@ def without_channels(text: str) -> str:
 
 def _end_of_thought(text: str) -> int:
     """Where the reasoning that a reply begins with ends; 0 if it begins with none."""
-    for opening, closing in _CHANNELS.items():
-        if text.startswith(opening):
+    for opening, closing in _CHANNELS:
+        if opening.match(text):
             at = text.find(closing)
             return len(text) if at < 0 else at + len(closing)
     opened = _THOUGHT.match(text)
@@ -356,7 +368,9 @@ class AnswerRelay(BaseCallbackHandler):
         **_: Any,
     ) -> None:
         """Pass on the part of the answer that is certain by now."""
-        self._reply += chunk.text if chunk is not None else str(token)
+        message = getattr(chunk, "message", None)
+        said = str(token) if chunk is None else chunk.text
+        self._reply += said if message is None else text_of(message)
         certain = certain_part(self._reply, boxed=self._boxed)
         if certain.startswith(self._relayed):
             self._relay(certain[len(self._relayed) :])
@@ -387,7 +401,8 @@ def certain_part(reply: str, *, boxed: bool) -> str:
             reasoning.
     """
     if boxed:
-        return _in_first_box(certain_part(reply, boxed=False)).strip()
+        text = certain_part(reply, boxed=False)
+        return _in_box(text, text.find(_BOX)).strip()
     text = reply.lstrip()
     for opening in _THINKING:
         if len(text) < len(opening) and opening.startswith(text):
@@ -404,8 +419,13 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     return text.rstrip()
 
 
-def _in_first_box(reply: str) -> str:
-    start = reply.find(_BOX)
+def find_boxed(text: str) -> str:
+    r"""Return the content of the last `\boxed{...}`, braces balanced; without one, the text."""
+    start = text.rfind(_BOX)
+    return (text if start < 0 else _in_box(text, start)).strip()
+
+
+def _in_box(reply: str, start: int) -> str:
     if start < 0:
         return ""
     start += len(_BOX)

@@ -17,6 +17,7 @@ import regex
 
 from memagent_graph.evidence.claims import (
     is_in_language,
+    may_be_translated,
     may_share_language,
     roots,
     scripts,
@@ -86,20 +87,6 @@ _AROUND_A_LINE = ' \t*"'
 _LONGEST_NUMBER = 9
 _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """Characters that models put around a single word."""
-
-
-def find_boxed(text: str) -> str:
-    r"""Return the content of the last `\boxed{...}`, braces balanced; without one, the text."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return text.strip()
-    start += len("\\boxed{")
-    depth = 1
-    for offset, character in enumerate(text[start:]):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return text[start : start + offset].strip()
-    return text[start:].strip()
 
 
 _LONGEST = 400
@@ -640,20 +627,38 @@ def _without_nothing_new(text: str, before: str, read: str) -> tuple[str, bool]:
     """
     found = _NOTHING_NEW.match(text)
     if found is None:
-        return text, False
+        return ("", True) if _concludes(text, before, read) else (text, False)
     first, _, _ = text.partition("\n")
     sentence = first.strip(' "*_()[]')
     if len(first) > _SHORT or (sentence and (sentence in before or sentence in read)):
         return text, False
-    said, rest = text[: found.end()], text[found.end() :].lstrip(' \t\n"*_)]`.')
-    if _says_more(said, before, read):
+    if _says_more(text[: found.end()], before, read):
         return text, False
-    rest = rest.rstrip()
+    rest = text[found.end() :].lstrip(' \t\n"*_)]`.').rstrip()
     if not rest or (len(rest) <= _SHORT and not _DATED.search(rest) and _REASON.match(rest)):
         return "", True
     if "\n" in text[found.end() - 1 :] or rest == before.strip():
         return rest, True
     return text, False
+
+
+def _concludes(text: str, before: str, read: str) -> bool:
+    """Whether a sentence gives a reason, and then says that nothing is new.
+
+    The reason has at most one word of what was read: "The user said thanks, so nothing changes."
+    """
+    found = _REASON_FIRST.match(text)
+    if not (found and read and len(text) <= _SHORT) or text in f"{before}\n{read}":
+        return False
+    says = _NOTHING_NEW.fullmatch(text[found.end() :]) and not _says_more(text, before, read)
+    return bool(says) and len(_news(found[0], before, read)) <= 1
+
+
+_REASON_FIRST = regex.compile(
+    r"\A(?:(?:since|because|as)\s+(?:the\s+user|they|he|she|there|this|no)\b[^\n,;]*+,"
+    r"|[^\n,;]*+[,;]\s*+(?:and\s+)?(?:so|thus|therefore|hence)\b)\s*+",
+    regex.IGNORECASE,
+)
 
 
 def _says_more(sentence: str, before: str, read: str) -> bool:
@@ -669,6 +674,9 @@ _DATED = regex.compile(r"^[^\w\n]*+\d{4}-\d\d-\d\d", regex.MULTILINE)
 
 _LOOPED = 3
 """Times that something must be repeated in a row to be a loop."""
+_FENCED = regex.compile(r"```|~~~")
+_WORDLESS = 400
+"""Least code points of a loop without a letter: shorter ones are figures, such as scores."""
 _LONGEST_LOOP = 40
 """Most lines of a loop."""
 
@@ -682,13 +690,17 @@ def without_loops(text: str) -> str:
     text = "\n".join(lines).strip()
     for size in range(2, min(_LONGEST_PHRASE, len(text) // _SAID) + 1):
         phrase = text[-size:]
-        if phrase * _SAID == text[-_SAID * size :] and "```" not in phrase:
+        if phrase * _SAID == text[-_SAID * size :] and not _FENCED.search(phrase):
             start = len(text)
             while text[max(start - size, 0) : start] == phrase:
                 start -= size
-            if len(text) - start >= _LEAST_LOOPED:
+            if len(text) - start >= (_LEAST_LOOPED if _has_letter(phrase) else _WORDLESS):
                 return (text[:start] + phrase).strip()
     return text
+
+
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalpha, text))
 
 
 _SAID = 4
@@ -701,21 +713,18 @@ _LEAST_LOOPED = 24
 
 def _without_line_loops(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
-    number, fenced = 0, False
+    number, fenced = 0, ""
     while number < len(lines):
-        fenced ^= lines[number].lstrip().startswith("```")
+        mark = lines[number].lstrip()[:3]
+        if _FENCED.match(mark) and fenced in {"", mark}:
+            fenced = "" if fenced else mark
         size = 0 if fenced else _loop_at(lines, number)
-        if not size:
-            kept.append(lines[number])
-            number += 1
-            continue
-        once = lines[number : number + size]
-        kept += once
-        while (
-            number < len(lines)
-            and [*lines[number : number + size]] == [*once][: len(lines) - number]
-        ):
-            number += size
+        once, end = [*lines[number : number + size]], number + max(size, 1)
+        while size and end < len(lines) and [*lines[end : end + size]] == once[: len(lines) - end]:
+            end += size
+        run = "\n".join(lines[number:end])
+        kept += once if size and (_has_letter(run) or len(run) >= _WORDLESS) else lines[number:end]
+        number = end
     return kept
 
 
@@ -749,9 +758,9 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
 def find_lost_statements(before: str, after: str) -> list[str]:
     """Return the statements of the old notes that the new ones do not have, in order.
 
-    Notes in another script may be a translation: none counts as lost.
+    Of notes that may be translated none counts as lost.
     """
-    if after and scripts(before).isdisjoint(scripts(after)):
+    if may_be_translated(before, after):
         return []
     has = set(_terms(after))
     lost = []
@@ -779,7 +788,19 @@ def with_statements(text: str, more: Sequence[str], *, first: bool) -> str:
 
 def adds_anything(text: str, before: str, read: str) -> bool:
     """Whether notes say something of the text that was read which the old ones did not have."""
-    return bool({*_terms(text)} & {*_terms(read)} - {*_terms(before)})
+    return bool(_news(text, before, read))
+
+
+def _news(text: str, before: str, read: str) -> set[str]:
+    """Terms that notes have of the text that was read and not of the old ones.
+
+    Who speaks in a conversation is nothing that is said, and neither is the t of "isn't".
+    """
+    shared = {*_terms(text)} & {*_terms(_SPEAKS.sub("", read))} - {*_terms(before)}
+    return {term for term in shared if len(term) > 1 or not "a" <= term <= "z"}
+
+
+_SPEAKS = regex.compile(r"^\[\d{4}-\d\d-\d\d[^\]\n]*\] [^:\n]{1,80}: ", regex.MULTILINE)
 
 
 def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> bool:

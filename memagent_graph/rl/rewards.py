@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.evaluation.samples import exact_match, substring_match, token_f1, without_latex
 from memagent_graph.models.completion import ChatTemplate
-from memagent_graph.readers.replies import find_boxed
+from memagent_graph.readers.completion import find_boxed
 from memagent_graph.rl.traces import Rollout
 
 if TYPE_CHECKING:

@@ -317,6 +317,10 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
         "<analysis>so</analysis>\n\n{}",
         "<thought>so</thought><reflection>no</reflection>{}",
         "<scratchpad>so</scratchpad>{}",
+        "<|channel>thought\nso<channel|>{}",
+        "analysisSo it is.assistantcommentaryNo.assistantfinal{}",
+        '<details type="reasoning" done="true"><summary>3 seconds</summary>\nso\n</details>\n{}',
+        "<details>\n<summary>Thought for 3 seconds</summary>\nso\n</details>\n\n{}",
         "Here is my thought process:\nso\nHere is my response:\n{}",
         "[/INST] {}</s>",
         "<|im_start|>assistant\n{}<|im_end|>",
@@ -331,10 +335,38 @@ async def test_reasoning_and_control_tokens_of_all_families_are_taken_off(reply)
 
 @pytest.mark.parametrize(
     "said",
-    ["<analysis> is the first tag in the log.", "The lines end with </s>", "[/THINK] it said."],
+    [
+        "<analysis> is the first tag in the log.",
+        "The lines end with </s>",
+        "[/THINK] it said.",
+        "analysis of the log: it ends at nine.",
+        "analysis结果：渡轮九点出发。",
+        "<details><summary>Ferry</summary>It leaves at nine.</details>",
+    ],
 )
 async def test_notes_that_name_such_marks_keep_them(said):
     assert (await update(said)).memory.text == said
+
+
+@pytest.mark.parametrize(
+    "reply", ["<|channel>thought\nShe may", "analysisShe may", '<details type="reasoning">She may']
+)
+async def test_reasoning_that_was_cut_off_is_no_memory(reply):
+    with pytest.raises(EmptyReplyError):
+        await update(reply)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [{"type": "output_text", "text": "At nine.", "annotations": []}],
+        [{"type": "text", "text": "so", "thought": True}, {"type": "text", "text": "At nine."}],
+        [{"type": "reasoning", "text": "so"}, {"type": "text", "text": {"value": "At nine."}}],
+        ["At ", {"type": "text", "text": None}, {"type": "text", "text": "nine."}],
+    ],
+)
+async def test_the_text_of_a_reply_is_in_blocks_that_are_said(blocks):
+    assert (await update(blocks)).memory.text == "At nine."
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.prompts import NO_MEMORY
 from memagent_graph.readers.replies import (
+    adds_anything,
     check_overwrite,
     find_lost_statements,
     is_refusal,
@@ -251,7 +252,64 @@ def test_a_reply_that_was_cut_off_may_lose_no_statement():
 
 
 def test_notes_in_another_script_are_not_foreign():
-    assert check("她住在胡苏姆，对花生过敏，妹妹埃达养山羊。", standing=False).fault is None
+    translated = (
+        "2026年3月1日：她住在胡苏姆，对花生过敏。2026年3月2日：妹妹埃达养山羊。",
+        "٢٠٢٦-٠٣-٠١: تعيش في هوسوم. لديها حساسية من الفول السوداني. ٢٠٢٦-٠٣-٠٢: أختها تربي الماعز.",
+    )
+
+    assert all(check(notes).fault is None for notes in translated)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Заметки без изменений.",
+        "用户只是表示感谢，没有新信息。",
+        "2026年3月3日：用户只是表示感谢，没有新信息。",
+        "मुझे खेद है, मैं इसमें मदद नहीं कर सकता।",
+        "الملاحظات لم تتغير.",
+    ],
+)
+def test_a_few_words_in_another_script_are_no_translation_of_the_notes(reply):
+    assert check(reply).fault == "loss"
+    assert find_lost_statements("2026-03-01: 她住在胡苏姆。", "The user expressed thanks.")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The user said thanks, so nothing changes.",
+        "Since the user only said thanks, the notes remain unchanged.",
+        "The user was polite; therefore no new facts.",
+    ],
+)
+def test_nothing_new_may_be_said_after_the_reason(reply):
+    read = "[2026-03-03T08:00+00:00] user: Thanks a lot!"
+
+    assert check(reply, read=read) == ("", True, None)
+
+
+@pytest.mark.parametrize(
+    "reply", ["She sold the boat, so nothing new.", "Since 2026 she is away, so nothing new."]
+)
+def test_a_reason_that_has_news_is_a_note(reply):
+    assert not check(reply, read="user: In 2026 I sold the boat.").unchanged
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I won't be able to assist.",
+        "I'm just an AI and can't remember things.",
+        "There isn't any new information in this message.",
+        "The user only expressed gratitude.",
+    ],
+)
+def test_letters_of_a_contraction_and_who_speaks_are_no_news(reply):
+    read = "[2026-11-26T23:22+00:00] user: Don't bother!\n"
+
+    assert not adds_anything(reply, OLD, read)
+    assert adds_anything("The user doesn't want to be bothered.", OLD, read)
 
 
 def test_a_loop_is_said_once():
@@ -263,6 +321,23 @@ def test_a_loop_is_said_once():
     )
     assert without_loops("a\nb\n" * 9 + "c") == "a\nb\nc"
     assert without_loops("ha ha ha ha") == "ha ha ha ha"
+    assert without_loops("1 " * 2000) == "1 1"
+    assert len(without_loops("| 1 |\n" * 400)) < 20
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "Phone: 777777777777777777777777777",
+        "Scores: 1 1 1 1 1 1 1 1 1 1 1 1 1 1",
+        "| A | B |\n| 1 | 0 |\n| 1 | 0 |\n| 1 | 0 |\n| 1 | 0 |",
+        "~~~\na\na\na\n~~~\nEnd",
+        "~~~\n```\na\na\na\n```\nb\nb\nb\n~~~\nEnd",
+        "```\n~~~\na\na\na\n```\nEnd",
+    ],
+)
+def test_figures_and_code_that_repeat_themselves_are_no_loop(notes):
+    assert without_loops(notes) == notes
 
 
 @given(st.text(ALPHABET, max_size=200), st.text(ALPHABET, max_size=200))
