@@ -164,9 +164,10 @@ Only these relations are wanted, by the kind of subject:
 {told}
 
 """
-NO_FACT, OUTSIDE, CUT_OFF, EVICTED = (
+NO_FACT, OUTSIDE, CONFUSED, CUT_OFF, EVICTED = (
     "no fact",
     "a fact outside the schema",
+    "a value of another relation",
     "cut off",
     "without room in memory_tokens",
 )
@@ -379,6 +380,9 @@ class FactsReader(_KeepsFacts, ChatReader):
         if not self.standing:  # what people say is dated by their messages
             fitting = [without_made_up_dates(one, known) for one in fitting]
         fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
+        told = [one for one in fitting if not is_of_another(one, fitting, read)]
+        left_out[CONFUSED] += len(fitting) - len(told)
+        fitting = told
         question = "" if self.standing else step.question
         lines = [fact.line for fact in fitting]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
@@ -469,6 +473,24 @@ def without_copies(
             amends = schema.is_single(fact.relation) and fact.since in {one.since for one in same}
             fact = replace(fact, since=_find_date(fact, read), amends=amends)  # noqa: PLW2901
         yield fact
+
+
+def is_of_another(fact: Fact, others: Sequence[Fact], read: str) -> bool:
+    """Whether each sentence with a fact's value says it of another relation of the same reply.
+
+    Small models fill in all relations of a schema. Only values with a figure are judged, and no
+    dates: of these, sentences say what they are.
+    """
+    terms = {*specific_terms(fact.object)}
+    if read_date(fact.object) or not any(map(str.isdecimal, fact.object)):
+        return False
+    same = [one for one in others if terms == {*specific_terms(one.object)}]
+    rivals = [{*specific_terms(one.relation)} for one in same if one.relation != fact.relation]
+    own = {*specific_terms(fact.relation)}.difference(*rivals)
+    said = [found for one in statements(read) if terms <= (found := {*specific_terms(one.text)})]
+    return bool(said and own and rivals) and all(
+        own.isdisjoint(found) and any(rival <= found for rival in rivals) for found in said
+    )
 
 
 def _find_date(fact: Fact, read: str) -> str | None:

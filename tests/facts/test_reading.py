@@ -372,6 +372,47 @@ def test_what_the_text_does_not_say_is_marked_and_closes_nothing():
     assert made_up.object == "777 euros"
 
 
+class Clauses(BaseModel):
+    rent: str
+    deposit: str
+    heating_advance: str
+
+
+@pytest.mark.parametrize("schema", [Facts, Facts(Clauses)])
+def test_a_value_that_is_said_of_another_relation_closes_nothing(schema):
+    """Small models fill in each relation of a schema."""
+    text = pad("The deposit of Lease 7 is 800 dollars.", "The rent of Lease 7 is now 950 dollars.")
+    filled = "Lease 7 | rent | 950 dollars\nLease 7 | deposit | 950 dollars"
+    model = scripted("Lease 7 | deposit | 800 dollars", filled, r"\boxed{950 dollars}")
+
+    out = read(model, text, schema=schema)
+
+    assert [fact.line for fact in facts_of(out)] == [
+        "Lease 7 | deposit | 800 dollars",
+        "Lease 7 | rent | 950 dollars",
+    ]
+    assert any("a value of another relation" in warning for warning in out["warnings"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The rent and the deposit of Lease 7 are 950 dollars each.",
+        "The rent of Lease 7 is 950 dollars. As deposit, 950 dollars are paid.",
+        "Before moving in, and with the first rent, 950 dollars are left with the agent.",
+        "For Lease 7 the landlord asks 950 dollars.",
+    ],
+)
+def test_a_value_may_be_that_of_two_relations_or_of_one_in_other_words(said):
+    filled = "Lease 7 | rent | 950 dollars\nLease 7 | deposit | 950 dollars"
+    if "rent" not in said or "first rent" in said:
+        filled = "Lease 7 | deposit | 950 dollars"
+
+    out = read(scripted(filled, r"\boxed{950 dollars}"), said)
+
+    assert [fact.line for fact in facts_of(out)] == filled.splitlines()
+
+
 def test_unsupported_facts_can_be_dropped():
     model = scripted(
         "Lease 7 | rent | 900 euros", "Lease 7 | tenant | Carl Zorn", r"\boxed{900 euros}"
