@@ -97,7 +97,7 @@ class ContextLengthError(ModelError):
 class BadRequestError(ModelError):
     """The server rejected the request, for a reason that is not recognized.
 
-    If the prompt was long, the graph tries once with half the chunk: the reason may be its length.
+    The graph halves the chunk for as long as the prompt is long: its length may be the reason.
     """
 
 

@@ -131,8 +131,8 @@ async def ask(step: FoldStep) -> FoldUpdate:
 
     It takes as many calls as the model's window requires: a chunk that does not fit the model's
     context is halved until it does; one that the server rejects for a reason that is not
-    recognized, and may not fit, is halved once. White space costs no call. A memory over its
-    budget is asked for once more, and then cut.
+    recognized is halved for as long as the prompt may not fit. White space costs no call. A memory
+    over its budget is asked for once more, and then cut.
 
     Args:
         step: the step.
@@ -177,38 +177,25 @@ def _wish(reading: Reading, recall: Recall | None) -> Recall | None:
 
 
 async def _overwrite(
-    reading: Reading,
-    step: Step,
-    *,
-    again: bool,
-    config: RunnableConfig | None = None,
-    guessed: bool = False,
+    reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None = None
 ) -> Update:
-    """Ask in as many calls as the window requires; for what is raised, see `ask`.
-
-    `guessed` is whether the chunk is half of one that was rejected for an unknown reason.
-    """
+    """Ask in as many calls as the window requires; for what is raised, see `ask`."""
     if not (step.recalled or step.chunk.pictures or step.chunk.text.strip()):
         return Update(None)
     started = perf_counter()
     try:
         update = await _within_budget(reading, step, again=again, config=config)
     except (ContextLengthError, BadRequestError) as error:
-        unknown = isinstance(error, BadRequestError)
-        if unknown and (guessed or not _may_be_too_long(reading, step)):
+        if isinstance(error, BadRequestError) and not _may_be_too_long(reading, step):
             raise
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
         if step.recalled and len(step.chunk.text) <= 1:
             less = replace(step, recalled=())
-            update = await _overwrite(
-                reading, less, again=again, config=config, guessed=guessed or unknown
-            )
+            update = await _overwrite(reading, less, again=again, config=config)
             return replace(update, usage=failed.usage + update.usage)
         if len(step.chunk.text) == 1:
             raise
-        return await _overwrite_halves(
-            reading, step, failed, again=again, config=config, guessed=guessed or unknown
-        )
+        return await _overwrite_halves(reading, step, failed, again=again, config=config)
     return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
 
 
@@ -263,18 +250,12 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
 
 
 async def _overwrite_halves(
-    reading: Reading,
-    step: Step,
-    before: Update,
-    *,
-    again: bool,
-    config: RunnableConfig | None,
-    guessed: bool,
+    reading: Reading, step: Step, before: Update, *, again: bool, config: RunnableConfig | None
 ) -> Update:
     total = before
     for half in _halves(step.chunk, reading.tokenizer):
         part = replace(step, memory=total.memory or step.memory, chunk=half)
-        update = await _overwrite(reading, part, again=again, config=config, guessed=guessed)
+        update = await _overwrite(reading, part, again=again, config=config)
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory

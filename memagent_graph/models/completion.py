@@ -73,10 +73,16 @@ _SPOKEN = {"text", "output_text"}
 Ending = Literal["cut off", "refused", "failed"]
 _REFUSED = re.compile(
     r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
+    r"|censor|^risk|^language"
 )
-_CUT_OFF = re.compile(r"length|max_\w{0,40}?tokens?|limit|truncat|context_window|not_finished")
+_CUT_OFF = re.compile(
+    r"length|(?:^|_)max|limit|truncat|budget|context|not_finished|incomplete|(?:^|_)full(?:_|$)"
+    r"|(?<!eos_)(?<!eot_)(?<!end_)(?<!stop_)(?<!special_)tokens?(?:_|$)"
+)
 _FAILED = re.compile(
-    r"error|fail|abort|cancel|interrupt|timeout|overload|unavailable|malformed|insufficient|^other"
+    r"error|fail|abort|cancel|interrupt|time_?d?_?out|overload|unavailable|malformed|insufficient"
+    r"|exception|terminat|deadline|kill|crash|preempt|disconnect|(?:^|_)lost|(?:^|_)oom|memory"
+    r"|unexpected|^other"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -88,7 +94,8 @@ def find_ending(finish_reason: str | None) -> Ending | None:
     Cohere), "model_length" (Mistral), "token_limit" (watsonx), "model_context_window_exceeded";
     "content_filter", "SAFETY", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock), "sensitive"
     (Zhipu); "error" (OpenRouter), "network_error" (Zhipu), "insufficient_system_resource"
-    (DeepSeek), "abort" (vLLM, SGLang), "ERROR" (Cohere).
+    (DeepSeek), "abort" (vLLM, SGLang), "ERROR" (Cohere). Unknown words are understood by their
+    parts; a reply is whole if none of them says otherwise.
 
     Args:
         finish_reason: why the reply ended, in the server's words.
@@ -133,7 +140,7 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
     """
     body = _fields(completion)
     choice = _first(body.get("choices"))
-    message = getattr(choice, "message", None)
+    message = _message(choice, "message")
     reason = getattr(choice, "finish_reason", None)
     _check(body, choice, reason)
     if message is None:
@@ -154,7 +161,7 @@ def to_result(completion: ChatCompletion, started: float) -> ChatResult:
         seconds=perf_counter() - started,
     )
     reply = AIMessage(
-        content=getattr(message, "content", None) or "",
+        content=_content(message),
         additional_kwargs=extra,
         usage_metadata=_ReportedUsage().add(body.get("usage")).metadata(),
         response_metadata={
@@ -183,6 +190,8 @@ class PartialCompletion:
         self._logprobs: list[float] = []
         self._usage = _ReportedUsage()
         self._has_text = False
+        self._index: int | None = None
+        self._is_done = False
 
     def chunk(self, part: ChatCompletionChunk) -> ChatGenerationChunk:
         """Convert one part of the stream.
@@ -191,28 +200,28 @@ class PartialCompletion:
             ModelError: The part holds an error.
         """
         body = _fields(part)
-        choice = _first(body.get("choices"))
+        choice = self._own(body.get("choices"))
         self._model = body.get("model") or self._model
         self._prompt_token_ids = body.get("prompt_token_ids") or self._prompt_token_ids
         self._usage.add(body.get("usage"))
         reason = getattr(choice, "finish_reason", None)
         _check(body, choice, reason)
         self._finish_reason = reason or self._finish_reason
-        delta = getattr(choice, "delta", None)
+        delta = _message(choice, "delta")
         if delta is None and not self._has_text:  # MiniMax repeats the whole reply at the end
-            delta = getattr(choice, "message", None)
+            delta = _message(choice, "message")
         if delta is None:  # the part with the usage, or the last one
             return ChatGenerationChunk(message=AIMessageChunk(content=""))
         self._token_ids += getattr(choice, "token_ids", None) or []
         self._logprobs += _logprobs(choice)
-        content = getattr(delta, "content", None) or ""
+        content = _content(delta)
         self._has_text = self._has_text or bool(content)
         calls = [
             tool_call_chunk(
                 name=call.function.name if call.function else None,
                 args=call.function.arguments if call.function else None,
                 id=call.id,
-                index=call.index,
+                index=getattr(call, "index", None),
             )
             for call in getattr(delta, "tool_calls", None) or ()
         ]
@@ -221,13 +230,26 @@ class PartialCompletion:
         )
         return ChatGenerationChunk(message=message)
 
+    def end(self) -> None:
+        """Note that the server said that the stream is complete."""
+        self._is_done = True
+
+    def _own(self, choices: object) -> Any:
+        """The choice of this reply among those of a part; None if it has only others."""
+        for choice in choices if isinstance(choices, list) else ():
+            index = getattr(choice, "index", None) or 0
+            if self._index in (None, index):
+                self._index = index
+                return choice
+        return None
+
     def last(self) -> ChatGenerationChunk:
         """Return the chunk that ends the reply.
 
         Raises:
             TransientModelError: The connection ended before the reply did.
         """
-        if self._finish_reason is None:
+        if self._finish_reason is None and not (self._is_done and self._has_text):
             raise TransientModelError("The server ended the stream before the reply was complete.")
         generation = Generation(
             prompt_token_ids=self._prompt_token_ids,
@@ -321,6 +343,31 @@ def _fields(parsed: object) -> dict[str, Any]:
 
 def _first(choices: object) -> Any:
     return choices[0] if isinstance(choices, list) and choices else None
+
+
+def _message(choice: object, name: str) -> Any:
+    """The message of a choice, under its name; the text, if the reply is of the older API."""
+    found, text = getattr(choice, name, None), getattr(choice, "text", None)
+    if found is None and isinstance(text, str):
+        found = {"content": text}
+    if not isinstance(found, Mapping):
+        return found
+    from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+    return ChoiceDelta.construct(**found)
+
+
+def _content(message: object) -> Any:
+    """The text of a message, or its blocks as LangChain knows them."""
+    content = getattr(message, "content", None) or ""
+    if isinstance(content, str):
+        return content
+    return [_block(part) for part in (content if isinstance(content, list) else [content])]
+
+
+def _block(part: Any) -> Any:
+    is_text = isinstance(part, Mapping) and part.get("type") in (None, "output_text")
+    return {"type": "text", "text": str(part.get("text") or "")} if is_text else part
 
 
 def _show(reply: object) -> str:

@@ -12,12 +12,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from openai import OpenAIError
+from openai.types.chat import ChatCompletionChunk
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, ValidationError
 
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.models.completion import PartialCompletion, to_result
 from memagent_graph.models.failures import error_text, is_too_long
-from memagent_graph.models.server import Server, close_stream
+from memagent_graph.models.server import Server, read_events
 from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
 
 if TYPE_CHECKING:
@@ -393,9 +394,12 @@ class ChatEndpoint(BaseChatModel):
         async with self._server.call(queues=queues) as client:
             partial = PartialCompletion(perf_counter())
             stream = await self._create(client, messages, stop, options | _STREAMED)
-            async with close_stream(stream) as parts:
-                async for part in parts:
-                    yield partial.chunk(part)
+            async with read_events(stream) as events:
+                async for data in events:
+                    if data is None:
+                        partial.end()
+                    else:
+                        yield partial.chunk(ChatCompletionChunk.construct(**data))
             yield partial.last()
 
     async def _create(

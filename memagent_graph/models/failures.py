@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+_NO_LENGTH = frozenset({401, 403, 404, 408, 425, 503, 504, 522, 524, 529})
+"""HTTP statuses of a key, an address, an overload or a time-out: never of a long prompt."""
 _TRANSIENT_NAME = re.compile(
     r"Timeout|TimedOut|Connect|Network|RemoteProtocol|IncompleteRead|ReadError|WriteError"
     r"|Overloaded|Unavailable|Throttl|RateLimit|\bAPIError$"  # the last: an error within a stream
@@ -53,45 +55,80 @@ _TOO_LONG = re.compile(
     r"""
     # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
     \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
-    | exceed_context | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
+    | exceed_context | (?:prompt|input|context|message)s?_too_(?:long|large) | above_max_length
+    | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
     # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope)
     | max(?:imum|[ ])?[ _](?:allowed[ ])?(?:context|model|input|prompt|sequence|message)
     | \b(?:input|prompt|sequence|message|request)s?[ _-](?:token[ _-])?(?:length|count|size|limit)\b
     | max(?:imum)?[ ]length[ ]of[ ](?:the[ ])?(?:current[ ])?(?:question|prompt|message)
     # "prompt is too long" (Anthropic), "`inputs` must have less than" (TGI), "exceeds max length"
-    | \b(?:prompt|input|content|message|conversation|request|query|text|history)s?\b
-      (?:(?!max_)[^\n]){0,60}?
-      (?:too[ ](?:long|large|big)|(?:long|larg|great)er[ ]than|exceed
+    | \b(?:prompt|input|content|message|conversation|request|query|text|history|payload|context)s?\b
+      (?!\[\d{1,9}\]\.(?!content))(?:(?!max_)[^\n]){0,60}?
+      (?:too[ ](?:long|large|big)|(?:long|larg|great)er[ ]than|exceed|(?:not|n't)[ ]fit|\bis[ ]full
+        |(?:above|over|more[ ]than)[ ](?:the[ ])?(?:\w+[ ])?(?:max|limit)
         |must[ ](?:be[ ](?:<=|less|at[ ]most|under|shorter)|have[ ](?:less|fewer|at[ ]most)))
     # "token limit" (Moonshot, MiniMax), "too many tokens" (Cohere), "requested tokens exceed"
     | too[ ]many[ ](?:\w+[ ]){0,2}(?:tokens|bytes) | \btoken[ _]limit
     | (?<!max_)(?<!completion_)(?<!output_)(?<!new_)(?<!completion\ )(?<!output\ )
-      tokens?\b[^\n]{0,60}?(?:exceed|too[ ](?:long|large|many)|must[ ]be[ ]<=)
+      tokens?\b[^\n]{0,60}?
+      (?:exceed|over[ ](?:the[ ])?limit|too[ ](?:long|large|many)|must[ ]be[ ]<=)
     | exceed(?![^\n]{0,60}(?:output|completion|new)[ _]tokens)
       [^\n]{0,40}\b(?:context|prompt|input|tokens[ ]allowed|max(?:imum)?[ ]length)
     | \d[ ]tokens?[ ]>[ ]\d
     # what to do about it: Groq, Cerebras, llama-cpp-python, Mistral, Bedrock
     | (?:reduce|decrease|shorten)[ ](?:the[ ]length|(?:your[ ]|the[ ])?(?:prompt|input|messages))
-    | shorter[ ](?:prompt|input) | current[ ]length[ ]is | cannot[ ]truncate | expected[ ]maxLength
+    | shorter[ ](?:prompt|input|text|message) | (?:prompt|input|text|messages?)[ ]shorter
+    | at[ ]most[ ]\d{4,12}[ ]character
+    | current[ ]length[ ]is | cannot[ ]truncate | expected[ ]maxLength
     | max_tokens[ ]must[ ]be[ ]at[ ]least[ ]1,[ ]got[ ]-  # vLLM, where nothing is left for a reply
     # DashScope, Zhipu, Baidu, gateways: too long, over the limit
     | 过长|超长|太长|超[过出限][^\n]{0,12}(?:长度|上下文|[Tt]oken|限制)
     | (?:长度|上下文|[Tt]oken|输入)[^\n]{0,20}(?:超[过出限]|限制)
+    # in other languages: too long; over the tokens, or the length of the context
+    | trop[ ]long | zu[ ]lang | demasiado[ ]larg | слишком[ ]длин | 長すぎ | 너무[ ][길긴]
+    | (?:tokens?|kontext|context|контекст|トークン|コンテキスト|토큰|컨텍스트|길이)[^\n]{0,60}?
+      (?:超え|초과|überschr|dépass|supera|превы)
+    | (?:dépass|supera|превы)[^\n]{0,60}?(?:contexte?|контекст)
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 """How servers say that a prompt is too long; the tests list them, with the source of each."""
+_OF_REPLY = re.compile(
+    r"max_\w{0,40}tokens|max(?:imum)? (?:output|completion|new) tokens|completion tokens"
+    r"|(?<!and )(?<!\+ )output tokens|too (?:short|few)|at least",
+    re.IGNORECASE,
+)
+"""How errors speak of the tokens of a reply, or of a prompt that is too short."""
+_AMOUNT = re.compile(r"\d{3,12}")
 _FEWER = "fewer output tokens"
 """In vLLM's error for `max_tokens` above its window, where a shorter prompt does not help."""
 _RATE = re.compile(
     r"rate[ _-]?limit|too many requests|throttl|quota|per (?:second|minute|min|hour|day|month)\b"
-    r"|wait before|try again (?:in|later)|请求频率|速率|并发|余额|额度|配额",
+    r"|wait before|try again (?:in|later)|请求频率|速率|并发|余额|额度|配额"
+    r"|overload|concurren|queue|waiting|timed?[ -]?out|took too long"
+    r"|\b(?:dai|month)ly\b|billing|spend",
     re.IGNORECASE,
 )
-_NEVER_FITS = "request too large"
-"""In the error of a rate limit that the request exceeds on its own, so that waiting is no help."""
+_NEVER_FITS = re.compile(r"request too large|prompt tokens limit", re.IGNORECASE)
+"""In errors of a quota that the request exceeds on its own, so that waiting is no help."""
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-_SPENT = re.compile(r"insufficient (?:balance|credit|quota|funds)|余额不足|欠费", re.IGNORECASE)
+_SPENT = re.compile(
+    r"insufficient (?:balance|credit|quota|funds)|(?:spend(?:ing)?|billing) (?:limit|cap)"
+    r"|余额不足|欠费",
+    re.IGNORECASE,
+)
+_OTHER_CAUSE = re.compile(
+    r"un(?:supported|known|recogni[sz]ed|expected)|n[o']t (?:\w+ )?(?:support|permit|exist|found)"
+    r"|extra_forbidden|deprecated|required|missing|temperature|\btop_?[pk]\b|\bstop\b|\bseed\b"
+    r"|response_format|schema|\btools?\b|tool_choice|\bstream|logprobs|\bimages?\b|\broles?\b"
+    r"|\bapi.?key",
+    re.IGNORECASE,
+)
+"""Words of errors for other fields of a request than the prompt."""
+_SIZE = re.compile(
+    r"long|length|size|larg|big|short|token|context|window|limit|exceed|character|maxim",
+    re.IGNORECASE,
+)
 _FILTER = re.compile(
     r"content[ _-]?(?:filter|policy|management policy)|safety (?:system|setting)"
     r"|responsible_?ai|usage polic(?:y|ies)|data_inspection|inappropriate content|guardrail"
@@ -102,6 +139,7 @@ _FILTER = re.compile(
 _SPOKEN = (
     "message",
     "msg",
+    "error_description",
     "error",
     "errors",
     "detail",
@@ -186,7 +224,9 @@ def reply_error(reply: object) -> ModelError | None:
     failed = isinstance(base, Mapping) and base.get("status_code") not in (None, 0, "0")
     error = reply.get("error") or (base if failed else None)
     if not error and not reply.get("choices"):
-        error = {name: reply[name] for name in (*_SPOKEN, *_CODED) if reply.get(name)}
+        named = {name: reply[name] for name in (*_SPOKEN, *_CODED) if reply.get(name)}
+        # A message with a role is a reply in another format.
+        error = {name: value for name, value in named.items() if "role" not in _fields_of(value)}
         if not words_of(error):
             return None
     if not error or (reply.get("choices") and not words_of(error)):
@@ -232,7 +272,12 @@ def words_of(body: object, depth: int = 0) -> str:
     return "; ".join(kept)[:_LONGEST_PAGE]
 
 
+def _fields_of(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _words_of_text(text: str, depth: int) -> str:
+    text = text.removeprefix("data:").lstrip()
     if text[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return words_of(json.loads(text), depth + 1)
@@ -281,11 +326,20 @@ def is_too_long(text: str, status: int | None, codes: AbstractSet[str] = frozens
         codes: its codes.
     """
     said = " ".join((text, *codes))
-    if status in (401, 402, 403, 404) or _FEWER in said.lower():
+    if status in _NO_LENGTH or _FEWER in said.lower():
         return False
-    if status == 413 or _NEVER_FITS in said.lower():  # noqa: PLR2004 - HTTP's number
+    if status == 413 or _NEVER_FITS.search(said):  # noqa: PLR2004 - HTTP's number
         return True
-    return status != 429 and not _RATE.search(said) and bool(_TOO_LONG.search(said))  # noqa: PLR2004 - HTTP's number
+    if status in (402, 429) or _RATE.search(said):
+        return False
+    return bool(_TOO_LONG.search(said)) or (status in (400, 422) and _compares_tokens(said))
+
+
+def _compares_tokens(said: str) -> bool:
+    """Whether a text gives two amounts of tokens, and they are not those of a reply."""
+    if "tokens" not in said.lower() or _OF_REPLY.search(said):
+        return False
+    return len({*_AMOUNT.findall(said)}) > 1
 
 
 def _too_long(text: str) -> ContextLengthError:
@@ -313,11 +367,12 @@ def _from_status(
     if status in (None, 400, 403, 422) and _FILTER.search(said):
         return RefusalError(f"The provider refused the prompt: {text}")
     spent = codes & _QUOTA_CODES or _SPENT.search(said)
-    if status == 402 or (status in (None, 429) and spent):  # noqa: PLR2004 - HTTP's
+    if status == 402 or (status in (None, 400, 429) and spent):  # noqa: PLR2004 - HTTP's
         return ModelError(f"The account's quota is spent: check its plan and billing. {text}")
     if status is None:
         return TransientModelError(f"The server replied with an error: {text}")
-    if status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
+    rated = status == 400 and _RATE.search(said)  # noqa: PLR2004 - HTTP's number
+    if rated or status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
         return TransientModelError(f"The server answered {status}: {text}", retry_after=retry_after)
     if status in (401, 403):
         return ModelError(
@@ -333,9 +388,10 @@ def _from_status(
         return ModelError(
             f"The server does not know this model or path (404): {hint}. The server said: {text}"
         )
-    if status in (400, 422) and _FEWER not in said.lower():
-        return BadRequestError(f"The server answered {status}: {text}")
-    return ModelError(f"The server answered {status}: {text}")
+    named = _OTHER_CAUSE.search(said) and not _SIZE.search(said)
+    lasting = named or _FEWER in said.lower() or status not in (400, 422)
+    kind = ModelError if lasting else BadRequestError
+    return kind(f"The server answered {status}: {text}")
 
 
 def _place(error: Exception) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from codecs import BOM_UTF8
 from collections import deque
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from math import inf
 from time import monotonic
 from traceback import clear_frames
@@ -137,21 +139,74 @@ class Connections:
         self._opened.pop(loop, None)
 
 
-@asynccontextmanager
-async def close_stream(stream: AsyncStream[T]) -> AsyncIterator[AsyncStream[T]]:
-    """Close `stream` at the end, and release the generators that it reads from.
+_LONGEST_REST = 0.5
+"""Longest wait for the end of a stream after its "[DONE]", in seconds; then it is closed."""
 
-    The SDK does not end them if a stream fails or is abandoned. Held by the error's traceback and
-    by a cycle, they would be left to the garbage collector, which may run in another thread.
+
+@asynccontextmanager
+async def read_events(
+    stream: AsyncStream[T],
+) -> AsyncIterator[AsyncGenerator[dict[str, Any] | None, None]]:
+    """Yield the events of `stream`, as parsed JSON; close it at the end.
+
+    The last is None if the server says that the stream is complete, which the SDK does not report.
+    A reply that is no stream but one JSON object is its only event.
+
+    The HTTP library's generators do not end if a stream fails or is abandoned. Held by the error's
+    traceback and by a cycle, they would be left to the garbage collector, which may run in another
+    thread.
     """
     try:
-        async with stream:
-            yield stream
+        lines = _read_lines(stream)
+        async with stream, aclosing(lines), aclosing(_parse_events(lines)) as events:
+            yield events
     except Exception as error:
         clear_frames(error.__traceback__)
         raise
     finally:
         vars(stream).clear()
+
+
+async def _read_lines(stream: AsyncStream[Any]) -> AsyncGenerator[bytes, None]:
+    """The lines of a reply without their ends, and an empty one after the last."""
+    held = bytearray()
+    async with aclosing(stream.response.aiter_bytes()) as parts:
+        async for part in parts:
+            held += part
+            if b"\n" in part:
+                *lines, held = held.split(b"\n")
+                for line in lines:
+                    yield bytes(line.removesuffix(b"\r"))
+    yield bytes(held)
+    yield b""
+
+
+async def _parse_events(
+    lines: AsyncGenerator[bytes, None],
+) -> AsyncGenerator[dict[str, Any] | None, None]:
+    event: list[bytes] = []
+    is_whole: bool | None = None
+    async for read in lines:
+        line = read
+        if is_whole is None and line.strip():
+            line = line.removeprefix(BOM_UTF8)
+            is_whole = line.lstrip().startswith(b"{")
+        if is_whole or line.startswith(b"data:"):
+            event.append(line if is_whole else line[5:])
+        elif event and not line:
+            data, event = b"\n".join(event).strip(), []
+            if data.startswith(b"[DONE]"):
+                with suppress(Exception):  # a connection that is read to its end can be used again
+                    async with asyncio.timeout(_LONGEST_REST):
+                        async for _ in lines:
+                            pass
+                yield None
+                return
+            found = json.loads(data) if data else None
+            if isinstance(found, dict):
+                yield found
+    if is_whole:
+        yield json.loads(b"\n".join(event))
 
 
 _lock = threading.Lock()

@@ -145,7 +145,6 @@ HALF = b'data: {"choices": [{"index": 0, "delta": {"content": "Half a memory"}}]
         b"",
         b"data: [DONE]\n\n",
         HALF,
-        HALF + b"data: [DONE]\n\n",
         HALF + b"data: {not JSON\n\n",
         HALF + b'data: {"error": {"message": "the engine died", "code": 500}}\n\n',
     ],
@@ -177,7 +176,9 @@ def test_a_stream_that_fails_or_is_given_up_leaves_nothing_to_the_garbage_collec
     def under_way() -> set[int]:
         # Asking just any object for its class may run code of its own, which `type` does not.
         generators = [one for one in gc.get_objects() if type(one) is AsyncGeneratorType]
-        return {id(one) for one in generators if one.ag_frame and "Stream." in one.__qualname__}
+        named = ("Stream.", "aiter_", "_read_lines", "_parse_events")
+        begun = [one for one in generators if one.ag_frame]
+        return {id(one) for one in begun if any(name in one.__qualname__ for name in named)}
 
     gc.collect()
     gc.disable()
@@ -598,6 +599,10 @@ TEXT = [
             }
         ],
         [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"usage": COUNTED}],
+        [
+            {"choices": [{"index": 1, "delta": {"content": "Other"}}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        ],
     ],
 )
 def test_a_stream_is_whole_whatever_its_last_parts_lack(openai_server, model, last):
@@ -611,6 +616,45 @@ def test_a_stream_is_whole_whatever_its_last_parts_lack(openai_server, model, la
         whole += each
     assert whole.usage_metadata["input_tokens"] == 9
     assert whole.usage_metadata["output_tokens"] == 3
+
+
+SAID = {"index": 0, "finish_reason": "stop"}
+MESSAGE = {"choices": [SAID | {"message": {"role": "assistant", "content": "The keeper."}}]}
+OUTPUT_TEXT = [{"type": "output_text", "text": "The keeper."}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        stream(*TEXT) + b"data: [DONE]\n\n",
+        stream(MESSAGE) + b"data: [DONE]\n\n",
+        json.dumps(MESSAGE, indent=1).encode(),
+        stream({"choices": [SAID | {"text": "The keeper."}]}),
+        b"data: \n\n" + stream(part({"content": "The keeper."}), {"choices": [SAID]}),
+        b"\xef\xbb\xbf" + stream({"choices": [SAID | {"delta": {"content": "The keeper."}}]}),
+        stream({"choices": [SAID | {"delta": {"content": "The keeper."}}]}).replace(b"\n", b"\r\n"),
+        stream({"choices": [SAID | {"delta": {"content": "The keeper."}}]}).strip(),
+    ],
+)
+def test_a_stream_is_read_in_any_shape(openai_server, model, body):
+    openai_server.script = [body]
+
+    assert "".join(each.text for each in model.stream("Hello")) == "The keeper."
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": "The keeper."},
+        {"message": {"content": {"text": "The keeper."}}},
+        {"message": {"content": OUTPUT_TEXT}},
+        {"message": {"content": [{"type": "text", "text": "The keeper."}]}},
+    ],
+)
+def test_a_whole_reply_is_read_in_any_shape(openai_server, model, choice):
+    openai_server.script = [json.dumps({"choices": [SAID | choice]}).encode()]
+
+    assert model.invoke("Hello").text == "The keeper."
 
 
 @pytest.mark.parametrize(
@@ -640,7 +684,7 @@ def test_a_reply_that_ended_in_an_error_is_asked_for_again(openai_server):
     assert len(openai_server.requests) == 3
 
 
-def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_once_in_halves(openai_server):
+def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_long(openai_server):
     openai_server.models = [{"id": "small"}]
     openai_server.script = [{"status": 400, "error": {"message": "Nope."}}]
     model = ChatEndpoint(model="small", base_url=openai_server.base_url)
@@ -654,8 +698,17 @@ def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_once_in_halves(op
     openai_server.script = [{"status": 400, "error": {"message": "Nope."}}] * 9
     with pytest.raises(ModelError, match="Nope"):
         create_memagent(model).invoke({"question": "Who?", "document": text})
+    assert len(openai_server.requests) == 3  # what is left is short
+    openai_server.requests.clear()
+    with pytest.raises(ModelError, match="Nope"):
+        create_memagent(model).invoke({"question": "Who?", "document": text * 4})
+    assert len(openai_server.requests) == 5
+    openai_server.requests.clear()
+    openai_server.script = [{"status": 400, "error": {"message": "Unknown role."}}] * 9
+    with pytest.raises(ModelError, match="Unknown role"):
+        create_memagent(model).invoke({"question": "Who?", "document": text})
+    assert len(openai_server.requests) == 1
     model.close()
-    assert len(openai_server.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,33 @@ TOO_LONG = [  # what each server says, and where that was found
     ("a proxy", 413, "Payload Too Large"),
     ("a gateway", 400, "模型上下文长度超出限制"),
     (None, None, "Token indices: context length exceeded"),
+    # any server: two amounts of tokens, codes, what to do about it, other languages
+    ("two amounts", 400, "This request has 9000 input tokens which is more than the 8192 allowed."),
+    ("two amounts", 400, "The prompt has 9000 tokens; the model can only handle 8192."),
+    ("two amounts", 400, "This model only supports up to 8192 tokens, got 9000."),
+    ("two amounts", 400, "Input tokens 9000 + output tokens 200 > 8192"),
+    ("two amounts", 400, "You requested 9000 tokens (500 in the completion), the window is 8192"),
+    ("an account", 402, "Prompt tokens limit exceeded: 12000 > 8000. To increase, upgrade"),
+    ("a limit", 400, "Total tokens over limit"),
+    ("a limit", 400, "The sum of input and output tokens is above the model limit"),
+    ("a limit", 400, "tokens in request more than max tokens allowed"),
+    ("pydantic", 422, "inputs: ensure this value has at most 32768 characters"),
+    ("zod", 400, "Invalid input: String must contain at most 100000 character(s)"),
+    ("a full context", 400, "Model context is full"),
+    ("a full context", 500, "slot context is full"),
+    ("a full context", 400, "prompt (9000 tokens) doesn't fit in context"),
+    ("a code", 400, "prompt_too_long"),
+    ("a code", 400, "string_above_max_length"),
+    ("advice", 400, "Please make your prompt shorter"),
+    ("advice", 400, "Please use a shorter text"),
+    ("a proxy", 400, "Payload size exceeded"),
+    ("German", 400, "Das Kontextfenster des Modells (8192 Token) wurde überschritten"),
+    ("French", 400, "La requête dépasse la longueur maximale du contexte"),
+    ("French", 400, "Le prompt est trop long"),
+    ("Japanese", 400, "入力トークン数が上限を超えています"),
+    ("Korean", 400, "입력 토큰 수가 최대 길이를 초과했습니다"),
+    ("Russian", 400, "Слишком длинный запрос"),
+    ("Russian", 400, "превышена максимальная длина контекста"),
 ]
 
 
@@ -308,10 +335,51 @@ def test_a_prompt_that_does_not_fit_is_known_in_every_provider_s_words(server, s
         (401, "The token limit of this key"),
         (404, "no such model: long context"),
         (400, "请求频率超过限制"),
+        (400, "max_tokens: 9000 > 4096, which is the maximum allowed number of output tokens"),
+        (400, "Your request exceeds your monthly spending limit"),
+        (400, "Invalid 'messages[0].name': string too long"),
+        (402, "You requested up to 8000 tokens, but can only afford 6437 tokens"),
+        (503, "queue is too long: request rejected"),
+        (503, "The prompt is too long a wait"),
+        (400, "Unexpected token at position 1234, line 567"),
     ],
 )
 def test_other_limits_are_not_taken_for_that_of_the_prompt(status, message):
     assert not isinstance(model_error(ProviderError(message, status)), ContextLengthError)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "ThrottlingException: Too many tokens, please wait before trying again."),
+        (500, "message queue limit exceeded"),
+        (500, "request timed out: took too long"),
+        (503, "Request queue size limit exceeded"),
+        (503, "request waiting time exceeds limit"),
+        (504, "The request took too long to process"),
+        (529, "Overloaded: too many concurrent requests exceed the limit"),
+    ],
+)
+def test_a_server_that_is_busy_or_slow_is_tried_again_whatever_it_says_is_too_long(status, message):
+    assert type(model_error(ProviderError(message, status))) is TransientModelError
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unsupported value: 'temperature' does not support 0.0 with this model.",
+        "messages: at least one message is required",
+        "tools[0].function.name is invalid",
+        "The model `x` does not exist",
+        "Invalid role: developer",
+        "Incorrect API key provided",
+    ],
+)
+def test_a_request_rejected_for_what_is_not_its_length_is_not_tried_in_halves(message):
+    found = model_error(ProviderError(message, 400))
+
+    assert type(found) is ModelError
+    assert message in str(found)
 
 
 BODIES = [
@@ -329,6 +397,8 @@ BODIES = [
     {"error": {"message": '{"error": {"message": "No seats."}}', "code": 400}},
     {"error": {"message": "Failed", "metadata": {"raw": '{"message": "No seats."}'}}},
     [{"error": {"code": 400, "message": "No seats."}}],
+    {"error": "invalid_request", "error_description": "No seats."},
+    'data: {"error": {"message": "No seats."}}',
     "No seats.",
     "<html><head><title>400</title><style>p {}</style></head><body><p>No seats.</p></body></html>",
 ]
@@ -397,6 +467,7 @@ def test_an_error_in_place_of_a_completion_is_known(reply, expected):
         {"choices": [{}], "error": {"code": None, "message": ""}},
         {"choices": [{}], "base_resp": {"status_code": 0, "status_msg": "success"}},
         {"object": "list", "status": "ok"},
+        {"message": {"role": "assistant", "content": "The keeper is Odo."}, "done": True},
         {},
         [],
         None,

@@ -378,6 +378,13 @@ async def test_the_text_of_a_reply_is_in_blocks_that_are_said(blocks):
         ({"finish_reason": "COMPLETE"}, True),
         ({"finish_reason": "eos_token"}, True),
         ({"finish_reason": "stop_sequence"}, True),
+        ({"finish_reason": "eos_token_found"}, True),
+        ({"finish_reason": "tool_calls"}, True),
+        ({"finish_reason": "nonesuch"}, True),
+        ({"finish_reason": "out_of_tokens"}, False),
+        ({"finish_reason": "incomplete"}, False),
+        ({"finish_reason": "kv_cache_full"}, False),
+        ({"finish_reason": "budget_exceeded"}, False),
         ({"finish_reason": "length"}, False),
         ({"finish_reason": "lengthlength"}, False),  # LangChain joins the parts of a stream
         ({"finish_reason": "MAX_TOKENS"}, False),
@@ -413,6 +420,13 @@ async def test_the_last_sentence_of_a_cut_off_reply_goes_in_every_provider_s_wor
         ({"finish_reason": "insufficient_system_resource"}, TransientModelError),
         ({"finish_reason": "abort"}, TransientModelError),
         ({"finish_reason": "ERROR"}, TransientModelError),
+        ({"finish_reason": "censored"}, RefusalError),
+        ({"finish_reason": "LANGUAGE"}, RefusalError),
+        ({"finish_reason": "timed_out"}, TransientModelError),
+        ({"finish_reason": "terminated"}, TransientModelError),
+        ({"finish_reason": "deadlineExceeded"}, TransientModelError),
+        ({"finish_reason": "killed"}, TransientModelError),
+        ({"finish_reason": "connection_lost"}, TransientModelError),
     ],
 )
 async def test_a_reply_that_was_refused_or_broken_off_is_no_memory(metadata, error):
