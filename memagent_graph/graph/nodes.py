@@ -17,6 +17,7 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
+from memagent_graph.evidence.align import is_beside
 from memagent_graph.evidence.places import Unsupported, to_plain
 from memagent_graph.graph.events import (
     AnswerEvent,
@@ -83,7 +84,7 @@ from memagent_graph.graph.versions import (
 )
 from memagent_graph.readers.base import Answer
 from memagent_graph.readers.completion import listener_of
-from memagent_graph.readers.replies import is_beside
+from memagent_graph.readers.scope import scope
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.chunks import Chunk
@@ -582,10 +583,11 @@ def _question_place(
         return answer
     if not (answer.found and reading.is_watched) or reading.config.pictures:
         return answer  # with pictures, what it says may stand in no text
-    if answer.structured is not None and not answer.evidence:
+    question = state["question"]
+    if scope(question) == "all" or (answer.structured is not None and not answer.evidence):
         return answer
     try:
-        beside = is_beside(answer.final, answer.evidence, state["question"], run.cutter.source)
+        beside = is_beside(answer.final, answer.evidence, question, run.cutter.source)
     except SourceError:
         return answer
     if not beside:

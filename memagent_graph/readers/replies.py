@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.evidence.claims import (
-    is_in_language,
     may_be_translated,
     may_share_language,
     roots,
     scripts,
 )
-from memagent_graph.evidence.places import BARE, Recall
+from memagent_graph.evidence.places import Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.readers.scope import scope
@@ -31,9 +30,7 @@ from memagent_graph.text.terms import specific_terms, terms
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from memagent_graph.evidence.places import Evidence
     from memagent_graph.readers.base import Fault
-    from memagent_graph.text.source import Source
 
 
 def take_verdict(reply: str) -> tuple[str, bool, str | None]:
@@ -210,48 +207,6 @@ def _shares_no_word(memory: str, question: str) -> bool:
         and may_share_language(question, memory)
     )
 
-
-def is_beside(answer: str, places: Sequence[Evidence], question: str, source: Source) -> bool:
-    """Whether what an answer rests on stands where the text speaks of something else.
-
-    Left alone are answers of yes or no, questions that ask for everything, and texts in another
-    language than the question.
-
-    Args:
-        answer: the answer.
-        places: places in the source of the notes that it rests on; without any, it rests on none.
-        question: the question.
-        source: the document that was read.
-
-    Raises:
-        SourceChangedError: The source changed since it was opened.
-    """
-    asked = roots(question)
-    opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
-    is_bare = bool(opening) and opening[0].strip(_AROUND_A_WORD).casefold() in BARE
-    if len(asked) < _LEAST_ASKED or is_bare or scope(question) == "all":
-        return False
-    center = places[0].start if places else source.length // 2
-    if not is_in_language(question, source.read(max(0, center - _SAMPLE // 2), _SAMPLE)):
-        return False
-    around = [
-        source.read(max(0, place.start - _AROUND), place.end - place.start + 2 * _AROUND)
-        for place in places
-    ]
-    if not all(
-        roots(place.text) & roots(text) for place, text in zip(places, around, strict=True)
-    ):  # of an earlier document
-        return False
-    return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
-
-
-_AROUND = 400
-"""Code points before and after the place of a note that may speak of the question."""
-_SAMPLE = 4000
-"""Code points of the document by which its language is known."""
-_SPOKEN = 0.25
-"""Share of the question's words from which a text speaks of it. On Natural Questions with a model
-of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""
 
 _KEPT = 0.5
 """Share of a statement's words that notes must have to have kept it."""

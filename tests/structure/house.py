@@ -47,9 +47,9 @@ CEILINGS = {
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(820, 500),
+    "lines of the largest module": Ceiling(798, 500),
     "modules": Ceiling(173, 130),
-    "lines": Ceiling(57_600, 39_000),
+    "lines": Ceiling(57_400, 39_000),
 }
 
 
