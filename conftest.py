@@ -107,7 +107,7 @@ def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMS
 @contextlib.contextmanager
 def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
     """Hold the folder that the workers of a session share."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if not hasattr(config, "workerinput"):  # nor is a session that a test starts a worker
         yield
         return
     folder = os.open(Path(config.option.basetemp).parent, os.O_RDONLY)

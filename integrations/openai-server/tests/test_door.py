@@ -249,6 +249,11 @@ def test_a_host_that_it_does_not_go_by_is_refused(serve):
     assert found.status_code == 421
 
 
+def _requests(caplog):
+    lines = [JsonLines().format(each) for each in [*caplog.records] if each.name == log.name]
+    return [json.loads(line) for line in lines if '"request"' in line]
+
+
 def test_the_log_has_neither_text_nor_keys(serve, upstream, asked, small, caplog):
     server = serve("openai:small", base_url=upstream.base_url, config=small, keys=KEYS)
     upstream.script = ["ok", {"status": 400, "error": {"message": "secret heron"}}]
@@ -258,9 +263,11 @@ def test_the_log_has_neither_text_nor_keys(serve, upstream, asked, small, caplog
             server.post(json=body, headers={"authorization": f"Bearer {ANN}"})
         headers = {"authorization": f"Bearer {ANN}", "content-type": "application/json"}
         server.post(content=b"{secret", headers=headers)
+        # A request is logged when its reply has been sent.
+        wait_until(lambda: len(_requests(caplog)) == 3, "three lines")
 
     own = [JsonLines().format(record) for record in caplog.records if record.name == log.name]
-    lines = [json.loads(line) for line in own if '"request"' in line]
+    lines = _requests(caplog)
     assert [(line["tenant"], line["status"]) for line in lines] == [
         ("ann", 200),
         ("ann", 502),
