@@ -290,7 +290,7 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
     asked = roots(question)
     opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
     is_bare = bool(opening) and opening[0].strip(" .*\"'`“”").casefold() in BARE
-    if len(asked) < _LEAST_ASKED or is_bare:
+    if len(asked) < LEAST_ASKED or is_bare:
         return False
     center = places[0].start if places else source.length // 2
     if not is_in_language(question, source.read(max(0, center - _SAMPLE // 2), _SAMPLE)):
@@ -306,7 +306,7 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
     return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
 
 
-_LEAST_ASKED = 3
+LEAST_ASKED = 3
 """Least number of words of a question from which its subject is known."""
 _NEARBY = 400
 """Code points before and after the place of a note that may speak of the question."""

@@ -382,9 +382,8 @@ class FactsReader(_KeepsFacts, ChatReader):
         fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
         told = [one for one in fitting if not is_of_another(one, fitting, read)]
         left_out[CONFUSED] += len(fitting) - len(told)
-        fitting = told
         question = "" if self.standing else step.question
-        lines = [fact.line for fact in fitting]
+        lines = [fact.line for fact in told]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
         new = facts_of(_whole_lines(await self._mark(aligned), lines))
         new = [attribute(fact, self._find_speaker(step, fact)) for fact in new]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
+from memagent_graph.evidence.align import LEAST_ASKED
 from memagent_graph.evidence.claims import (
     may_be_translated,
     may_share_language,
@@ -190,8 +191,6 @@ def says_nothing(answer: str, memory: str, question: str) -> bool:
     )
 
 
-_LEAST_ASKED = 3
-"""Least number of words of a question that notes on it cannot do without."""
 _BARE = 6
 """Most words of notes that are an answer without a sentence."""
 
@@ -200,7 +199,7 @@ def _shares_no_word(memory: str, question: str) -> bool:
     """Whether notes in sentences have no word of a question for one fact, in their language."""
     asked, noted = roots(question), roots(memory)
     return (
-        len(asked) >= _LEAST_ASKED
+        len(asked) >= LEAST_ASKED
         and len(noted) > _BARE
         and asked.isdisjoint(noted)
         and scope(question) == "one"
