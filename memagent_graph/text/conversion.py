@@ -159,6 +159,8 @@ def main() -> None:
     """Answer requests, one document after the other."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # or Ctrl-C waits for parsers in C
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent
     lines = SimpleQueue[str]()
     asked, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not be taken for a reply

@@ -12,7 +12,7 @@ import threading
 from asyncio import CancelledError
 from bisect import bisect_right
 from concurrent.futures import wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from hashlib import file_digest, sha256
@@ -37,6 +37,8 @@ from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memagent_graph.pictures.picture import Picture
 
 LOOK_SECONDS = 0.02
@@ -103,14 +105,15 @@ class Converter:
         import psutil
 
         self.documents = 0
-        # Without `-P`, a module in the current folder could take the place of any other.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "memagent_graph.text.conversion"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-        )
+        with _interrupt_later():
+            # Without `-P`, a module in the current folder could take the place of any other.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", "memagent_graph.text.conversion"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+            )
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
@@ -204,6 +207,22 @@ class Converter:
         if [*map(len, parts)] != reply.sizes:
             raise EOFError
         return reply, Converted.decode(*parts)
+
+
+@contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Let Ctrl-C wait, in this thread and, until it can take it, in a process begun meanwhile.
+
+    An interrupt of a Python that starts may be lost: some imports pass over it.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment() -> dict[str, str]:

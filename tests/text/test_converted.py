@@ -559,6 +559,24 @@ class TestEnd:
         assert b"Traceback" not in said
         wait_until(lambda: is_gone(process))
 
+    async def test_ctrl_c_while_the_process_starts_is_not_lost(self, bomb, tmp_path, monkeypatch):
+        """Imports that pass over an interrupt are rare, and said nothing for minutes."""
+        (tmp_path / "sitecustomize.py").write_text(
+            "from pathlib import Path\nfrom time import sleep\n"
+            f"here = Path({str(tmp_path)!r})\n(here / 'begun').touch()\n"
+            "while not (here / 'interrupted').exists():\n"
+            "    try:\n        sleep(0.01)\n    except KeyboardInterrupt:\n        pass\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        opening = asyncio.create_task(to_thread(partial(open_source, bomb)))
+        await asyncio.to_thread(wait_until, (tmp_path / "begun").exists)
+
+        converting()[0].send_signal(signal.SIGINT)
+        (tmp_path / "interrupted").touch()
+
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
     @pytest.mark.parametrize("while_it", ["starts", "converts"])
     def test_a_killed_parent_takes_the_conversion_with_it(self, while_it, bomb):
         code = "from pathlib import Path\nfrom memagent_graph.text.files import open_source\n"
