@@ -354,15 +354,18 @@ async def test_a_reading_that_was_broken_off_with_nothing_left_to_read_answers_f
 
 
 class Watched(InMemoryStore):
-    """Another way to a store, which counts how often somebody looks who holds a memory."""
+    """Another way to a store, which can be slow, and counts looks at who holds a memory."""
 
     def __init__(self, store):
         super().__init__()
         self._data = store._data
         self.looks = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def abatch(self, ops):
         ops = [*ops]
+        await self.answers.wait()
         found = await super().abatch(ops)
         self.looks += any(isinstance(op, GetOp) and "holds" in op.namespace for op in ops)
         return found
@@ -385,10 +388,15 @@ async def follow(second, step):
 async def test_two_readings_of_the_same_go_on_from_the_edit_of_where_the_first_waits(store, bank):
     seen = Watched(store)
     first, second = await two_readings(store, seen)
-    await first.read(2)
-    await follow(second, 2)
+    await first.read(1)
+    await follow(second, 1)
+    seen.answers.clear()
+    await first.read(1)
+    await until(lambda: first.reader.waits)  # in its third chunk
     memory = reading_of(await bank.aunder_way())
     hold = await bank.ahold(memory, "ann")
+    seen.answers.set()
+    await follow(second, 2)
     looks = seen.looks
     await until(lambda: seen.looks > looks + 5)  # the second knows it, and the first reads on yet
     assert not any(fold.held for fold in await bank.aunder_way(memory))
