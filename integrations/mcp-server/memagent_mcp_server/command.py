@@ -26,7 +26,7 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_mcp_server.ending import end, end_within
+from memagent_mcp_server.ending import UNENDED, end, end_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +132,7 @@ async def _serve_stdio(server: Server) -> None:
         end()
 
     def stop(*_: object) -> None:
-        end_within(_GRACE)
+        end_within(_GRACE, UNENDED)
         loop.call_soon_threadsafe(lambda: stopping.append(loop.create_task(end_readings())))
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -10,6 +10,8 @@ from typing import NoReturn
 _INTERRUPTED = 130
 """Exit code after an interrupt, as in a shell."""
 
+UNENDED = "stopped, though a reading had not ended."
+
 
 def end(message: str = "stopped.", code: int = _INTERRUPTED) -> NoReturn:
     """End the process at once, even if threads are running: the store is consistent at any time."""

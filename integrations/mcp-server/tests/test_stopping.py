@@ -68,6 +68,7 @@ async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
     answers = ["call the same tool again"] + ["closed"] * (transport == "stdio")
     assert any(answer in told[0].lower() for answer in answers)
     assert "Traceback" not in log.read_text()
+    assert "had not ended" not in log.read_text()
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

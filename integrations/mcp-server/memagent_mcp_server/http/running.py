@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import sys
 from typing import TYPE_CHECKING
 
 import uvicorn
 from sse_starlette.sse import AppStatus
 
 from memagent_http.server import config
-from memagent_mcp_server.ending import end_within
+from memagent_mcp_server.ending import UNENDED, end_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,13 +47,15 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at a signal."""
         self._signalled = True
-        end_within(_LATEST)
+        end_within(_LATEST, UNENDED)
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Stop readings, then streams that never end by themselves, then the rest."""
-        with suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self._stop(), _GRACE)
+        except TimeoutError:
+            print(f"memagent: {UNENDED}", file=sys.stderr)
         self._leaving.set()
         await super().shutdown(sockets)
         if self._signalled:  # do not wait for threads that still open a file
