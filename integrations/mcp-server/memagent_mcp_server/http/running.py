@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
         try:
             await asyncio.wait_for(self._stop(), _GRACE)
         except TimeoutError:
-            print(f"memagent: {UNENDED}", file=sys.stderr)
+            sys.stderr.write(f"memagent: {UNENDED}\n")
         self._leaving.set()
         await super().shutdown(sockets)
         if self._signalled:  # do not wait for threads that still open a file
