@@ -472,8 +472,11 @@ class TestMisuse:
         for number in range(60):
             assert any(f"Line {number}" in prompt for prompt in ungated)
 
-    @pytest.mark.parametrize("question", ["Summarize the text.", "List all that happens."])
-    def test_a_gate_is_tried_where_everything_is_asked_for(self, question):
+    @pytest.mark.parametrize(
+        "question",
+        ["Summarize the text.", "List all that happens.", "What is going on here?", "谁是船长？"],
+    )
+    def test_a_gate_is_tried_where_everything_is_asked_for_or_no_word_is_found(self, question):
         out = read(shy("unchanged"), question=question, document=STORY)
 
         assert out["memory"]
@@ -503,7 +506,7 @@ class TestMisuse:
     def test_a_gate_that_is_used_well_costs_no_further_call(self):
         model = scripted("unchanged", "At nine.", "unchanged", r"\boxed{nine}")
 
-        out = read(model, document=numbered(14))
+        out = read(model, question="When does Ann come?", document=numbered(14))
 
         assert (out["usage"]["calls"], out["usage"]["gated"]) == (4, 2)
         assert not any("switched off" in warning for warning in out["warnings"])
@@ -514,6 +517,13 @@ class TestMisuse:
         out = read(model, question=WHO, document="Who is the captain of the Tern, they asked.")
 
         assert (out["memory"], out["found"], out["warnings"]) == ("", False, [])
+
+    def test_a_gate_is_not_tried_where_the_text_has_no_word_of_what_is_named(self):
+        model = scripted("unchanged", "None")
+
+        out = read(model, question="Who signed the Bordeaux decree?", document=numbered(9))
+
+        assert out["usage"]["calls"] == 2
 
     @pytest.mark.parametrize("exit", ["model", "safe"])
     def test_an_exit_without_an_answer_in_the_notes_is_not_taken(self, exit):

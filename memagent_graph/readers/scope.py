@@ -27,15 +27,16 @@ def scope(question: str) -> Scope:
     if _ALL.search(text):
         return "all"
     if count := _COUNT.search(text):
-        return "some" if _is_anchored(text, count.span()) else "all"
+        start, end = count.span()  # whether it is of something named, which the text may state
+        anchored = names_something(text[:start] + " " * (end - start) + text[end:])
+        return "some" if anchored else "all"
     return "some" if _SOME.search(text) else "one"
 
 
-def _is_anchored(question: str, count: tuple[int, int]) -> bool:
-    """Whether the count belongs to something named, so that the text is likely to state it."""
-    rest = question[: count[0]] + " " * (count[1] - count[0]) + question[count[1] :]
-    first = next((place for place, letter in enumerate(rest) if letter.isalnum()), 0)
-    return bool(_QUOTED.search(rest) or _NAMED.search(rest, first))
+def names_something(question: str) -> bool:
+    """Return whether a question has a name, a number or a quotation, after its first word."""
+    first = next((place for place, letter in enumerate(question) if letter.isalnum()), 0)
+    return bool(_QUOTED.search(question) or _NAMED.search(question, first))
 
 
 _ASK = (

@@ -14,7 +14,7 @@ from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, says_nothing
-from memagent_graph.readers.scope import scope
+from memagent_graph.readers.scope import names_something, scope
 from memagent_graph.sync import LateError
 from memagent_graph.text.terms import specific_terms
 
@@ -192,6 +192,8 @@ class Trust(Layer):
             return True
         index = await self._indexes.of(step.chunk.source, step.call.seconds_left())
         found = index.find(step.query, _PASSAGES)
+        if not found:  # it is vague, or in another language; else the text does not have its words
+            return not names_something(step.query)
         asked = {*specific_terms(step.query)}
         least, source = _COVERED * len(asked), step.chunk.source
         return any(
