@@ -60,10 +60,11 @@ _SENTENCE_END = regex.compile(
 )
 _ABBREVIATION = regex.compile(
     r"(?r)\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Mt|Ft|Jr|Sr|vs|No|Fig|Inc|Ltd|Pty|Co|Corp|Bros|Prof"
-    r"|Gen|Col|Capt|Lt|Sgt|Maj|Sen|Rep|Gov|Rev|Hon|e\.g|i\.e|cf|ca|al|etc|approx|\p{Lu})"
+    r"|Gen|Col|Capt|Lt|Sgt|Maj|Sen|Rep|Gov|Rev|Hon|e\.g|i\.e|cf|ca|al|etc|approx|bzw"
+    r"|\p{L}{0,30}[Ss]tr|z|Hr|Fr|\p{Lu})"
 )
 _BEFORE_NUMBER = regex.compile(
-    r"(?r)\b(?:Art|Sec|Vol|Nr|pp?|para|cl|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
+    r"(?r)\b(?:Art|Sec|Vol|Nr|pp?|para|cl|Abs|Ziff|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
 )
 """Words that are cut short only where a number follows."""
 _MAY_END = regex.compile(r"(?r)\b(?:Jr|Sr|No|Inc|Ltd|Pty|Co|Corp|Bros|al|etc|\p{Lu})")
@@ -94,6 +95,13 @@ _DAY = regex.compile(
     r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\p{L}{0,6}+\.?\s\d"
 )
 """What belongs to the hour before it."""
+_ORDINAL = regex.compile(
+    r"(?r)(?:\b(?:de[rmns]|d[ai][es]|im|ins|zu[mr]|vom|beim|seit|ab|bis)\s)?(?<!\d)\d\d?"
+)
+_GERMAN_MONTH = regex.compile(
+    r"(?:Jänner|Januar|Februar|März|April|Mai|Jun[io]|Jul[io]|August|September|Oktober|November"
+    r"|Dezember)\b"
+)
 _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
@@ -179,6 +187,9 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
 def _is_cut_short(block: str, stop: int, following: int) -> bool:
     """Whether a stop ends an abbreviation, and no sentence."""
     if block[following : following + 1].isdecimal() and _BEFORE_NUMBER.match(block, 0, stop):
+        return True
+    number = _ORDINAL.match(block, 0, stop)
+    if number and (number[0][0].isalpha() or _GERMAN_MONTH.match(block, following)):
         return True
     if _HOUR.match(block, 0, stop):
         return _DAY.match(block, following) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -20,6 +21,7 @@ from memagent_graph.facts.record import (
     Fact,
     Facts,
     facts_of,
+    find_said,
     lacks_object,
     memory_of_facts,
     read_date,
@@ -164,9 +166,10 @@ Only these relations are wanted, by the kind of subject:
 {told}
 
 """
-NO_FACT, OUTSIDE, CONFUSED, CUT_OFF, EVICTED = (
+NO_FACT, OUTSIDE, MADE_UP, CONFUSED, CUT_OFF, EVICTED = (
     "no fact",
     "a fact outside the schema",
+    "a date that the text does not say",
     "a value of another relation",
     "cut off",
     "without room in memory_tokens",
@@ -375,11 +378,13 @@ class FactsReader(_KeepsFacts, ChatReader):
         fitting = [fact for one in stated if (fact := self._schema.fit(one)) is not None]
         left_out[OUTSIDE] += len(stated) - len(fitting)
         read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
-        known = f"{read}\n{step.memory.text}"
-        fitting = [without_made_up_changes(one, known) for one in fitting]
+        known = facts_of(step.memory)
+        fitting = [without_made_up_changes(one, f"{read}\n{step.memory.text}") for one in fitting]
         if not self.standing:  # what people say is dated by their messages
-            fitting = [without_made_up_dates(one, known) for one in fitting]
-        fitting = [*without_copies(fitting, facts_of(step.memory), read, self._schema)]
+            dated = [without_made_up_dates(one, read, known) for one in fitting]
+            left_out[MADE_UP] += sum(map(_count_times, fitting)) - sum(map(_count_times, dated))
+            fitting = dated
+        fitting = [*without_copies(fitting, known, read, self._schema)]
         told = [one for one in fitting if not is_of_another(one, fitting, read)]
         left_out[CONFUSED] += len(fitting) - len(told)
         question = "" if self.standing else step.question
@@ -414,19 +419,32 @@ def with_changes(facts: Sequence[Fact], read: str) -> Iterator[Fact]:
         yield fact
 
 
-def without_made_up_dates(fact: Fact, known: str) -> Fact:
-    """Return a fact without times whose years stand in no text that the model knew.
+def without_made_up_dates(fact: Fact, read: str, known: Sequence[Fact]) -> Fact:
+    """Return a fact without times that neither the text says nor facts of the same relation have.
 
-    Small models fill the form's place of the date.
+    Small models fill the form's place of the date: nothing ends by it. A beginning keeps the month
+    or year that is said; an end does if it is the last day of it.
     """
-    made_up: dict[str, Any] = {
-        name: None
-        for name, time in (("since", fact.since), ("until", fact.until))
-        if time and time[:4].isdecimal() and time[:4] not in known
-    }
-    if "until" in made_up and fact.status == "replaced":
-        made_up["status"] = "holds"
-    return replace(fact, **made_up)
+    names = Entities([fact, *known])
+    same = [one for one in known if one.relation == fact.relation]
+    same = [one for one in same if names.same(one.subject, fact.subject)]
+    said = "\n".join([read, *(one.line for one in same)])
+    since, until = (find_said(said, time or "") for time in (fact.since, fact.until))
+    if fact.until and until != fact.until:
+        until = "" if since.startswith(until) or not _is_last(fact.until, until) else until
+        fact = fact if until else replace(fact, status="holds")
+    return replace(fact, since=since or None, until=until or None)
+
+
+def _count_times(fact: Fact) -> int:
+    return bool(fact.since) + bool(fact.until)
+
+
+def _is_last(time: str, period: str) -> bool:
+    """Whether a time is the last month of a year, or the last day of a month or year."""
+    year, _, month = period.partition("-")
+    days = monthrange(int(year), int(month or 12))[1]
+    return time in {f"{year}-12" if not month else "", f"{year}-{month or 12}-{days}"}
 
 
 def without_made_up_changes(fact: Fact, known: str) -> Fact:
@@ -458,8 +476,8 @@ def without_copies(
     holding = [fact for fact in known if fact.holds()]
     names, said = Entities(known), {*specific_terms(read)}
     for fact in new:
-        is_bound = fact.status == "replaced" and fact.since and fact.until
-        if is_bound and not is_after(fact.until, fact.since):
+        is_day = fact.since and ("-" in fact.since or fact.status == "replaced")
+        if is_day and fact.until and not is_after(fact.until, fact.since):
             fact = replace(fact, status="holds", until=None)  # noqa: PLW2901
         about = [one for one in holding if names.same(one.subject, fact.subject)]
         same = [one for one in about if one.relation == fact.relation]

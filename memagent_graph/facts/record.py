@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
+from itertools import takewhile
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -33,7 +35,9 @@ from pydantic import BaseModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.evidence.statements import statements
 from memagent_graph.pictures.picture import MARK
+from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -191,6 +195,47 @@ def _month(name: str) -> int:
         if month.startswith(name.lower())
     }
     return found.pop() if len(found) == 1 else 0
+
+
+_NUMBER, _WORD = regex.compile(r"(?<!\d)\d\d?(?!\d)"), regex.compile(r"\p{L}{3,9}")
+_YEAR = regex.compile(r"(?<!\d)[12]\d{3}(?!\d)")
+_WITH_MONTH = regex.compile(
+    r"(?<!\d)(?:(?:\d\d?[-/.]\s?){2}(?:(?:\d\d)?(?P<year>\d\d))?|[12]\d{3}\s?[-/.年]\s?\d\d?"
+    r"|\d\d?[-/.][12]\d{3}|\d\d?(?=\s?月))(?!\d)"
+)
+_HAN_DATE = regex.compile(rf"[{''.join([*HAN_DIGITS, *HAN_SCALES])}]++(?=\s?[年月日号])")
+
+
+@lru_cache(16)
+def _find_times(text: str) -> list[tuple[set[int], set[int], set[int]]]:
+    """The years, months and days that each sentence may name; the text's years if it has none."""
+    found, all_years = [], {*map(int, _YEAR.findall(text))}
+    for one in statements(text):
+        said = _HAN_DATE.sub(lambda han: in_han(han[0]), one.text)
+        numeric = [*_WITH_MONTH.finditer(said)]
+        years = {*map(int, _YEAR.findall(said))}
+        years |= {
+            century + int(one["year"]) for one in numeric if one["year"] for century in (1900, 2000)
+        }
+        months = {int(number) for one in numeric for number in _NUMBER.findall(one[0])}
+        months |= {*map(_month, _WORD.findall(said))} - {0}
+        found.append((years or all_years, months, {*map(int, _NUMBER.findall(said))}))
+    return found
+
+
+def find_said(text: str, time: str) -> str:
+    """Return a time as far as a text says it in any form: its year, month and day; "" if not.
+
+    Of a sentence that says another month of a year, the year is not said.
+    """
+    if read_date(time) is None:
+        return time if {*specific_terms(text)}.issuperset(specific_terms(time)) else ""
+    parts, most = time.split("-"), 0
+    for years, months, days in _find_times(text):
+        known = zip(parts, (years, months, days), strict=False)
+        said = len([*takewhile(lambda pair: int(pair[0]) in pair[1], known)])
+        most = max(most, 0 if said == 1 < len(parts) and months else said)
+    return "-".join(parts[:most])
 
 
 _FROM_TO = regex.compile(
@@ -373,9 +418,12 @@ _OF_OTHERS = {"replaces", "instead of", "amends", "not", "says"}
 
 def _time(text: str) -> str:
     """A time as it is compared, or else as the text says it; "" if it says none."""
-    if text.lower() in {"now", "today", "present", "unknown", "date", "n/a", "none"}:
+    if text.lower() in _NO_TIME:
         return ""
     return read_date(text) or (text if 0 < len(text) <= _LONGEST_DATE else "")
+
+
+_NO_TIME = {"now", "today", "present", "unknown", "date", "n/a", "none", "further notice"}
 
 
 def _escape(text: str) -> str:

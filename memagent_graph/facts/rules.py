@@ -42,28 +42,8 @@ _SHORT = {
     "company": "co",
 }
 _TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
-_FORMS = {
-    "inc",
-    "ltd",
-    "llc",
-    "llp",
-    "plc",
-    "co",
-    "corp",
-    "pty",
-    "gmbh",
-    "ag",
-    "kg",
-    "ug",
-    "sa",
-    "sas",
-    "srl",
-    "spa",
-    "bv",
-    "nv",
-    "ab",
-    "oy",
-}
+_LEGAL = "inc ltd llc llp plc co corp pty gmbh ag kg ug sa sas srl spa bv nv ab oy"
+_FORMS = frozenset(_LEGAL.split())
 """What firms are called behind their names."""
 
 

@@ -190,17 +190,75 @@ def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, 
 
 
 @pytest.mark.parametrize(
-    ("behind", "left"),
-    [(" | since 1999", ""), (" | until 1999", " | ended"), (" | since 2016", " | since 2016")],
+    "made_up", ["until 2024", "until 2023-12-31", "until 2023-05-01", "until 1999"]
 )
-def test_a_date_that_stands_nowhere_is_left_out_and_its_fact_is_kept(behind, left):
+@pytest.mark.parametrize("begins", ["", "since 2023-05; "])
+def test_an_end_that_no_sentence_says_is_left_out_and_counted(made_up, begins):
+    text = "The rent of Lease 7 is 900 euros since May 2023. Lease 8 was signed on 3 June 2024."
+    made_up = made_up.replace("2024", "2024-05-01")
+
+    out = read(scripted(f"Lease 7 | rent | 900 euros | {begins}{made_up}", "900 euros"), text)
+
+    assert facts_of(out)[0].holds()
+    assert out["memory"] == f"Lease 7 | rent | 900 euros | {begins}".rstrip("| ;")
+    assert out["warnings"] == ["What was left out: 1 (a date that the text does not say)."]
+
+
+def test_an_end_is_that_of_a_successor_in_the_memory():
+    replies = (
+        "Lease 7 | rent | 950 euros | since 2024-05-01",
+        "Lease 7 | rent | 900 euros | until 2024-05-01; replaced",
+        "950 euros",
+    )
+    said = "The rent of Lease 7 is 950 euros since 1 May 2024."
+    text = pad(said, "The rent of Lease 7 had been 900 euros.")
+
+    out = read(scripted(*replies), text)
+
+    assert "Lease 7 | rent | 900 euros | until 2024-05-01; replaced" in out["memory"]
+    assert out["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "time", "left"),
+    [
+        ("until May 2023", "2023-05", "2023-05"),
+        ("until May 2023", "2023-05-31", "2023-05"),
+        ("until the end of 2023", "2023-12-31", "2023"),
+        ("from 1 January to 31 May 2023", "2023-05-31", "2023-05-31"),
+        ("until May 31st, 2023", "2023-05-31", "2023-05-31"),
+        ("bis zum 31. Mai 2023", "2023-05-31", "2023-05-31"),
+        ("bis 31.05.23", "2023-05-31", "2023-05-31"),
+        ("bis Ende März 2023", "2023-03-31", "2023-03"),
+        ("jusqu'au 1er août 2023", "2023-08-01", "2023-08-01"),
+        ("to 05/31/2023", "2023-05-31", "2023-05-31"),
+        ("至2023年5月31日止", "2023-05-31", "2023-05-31"),
+        ("至二〇二三年十二月三十一日止", "2023-12-31", "2023-12-31"),
+        ("until the end of the lease", "the end of the lease", "the end of the lease"),
+        ("until further notice", "further notice", None),
+    ],
+)
+def test_an_end_may_be_said_in_any_form(said, time, left):
+    text = f"The rent of Lease 7 is 900 euros, {said}."
+
+    (fact,) = facts_of(read(scripted(f"Lease 7 | rent | 900 euros | until {time}", "900"), text))
+
+    assert (fact.until, fact.status) == (left, "ended" if left else "holds")
+
+
+@pytest.mark.parametrize(
+    ("made_up", "left"),
+    [("1999", ""), ("2016-03-01", " | since 2016"), ("2016", " | since 2016"), ("the war", "")],
+)
+def test_a_beginning_that_no_sentence_says_is_left_out_and_its_fact_is_kept(made_up, left):
     text = "Lady Gaga performed the national anthem at the game of 2016."
     said = "Lady Gaga | performed | national anthem"
 
-    out = read(scripted(said + behind, "Lady Gaga"), text)
+    out = read(scripted(f"{said} | since {made_up}", "Lady Gaga"), text)
 
     assert out["memory"] == said + left
     assert not facts_of(out)[0].unsupported
+    assert ("does not say" in str(out["warnings"])) == (left == "")
 
 
 @pytest.mark.parametrize(

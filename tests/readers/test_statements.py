@@ -46,6 +46,9 @@ def test_prose_is_cut_into_sentences():
         ("We met at 5 p.m. Monday, and at 10 a.m. Eastern Time. It rained at 8 p.m. GMT.", 2),
         ("Come at 10 a.m. Anna will be there. We open at 8 a.m. Tickets cost 5 euros.", 4),
         ("He left at 5 p.m. May I go at 6 p.m. Sunday?", 2),
+        ("Ab dem 1. Mai 2024 gilt die 2. Fassung. Der Vertrag endet am 31. Dezember 2025.", 2),
+        ("Sie zog im 3. Stock ein. Das Haus hat 12. Davon stehen 3 leer.", 3),
+        ("Nach § 3 Abs. 2 zahlt Hr. Weber, z. B. Miete bzw. Pacht, an der Lindenstr. Nord.", 1),
     ],
 )
 def test_an_abbreviation_ends_a_sentence_only_before_words_that_begin_one(text, count):
