@@ -239,7 +239,8 @@ class Cutter:
         parts = parts_with_offsets(self.source, chunk.start, chunk.end)
         found = between(parts, chunk.start, chunk.end)
         model = getattr(self._reader, "model", None)
-        return replace(chunk, pictures=within(found, most, model)) if model else chunk
+        shown = within(found, most, model) if model else ()
+        return replace(chunk, pictures=shown, crowded_out=len(found) - len(shown))
 
     def _cut(self, position: int) -> Chunk | None:
         config = self._config

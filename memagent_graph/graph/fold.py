@@ -126,6 +126,10 @@ def _stop(
     return "max_calls" if most is not None and after["calls"] >= most else None
 
 
+NOT_SHOWN = "a picture of a chunk, without room in pictures"
+"""Why a picture was left out, once for each, however many rounds read its chunk."""
+
+
 async def ask(step: FoldStep) -> FoldUpdate:
     """Ask the reader for the new memory, and keep it within the budget.
 
@@ -154,6 +158,8 @@ async def ask(step: FoldStep) -> FoldUpdate:
         tokens = call.reading.tokenizer.count(step.memory.text)
     else:
         memory, tokens, cut = call.reading.within_budget(memory)
+    crowded_out = step.chunk.crowded_out if fold["scope"]["round"] <= 1 else 0
+    left_out = +Counter({**update.left_out, NOT_SHOWN: crowded_out})
     return FoldUpdate(
         memory,
         done=update.done,
@@ -163,7 +169,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
         fault=update.fault,
-        left_out=update.left_out,
+        left_out=dict(left_out),
         tokens=tokens,
     )
 

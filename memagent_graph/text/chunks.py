@@ -36,6 +36,7 @@ class Chunk:
         header: the header of the table within which it begins, to be shown before it; no part of
             the text.
         pictures: what a model that sees is shown with it.
+        crowded_out: number of its pictures that there is no room for.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Chunk:
     source: Source
     header: str = ""
     pictures: tuple[Sight, ...] = ()
+    crowded_out: int = 0
 
     @property
     def shown(self) -> str:

@@ -147,9 +147,29 @@ def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
     model = Seeing(seen=[])
     page = write_page(tmp_path / "a.html", "red", "blue", "green")
 
-    ask(model, page, pictures=2 * (85 + 170 + 32))
+    output, _, _ = ask(model, page, pictures=2 * (85 + 170 + 32))
 
     assert len(model.seen[0]) == 2
+    assert output["warnings"] == [
+        "What was left out: 1 (a picture of a chunk, without room in pictures)."
+    ]
+
+
+def test_pictures_without_room_are_counted_once_in_several_rounds(tmp_path):
+    class Unsatisfied(Seeing):
+        def _generate(self, messages, *args, **options):
+            if "LOOK FOR:" in messages[0].text:
+                return self._reply("LOOK FOR: the gate\n- Nothing about a door.")
+            return super()._generate(messages, *args, **options)
+
+    words = "of the barn is in the yard. " + "The field is wide and green. " * 9
+    page = write_page(tmp_path / "a.html", "red", "blue", "green", words=words)
+    model = Unsatisfied(seen=[])
+
+    output, _, _ = ask(model, page, pictures=100, chunk_tokens=60, segments=2, rounds=2)
+
+    assert len(model.seen) > 6  # each chunk was read twice
+    assert sum("3 (a picture" in one for one in output["warnings"]) == 1
 
 
 def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):
