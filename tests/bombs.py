@@ -49,10 +49,10 @@ def write_docx(path: Path, body: str, doctype: str = "") -> Path:
     )
 
 
-def write_xlsx(path: Path, rows: str) -> Path:
-    """The least that Excel's format asks for."""
+def write_xlsx(path: Path, rows: str, shared: str = "") -> Path:
+    """The least that Excel's format asks for; its text number 0 is `shared`."""
     types = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    parts = {"workbook.xml": "sheet.main", "s.xml": "worksheet"}
+    parts = {"workbook.xml": "sheet.main", "s.xml": "worksheet", "t.xml": "sharedStrings"}
     listed = "".join(
         f'<Override PartName="/xl/{part}" ContentType="{types}.{kind}+xml"/>'
         for part, kind in parts.items()
@@ -67,7 +67,11 @@ def write_xlsx(path: Path, rows: str) -> Path:
                 f'<workbook xmlns="{SHEET}" xmlns:r="{OFFICE}"><sheets>'
                 '<sheet name="a" sheetId="1" r:id="rId1"/></sheets></workbook>'
             ),
-            "xl/s.xml": f'<worksheet xmlns="{SHEET}"><sheetData>{rows}</sheetData></worksheet>',
+            "xl/s.xml": (  # without a dimension, it would be read twice
+                f'<worksheet xmlns="{SHEET}"><dimension ref="A1"/>'
+                f"<sheetData>{rows}</sheetData></worksheet>"
+            ),
+            "xl/t.xml": f'<sst xmlns="{SHEET}"><si><t>{shared}</t></si></sst>',
         },
     )
 
@@ -194,7 +198,9 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "paragraphs.docx": lambda path: write_docx(
         path, "<w:p><w:r><w:t>a</w:t></w:r></w:p>" * 1_000_000
     ),
-    "cells.xlsx": lambda path: write_xlsx(path, "<row><c><v>1</v></c></row>" * 4_000_000),
+    "cells.xlsx": lambda path: write_xlsx(  # each cell has a copy, as there is an escape in it
+        path, '<row><c t="s"><v>0</v></c></row>' * 1_000_000, shared="_x000D_" + "a" * 4_000
+    ),
     "slide.pptx": partial(write_pptx, text="seed", paragraphs=3_000_000),
     "page.epub": lambda path: write_epub(path, "<p>a</p>" * 5_000_000),
     "streams.pdf": lambda path: write_pdf(path, b" " * 400_000_000, filters=2),
