@@ -10,7 +10,10 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import few_samples
 import pytest
+import tqdm
+from few_samples import COUNT, FirstSamples, few_tasks
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import tiny_model
@@ -68,10 +71,11 @@ def test_the_parts_are_the_prompt_and_the_question_keeps_its_budget(prompt, budg
 
 def harness(folder, *words):
     """The harness as a user starts it."""
+    hub = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     return subprocess.run(
-        [sys.executable, "-m", "memagent_lm_eval", "run", "--model", "memagent", *map(str, words)],
+        [sys.executable, few_samples.__file__, "run", "--model", "memagent", *map(str, words)],
         cwd=folder,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")},
+        env={**os.environ, **hub, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=1000,
@@ -110,7 +114,7 @@ def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
     done = harness(
         tmp_path,
         *("--model_args", f"model=extractive,tokenizer={tokenizer},chunk_tokens=1000"),
-        *("--tasks", ",".join(tasks), "--limit", 4, "--log_samples", "--output_path", "out"),
+        *("--tasks", ",".join(tasks), "--limit", COUNT, "--log_samples", "--output_path", "out"),
         *("--metadata", '{"max_seq_lengths":[8192]}'),
     )
 
@@ -122,7 +126,7 @@ def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
     for task in tasks:
         records = logged(tmp_path, task)
         ours = list(same_samples_here(records, reader, config, counter))
-        assert len(ours) == 4
+        assert len(ours) == COUNT
         for record, (answer, score) in zip(records, ours, strict=True):
             assert record["resps"] == [[answer]]
             assert record["8192"] == score
@@ -186,18 +190,19 @@ def vllm(tmp_path):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of the harness's dependencies
-def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm):
+def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm, monkeypatch):
+    monkeypatch.setattr(tqdm, "tqdm", FirstSamples)
     from lm_eval import simple_evaluate
 
     model, folder = vllm
-    tasks, length, samples = ["niah_single_1", "ruler_vt"], 8192, 4
+    tasks, length = ["niah_single_1", "ruler_vt"], 8192
     harness = MemAgentLM(model, chunk_tokens=2000, memory_tokens=16, answer_tokens=24)
 
     found = simple_evaluate(
         harness,
         tasks=tasks,
-        limit=samples,
-        metadata={"tokenizer": folder, "max_seq_lengths": [length]},
+        limit=COUNT,
+        task_manager=few_tasks(metadata={"tokenizer": folder, "max_seq_lengths": [length]}),
         bootstrap_iters=0,
     )["samples"]
 
@@ -212,7 +217,7 @@ def test_on_a_real_vllm_ruler_scores_as_our_own_evaluation_does(vllm):
             for asked in record["arguments"]
         ]
         ours = list(same_samples_here(records, reader, harness.config, reader.identity.tokenizer))
-        assert len({answer for answer, _ in ours}) == samples
+        assert len({answer for answer, _ in ours}) == COUNT
         for record, (answer, score) in zip(found[task], ours, strict=True):
             assert record["resps"] == [[answer]]
             assert record[str(length)] == score
