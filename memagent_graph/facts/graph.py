@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 
 from memagent_graph.errors import MissingDependencyError
-from memagent_graph.facts.record import SAME_AS, Fact, facts_of, memory_of_facts, read_date
+from memagent_graph.facts.record import (
+    SAME_AS,
+    Fact,
+    dates_in,
+    facts_of,
+    memory_of_facts,
+    read_date,
+)
 from memagent_graph.facts.rules import Entities
 from memagent_graph.pictures.picture import numbers_in
 from memagent_graph.text.terms import specific_terms
@@ -23,15 +30,11 @@ if TYPE_CHECKING:
 
 _FAR = 9
 """Distance of facts that no chain of facts connects with a text."""
-_DATE_IN = regex.compile(
-    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\s?\d{1,2}\.\s?\d{4}\b"
-    r"|\b(?:\d{1,2}(?:st|nd|rd|th|er|\.)?\s)?\p{L}{3,9}\s(?:\d{1,2},\s)?\d{4}\b"
-    r"|(?<=\b[Ii]n\s)\d{4}\b"
-)
-
 _SPAN = regex.compile(
     r"\b(?:since|until|before|after|between|chang\w*|histor\w*|previous\w*|ever|first|last"
-    r"|seit|bis|vor|nach|zwischen|geändert|depuis|avant|après|entre|jusqu\w*)\b",
+    r"|former\w*|original\w*|initial\w*|old|seit|bis|vor|vorher|nach|zwischen|geändert|früher\w*"
+    r"|bisher\w*|ursprünglich\w*|depuis|avant|après|entre|jusqu\w*|ancien\w*|précédent\w*)\b"
+    r"|[之以]前|原来|曾|历史|变更",
     regex.IGNORECASE,
 )
 """What a question says that is about more than one time."""
@@ -159,9 +162,9 @@ def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact
     return [fact for fact, far in zip(facts, distances(facts, about), strict=True) if far < hops]
 
 
-def dates_in(text: str) -> set[str]:
-    """Return the dates that a text names, as `read_date` does."""
-    return {date for found in _DATE_IN.findall(text) if (date := read_date(found))}
+def asks_for_history(question: str) -> bool:
+    """Whether a question is about more than one time."""
+    return _SPAN.search(question) is not None
 
 
 def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
@@ -178,7 +181,7 @@ def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> 
     """
     facts = shown = facts_of(memory)
     dates = dates_in(question)
-    if len(dates) == 1 and not _SPAN.search(question):
+    if len(dates) == 1 and not asks_for_history(question):
         (day,) = dates
         shown = facts_at(facts, day) or facts
     if counter.count(memory.text) > tokens:

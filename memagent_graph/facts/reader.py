@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from calendar import monthrange
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -15,21 +14,20 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.places import locate
 from memagent_graph.evidence.statements import statements, statements_of
-from memagent_graph.facts.graph import dates_in, distances, neighbourhood, view_for
+from memagent_graph.facts.graph import asks_for_history, distances, neighbourhood, view_for
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
     Facts,
+    dates_in,
     facts_of,
-    find_said,
-    lacks_object,
     memory_of_facts,
     read_date,
     read_fact,
     read_lines,
     read_span,
 )
-from memagent_graph.facts.rules import Entities, is_after, overwrite
+from memagent_graph.facts.rules import NO_FACT, OUTSIDE, Entities, keep_said, overwrite
 from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
@@ -166,15 +164,8 @@ Only these relations are wanted, by the kind of subject:
 {told}
 
 """
-NO_FACT, OUTSIDE, MADE_UP, CONFUSED, CUT_OFF, EVICTED = (
-    "no fact",
-    "a fact outside the schema",
-    "a date that the text does not say",
-    "a value of another relation",
-    "cut off",
-    "without room in memory_tokens",
-)
-"""Why a line of a reply, or of the memory, was left out."""
+CUT_OFF, EVICTED = "cut off", "without room in memory_tokens"
+"""Why a line of a reply, or of the memory, was left out, besides what `keep_said` leaves out."""
 
 
 def write_prompt(template: str, schema: Facts) -> str:
@@ -373,20 +364,10 @@ class FactsReader(_KeepsFacts, ChatReader):
         if not facts and left_out[NO_FACT]:
             fault: Fault = "refusal" if is_refusal(text) else "placeholder"
             return replace(update, fault=fault, left_out=dict(+left_out))
-        stated = [one for one in facts if not lacks_object(one, self._schema)]
-        left_out[NO_FACT] += len(facts) - len(stated)
-        fitting = [fact for one in stated if (fact := self._schema.fit(one)) is not None]
-        left_out[OUTSIDE] += len(stated) - len(fitting)
         read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
-        known = facts_of(step.memory)
-        fitting = [without_made_up_changes(one, f"{read}\n{step.memory.text}") for one in fitting]
-        if not self.standing:  # what people say is dated by their messages
-            dated = [without_made_up_dates(one, read, known) for one in fitting]
-            left_out[MADE_UP] += sum(map(_count_times, fitting)) - sum(map(_count_times, dated))
-            fitting = dated
-        fitting = [*without_copies(fitting, known, read, self._schema)]
-        told = [one for one in fitting if not is_of_another(one, fitting, read)]
-        left_out[CONFUSED] += len(fitting) - len(told)
+        # What people say is dated by their messages.
+        told, lost = keep_said(facts, step.memory.text, read, self._schema, dated=self.standing)
+        left_out += lost
         question = "" if self.standing else step.question
         lines = [fact.line for fact in told]
         aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
@@ -417,105 +398,6 @@ def with_changes(facts: Sequence[Fact], read: str) -> Iterator[Fact]:
                 amends = one.amends and not (fact.since or replaces or corrects)
                 fact = replace(fact, amends=amends, corrects=corrects, replaces=replaces)  # noqa: PLW2901
         yield fact
-
-
-def without_made_up_dates(fact: Fact, read: str, known: Sequence[Fact]) -> Fact:
-    """Return a fact without times that neither the text says nor facts of the same relation have.
-
-    Small models fill the form's place of the date: nothing ends by it. A beginning keeps the month
-    or year that is said; an end does if it is the last day of it.
-    """
-    names = Entities([fact, *known])
-    same = [one for one in known if one.relation == fact.relation]
-    same = [one for one in same if names.same(one.subject, fact.subject)]
-    said = "\n".join([read, *(one.line for one in same)])
-    since, until = (find_said(said, time or "") for time in (fact.since, fact.until))
-    if fact.until and until != fact.until:
-        until = "" if since.startswith(until) or not _is_last(fact.until, until) else until
-        fact = fact if until else replace(fact, status="holds")
-    return replace(fact, since=since or None, until=until or None)
-
-
-def _count_times(fact: Fact) -> int:
-    return bool(fact.since) + bool(fact.until)
-
-
-def _is_last(time: str, period: str) -> bool:
-    """Whether a time is the last month of a year, or the last day of a month or year."""
-    year, _, month = period.partition("-")
-    days = monthrange(int(year), int(month or 12))[1]
-    return time in {f"{year}-12" if not month else "", f"{year}-{month or 12}-{days}"}
-
-
-def without_made_up_changes(fact: Fact, known: str) -> Fact:
-    """Return a fact that corrects and replaces nothing that stands in no text the model knew.
-
-    Small models fill in each part of the form.
-    """
-    if not (fact.corrects or fact.replaces):
-        return fact
-    said = {*specific_terms(known)}
-    corrects, replaces = (
-        tuple(one for one in objects if said.issuperset(specific_terms(one)))
-        for objects in (fact.corrects, fact.replaces)
-    )
-    return replace(fact, corrects=corrects, replaces=replaces)
-
-
-def without_copies(
-    new: Iterable[Fact], known: Sequence[Fact], read: str, schema: Facts
-) -> Iterator[Fact]:
-    """Yield the facts of a reply without what it copied from the facts that it was shown.
-
-    Args:
-        new: the facts of the reply.
-        known: the memory.
-        read: the text that was read.
-        schema: says which relations have one object at a time.
-    """
-    holding = [fact for fact in known if fact.holds()]
-    names, said = Entities(known), {*specific_terms(read)}
-    for fact in new:
-        is_day = fact.since and ("-" in fact.since or fact.status == "replaced")
-        if is_day and fact.until and not is_after(fact.until, fact.since):
-            fact = replace(fact, status="holds", until=None)  # noqa: PLW2901
-        about = [one for one in holding if names.same(one.subject, fact.subject)]
-        same = [one for one in about if one.relation == fact.relation]
-        is_told = said.issuperset(specific_terms(fact.object))
-        is_bare = fact.status == "holds" and not (fact.replaces or fact.corrects)
-        if is_bare and not is_told and any(names.same(one.object, fact.object) for one in same):
-            continue
-        if fact.since and fact.since[:4] not in read and fact.since in {one.since for one in about}:
-            # The line of an old fact with another object: an amendment, whose date was not seen.
-            amends = schema.is_single(fact.relation) and fact.since in {one.since for one in same}
-            fact = replace(fact, since=_find_date(fact, read), amends=amends)  # noqa: PLW2901
-        yield fact
-
-
-def is_of_another(fact: Fact, others: Sequence[Fact], read: str) -> bool:
-    """Whether each sentence with a fact's value says it of another relation of the same reply.
-
-    Small models fill in all relations of a schema. Only values with a figure are judged, and no
-    dates: of these, sentences say what they are.
-    """
-    terms = {*specific_terms(fact.object)}
-    if read_date(fact.object) or not any(map(str.isdecimal, fact.object)):
-        return False
-    same = [one for one in others if terms == {*specific_terms(one.object)}]
-    rivals = [{*specific_terms(one.relation)} for one in same if one.relation != fact.relation]
-    own = {*specific_terms(fact.relation)}.difference(*rivals)
-    said = [found for one in statements(read) if terms <= (found := {*specific_terms(one.text)})]
-    return bool(said and own and rivals) and all(
-        own.isdisjoint(found) and any(rival <= found for rival in rivals) for found in said
-    )
-
-
-def _find_date(fact: Fact, read: str) -> str | None:
-    """The one date of the sentences that name a fact's object; None if they have none, or more."""
-    terms = {*specific_terms(fact.object)}
-    said = (one.text for one in statements(read) if terms <= {*specific_terms(one.text)})
-    dates = {date for one in said for date in dates_in(one)}
-    return dates.pop() if len(dates) == 1 else None
 
 
 def attribute(fact: Fact, speaker: str) -> Fact:
@@ -660,11 +542,65 @@ _NO_THING = regex.compile(
 _PRONOUN = regex.compile(r"(?:he|she|it|they|this|that|there|who|which|what)\b", regex.IGNORECASE)
 
 
+_DATE = (
+    r"(?P<date>(?:\d\d?(?:er|\.)?\s?(?:\p{L}{3,9}|\d\d?\.)\s?|\p{L}{3,9}\s)?\d{4}"
+    r"(?:年(?:\d\d?月(?:\d\d?日)?)?|(?:-\d\d){1,2})?)"
+)
+_SINCE = regex.compile(
+    r"(?:\b(?:mit Wirkung (?:vom|ab|zum)|(?:seit|ab)(?: dem)?|(?<!bis )zum|à (?:compter|partir)"
+    rf" d.|depuis(?: le)?|dès(?: le)?)\s|自|从){_DATE}(?:起|开始)?[,，]?\s?",
+    regex.IGNORECASE,
+)
+_UNTIL = regex.compile(
+    rf"(?:\b(?:bis(?: zum)?|jusqu['’](?:au|en|à))\s|[至到]){_DATE}止?[,，]?\s?", regex.IGNORECASE
+)
+_GERMAN = (
+    r"(?:wird )?(?:der|die|das) (?P<relation>[\w-]+(?: (?!wird|wurde|ist)[\w-]+)?) "
+    r"(?:von|vom|für|der|des) (?:(?:der|die|das|den) )?(?P<subject>.{1,80}?)(?: (?:nun|derzeit))? "
+    r"(?:(?P<amends>(?:(?:wird|wurde|steigt|sinkt) )?(?:hiermit )?(?:von (?P<old>.{1,80}?) )?auf)"
+    r"|beträgt|ist|lautet|beläuft sich auf) (?!nicht|kein)(?P<object>.{1,160}?)"
+    r"(?: (?:erhöht|gesenkt|geändert|angehoben|angepasst|reduziert|verlängert))?"
+)
+_FRENCH = (
+    r"(?:les? |la |l['’])(?P<relation>[\w-]+(?: [\w-]+)?) "
+    r"(?:du |de la |de l['’]|des |de |d['’])(?P<subject>.{1,80}?) (?:(?P<amends>(?:passe"
+    r"|(?:est|sera|a été) (?:(?:port|augment|modifi|ramen|relev)ée?s?|réduite?s?))"
+    r" (?:de (?P<old>.{1,80}?) )?à)|(?:est|sera)(?: de| fixée?s? à)?|s['’]élève à)"
+    r" (?P<object>.{1,160})"
+)
+_CHINESE = (
+    r"(?P<subject>[^，,。的]{1,40})的(?P<relation>\p{Han}{1,12}?)(?<!不)[现将]?"
+    r"(?:(?P<amends>(?:[由从](?P<old>.{1,40}?))?(?:调整|变更|修改|改|增加?|提高|上调|下调|降低?)[为至到])"
+    r"|[为是])(?P<object>.{1,80})"
+)
+_ELSEWHERE = [
+    regex.compile(rf"\A(?:[^:：]{{1,40}}[:：]\s?)?{form}\Z", regex.IGNORECASE)
+    for form in (_GERMAN, _FRENCH, _CHINESE)
+]
+"""Simple sentences in German, French and Chinese, without their dates."""
+
+
+def _state_elsewhere(sentence: str) -> Fact | None:
+    """Return the fact that a simple German, French or Chinese sentence states; None if none."""
+    times = [form.search(sentence) for form in (_SINCE, _UNTIL)]
+    since, until = (found and read_date(found["date"]) for found in times)
+    for found, date in zip(times, (since, until), strict=True):
+        sentence = sentence.replace(found[0], "", 1) if found and date else sentence
+    text = " ".join(sentence.split()).strip(" .!。,，")
+    found = next((found for form in _ELSEWHERE if (found := form.match(text))), None)
+    if found is None:
+        return None
+    fact = Fact(found["subject"], found["relation"].lower(), found["object"], since, until)
+    replaces = (found["old"],) if found["old"] else ()
+    return replace(fact, amends=bool(found["amends"]), replaces=replaces)
+
+
 def state_fact(sentence: str, speaker: str = "") -> Fact | None:
-    """Return the fact that a simple English sentence states, by a rule; None if it states none.
+    """Return the fact that a simple sentence states, by a rule; None if it states none.
 
     It knows "The rent of Lease 7 is 900 euros since May 2023.", "Anna's rent is ...", "Anna works
-    at Acme.", "Anna no longer works at Acme." and their like, and lines of facts.
+    at Acme.", "Anna no longer works at Acme." and their like, lines of facts, and the first of
+    these in German, French and Chinese.
 
     Args:
         sentence: the sentence.
@@ -676,8 +612,12 @@ def state_fact(sentence: str, speaker: str = "") -> Fact | None:
     opening = _OPENING.match(text)
     since = read_date(opening["date"]) if opening else None
     text = text[opening.end() :] if opening and since else text
+    if text.endswith(("?", "？")):
+        return None
+    if elsewhere := _state_elsewhere(sentence):
+        return read_fact(_settle_times(elsewhere, None, ended=False).line)
     found = _HAS.match(text) or _OF.match(text) or _DOES.match(text)
-    if found is None or text.endswith("?"):
+    if found is None:
         return None
     values = found.groupdict()
     name, thing = values["subject"] or speaker, values["object"]
@@ -770,6 +710,22 @@ class RuleReader(_KeepsFacts, ExtractiveReader):
         self._stated = said or _find_facts
         self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer
         self.identity = self._identity(f"{_VERSION} {schema.described} {self.standing}")
+
+    async def respond(
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+    ) -> Answer:
+        """Quote facts; they are found as well if the question names what one of them says.
+
+        What was replaced is quoted if the question is about more than one time, or a date.
+        """
+        if not (dates_in(question) or asks_for_history(question)):
+            left = (fact for fact in facts_of(memory) if fact.status != "replaced")
+            memory = memory_of_facts(left, read_lines(memory.text).others, memory.dropped)
+        answer, asked = await super().respond(question, memory), {*specific_terms(question)}
+        facts = read_lines(answer.final).facts
+        told = (f"{fact.subject} {fact.relation}" for fact in facts)
+        found = answer.found or any(asked.issuperset(specific_terms(one)) for one in told)
+        return replace(answer, found=found)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep what the sentences of a chunk state."""

@@ -197,6 +197,18 @@ def _month(name: str) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
+_DATE_IN = regex.compile(
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\s?\d{1,2}\.\s?\d{4}\b"
+    r"|\b(?:\d{1,2}(?:st|nd|rd|th|er|\.)?\s)?\p{L}{3,9}\s(?:\d{1,2},\s)?\d{4}\b"
+    r"|(?<=\b[Ii]n\s)\d{4}\b"
+)
+
+
+def dates_in(text: str) -> set[str]:
+    """Return the dates that a text names, as `read_date` does."""
+    return {date for found in _DATE_IN.findall(text) if (date := read_date(found))}
+
+
 _NUMBER, _WORD = regex.compile(r"(?<!\d)\d\d?(?!\d)"), regex.compile(r"\p{L}{3,9}")
 _YEAR = regex.compile(r"(?<!\d)[12]\d{3}(?!\d)")
 _WITH_MONTH = regex.compile(
@@ -547,7 +559,11 @@ died on, birthday, date of birth, place of birth, age, name, married to, spouse,
 status, ceo, capital, population, headquarters, seat, based in, located in, address, phone,
 email, owner, owned by, landlord, tenant, reports to, manager, price, rent, monthly rent,
 salary, fee, budget, deadline, due date, start date, end date, term, duration, notice period,
-interest rate, governing law, jurisdiction, currency, version, diet, time zone
+interest rate, governing law, jurisdiction, currency, version, diet, time zone,
+miete, monatliche miete, kaltmiete, kaution, preis, gehalt, laufzeit, kündigungsfrist, mieter,
+vermieter, eigentümer, adresse, loyer, loyer mensuel, caution, prix, salaire, durée, préavis,
+locataire, bailleur, propriétaire, 租金, 月租金, 押金, 价格, 工资, 月薪, 租期, 期限, 通知期,
+承租人, 出租人, 所有人, 地址
 """
 """Relations that have one object at a time, where no schema says otherwise."""
 SINGLE = frozenset(" ".join(_SINGLE.split()).split(", "))

@@ -14,16 +14,28 @@ What nothing in the text supports closes nothing.
 from __future__ import annotations
 
 import unicodedata
+from calendar import monthrange
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.facts.record import SAME_AS, Fact, Facts, read_date
-from memagent_graph.text.terms import terms
+from memagent_graph.evidence.statements import statements
+from memagent_graph.facts.record import (
+    SAME_AS,
+    Fact,
+    Facts,
+    dates_in,
+    facts_of,
+    find_said,
+    lacks_object,
+    read_date,
+)
+from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
 _THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
@@ -438,3 +450,144 @@ def _forget_replaced(fact: Fact, lost: Collection[tuple[str, str, str]]) -> Fact
 
 def _identity(fact: Fact) -> tuple[str, str, str, str]:
     return fact.subject, fact.relation, fact.object, fact.since or ""
+
+
+# --- What a reply says against what was read
+
+
+NO_FACT, OUTSIDE, MADE_UP, CONFUSED = (
+    "no fact",
+    "a fact outside the schema",
+    "a date that the text does not say",
+    "a value of another relation",
+)
+"""Why a fact of a reply, or its date, was left out."""
+
+
+def keep_said(
+    facts: Sequence[Fact], memory: str, read: str, schema: Facts, *, dated: bool
+) -> tuple[list[Fact], Counter[str]]:
+    """Return the facts of a reply without what nothing says, and how many left out, by why.
+
+    Args:
+        facts: the facts of the reply.
+        memory: the memory that the model was shown.
+        read: the text that was read.
+        schema: the facts to keep.
+        dated: whether what was read has dates of its own, so that the text need not say them.
+    """
+    known = facts_of(memory)
+    stated = [one for one in facts if not lacks_object(one, schema)]
+    fitting = [fact for one in stated if (fact := schema.fit(one)) is not None]
+    said = [without_made_up_changes(one, f"{read}\n{memory}") for one in fitting]
+    timed = said if dated else [without_made_up_dates(one, read, known) for one in said]
+    new = [*without_copies(timed, known, read, schema)]
+    kept = [one for one in new if not is_of_another(one, new, read)]
+    lost = Counter(
+        {
+            NO_FACT: len(facts) - len(stated),
+            OUTSIDE: len(stated) - len(fitting),
+            MADE_UP: sum(map(_count_times, said)) - sum(map(_count_times, timed)),
+            CONFUSED: len(new) - len(kept),
+        }
+    )
+    return kept, +lost
+
+
+def without_made_up_dates(fact: Fact, read: str, known: Sequence[Fact]) -> Fact:
+    """Return a fact without times that neither the text says nor facts of the same relation have.
+
+    Small models fill the form's place of the date: nothing ends by it. A beginning keeps the month
+    or year that is said; an end does if it is the last day of it.
+    """
+    names = Entities([fact, *known])
+    same = [one for one in known if one.relation == fact.relation]
+    same = [one for one in same if names.same(one.subject, fact.subject)]
+    said = "\n".join([read, *(one.line for one in same)])
+    since, until = (find_said(said, time or "") for time in (fact.since, fact.until))
+    if fact.until and until != fact.until:
+        until = "" if since.startswith(until) or not _is_last(fact.until, until) else until
+        fact = fact if until else replace(fact, status="holds")
+    return replace(fact, since=since or None, until=until or None)
+
+
+def _count_times(fact: Fact) -> int:
+    return bool(fact.since) + bool(fact.until)
+
+
+def _is_last(time: str, period: str) -> bool:
+    """Whether a time is the last month of a year, or the last day of a month or year."""
+    year, _, month = period.partition("-")
+    days = monthrange(int(year), int(month or 12))[1]
+    return time in {f"{year}-12" if not month else "", f"{year}-{month or 12}-{days}"}
+
+
+def without_made_up_changes(fact: Fact, known: str) -> Fact:
+    """Return a fact that corrects and replaces nothing that stands in no text the model knew.
+
+    Small models fill in each part of the form.
+    """
+    if not (fact.corrects or fact.replaces):
+        return fact
+    said = {*specific_terms(known)}
+    corrects, replaces = (
+        tuple(one for one in objects if said.issuperset(specific_terms(one)))
+        for objects in (fact.corrects, fact.replaces)
+    )
+    return replace(fact, corrects=corrects, replaces=replaces)
+
+
+def without_copies(
+    new: Iterable[Fact], known: Sequence[Fact], read: str, schema: Facts
+) -> Iterator[Fact]:
+    """Yield the facts of a reply without what it copied from the facts that it was shown.
+
+    Args:
+        new: the facts of the reply.
+        known: the memory.
+        read: the text that was read.
+        schema: says which relations have one object at a time.
+    """
+    holding = [fact for fact in known if fact.holds()]
+    names, said = Entities(known), {*specific_terms(read)}
+    for fact in new:
+        is_day = fact.since and ("-" in fact.since or fact.status == "replaced")
+        if is_day and fact.until and not is_after(fact.until, fact.since):
+            fact = replace(fact, status="holds", until=None)  # noqa: PLW2901
+        about = [one for one in holding if names.same(one.subject, fact.subject)]
+        same = [one for one in about if one.relation == fact.relation]
+        is_told = said.issuperset(specific_terms(fact.object))
+        is_bare = fact.status == "holds" and not (fact.replaces or fact.corrects)
+        if is_bare and not is_told and any(names.same(one.object, fact.object) for one in same):
+            continue
+        if fact.since and fact.since[:4] not in read and fact.since in {one.since for one in about}:
+            # The line of an old fact with another object: an amendment, whose date was not seen.
+            amends = schema.is_single(fact.relation) and fact.since in {one.since for one in same}
+            fact = replace(fact, since=_find_date(fact, read), amends=amends)  # noqa: PLW2901
+        yield fact
+
+
+def is_of_another(fact: Fact, others: Sequence[Fact], read: str) -> bool:
+    """Whether each sentence with a fact's value says it of another relation of the same reply.
+
+    Small models fill in all relations of a schema. Only values with a figure are judged, and no
+    dates: of these, sentences say what they are.
+    """
+    terms = {*specific_terms(fact.object)}
+    if read_date(fact.object) or not any(map(str.isdecimal, fact.object)):
+        return False
+    same = [one for one in others if terms == {*specific_terms(one.object)}]
+    rivals = [{*specific_terms(one.relation)} for one in same if one.relation != fact.relation]
+    own = {*specific_terms(fact.relation)}.difference(*rivals)
+    said = [found for one in statements(read) if terms <= (found := {*specific_terms(one.text)})]
+    return bool(said and own and rivals) and all(
+        own.isdisjoint(found) and any(rival <= found for rival in rivals) for found in said
+    )
+
+
+def _find_date(fact: Fact, read: str) -> str | None:
+    """The one date of the sentences that name a fact's object; None if they have none, or more."""
+    terms = {*specific_terms(fact.object)}
+    said = (one.text for one in statements(read) if terms <= {*specific_terms(one.text)})
+    dates = {date for one in said for date in dates_in(one)}
+    return dates.pop() if len(dates) == 1 else None

@@ -12,7 +12,6 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import ConversationMemory, Facts, MemoryBank, create_facts_tool, create_memagent
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.facts.graph import (
-    dates_in,
     list_conflicts,
     neighbourhood,
     select_facts,
@@ -20,7 +19,7 @@ from memagent_graph.facts.graph import (
     to_networkx,
     view_for,
 )
-from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
+from memagent_graph.facts.record import Fact, dates_in, memory_of_facts, read_fact
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.text.tokens import EstimatingTokenizer
 

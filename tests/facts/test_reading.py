@@ -704,6 +704,40 @@ def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
         ("The tenant of A was Bo from 2020 to 2023.", "A | tenant | Bo | since 2020; until 2023"),
         ("The tenant of A until 2023 was Bo.", "A | tenant | Bo | until 2023"),
         ("My brother is called Bo.", "user | brother | Bo"),
+        ("Die Miete von Haus 7 beträgt 850 Euro.", "Haus 7 | miete | 850 Euro"),
+        (
+            "Die monatliche Miete für Haus 7 beträgt seit dem 1. Mai 2023 850 Euro.",
+            "Haus 7 | monatliche miete | 850 Euro | since 2023-05-01",
+        ),
+        (
+            "Nachtrag: Die Miete des Hauses 7 wird ab dem 01.05.2024 auf 900 Euro erhöht.",
+            "Hauses 7 | miete | 900 Euro | since 2024-05-01",
+        ),
+        (
+            "Mit Wirkung vom 1. Mai 2024 wird die Miete von Haus 7 von 850 Euro auf 900 erhöht.",
+            "Haus 7 | miete | 900 | since 2024-05-01; replaces 850 Euro",
+        ),
+        ("Die Miete von Haus 7 steigt auf 900 Euro.", "Haus 7 | miete | 900 Euro | amends"),
+        (
+            "Die Miete von Haus 7 beträgt bis zum 31.12.2024 850 Euro.",
+            "Haus 7 | miete | 850 Euro | until 2024-12-31",
+        ),
+        ("Le loyer mensuel du bail 7 est de 850 euros.", "bail 7 | loyer mensuel | 850 euros"),
+        (
+            "Le loyer de l'appartement 7 s'élève à 850 euros depuis le 1er mai 2023.",
+            "appartement 7 | loyer | 850 euros | since 2023-05-01",
+        ),
+        (
+            "À compter du 1er mai 2024, le loyer du bail 7 est porté de 850 euros à 900 euros.",
+            "bail 7 | loyer | 900 euros | since 2024-05-01; replaces 850 euros",
+        ),
+        ("La locataire du bail 7 est Nora Brand.", "bail 7 | locataire | Nora Brand"),
+        ("7号租约的月租金为850欧元。", "7号租约 | 月租金 | 850欧元"),
+        (
+            "自2024年5月1日起，7号租约的月租金由850欧元改为900欧元。",
+            "7号租约 | 月租金 | 900欧元 | since 2024-05-01; replaces 850欧元",
+        ),
+        ("7号租约的月租金提高至900欧元。", "7号租约 | 月租金 | 900欧元 | amends"),
     ],
 )
 def test_the_built_in_reader_knows_simple_sentences(sentence, line):
@@ -722,10 +756,55 @@ def test_the_built_in_reader_knows_simple_sentences(sentence, line):
         "Each party bears its own costs of negotiation.",
         "Anna would like tea.",
         "Anna left Acme in 2020 and joined Bolt.",
+        "Die Miete wird von 850 Euro auf 900 Euro erhöht.",
+        "Die monatliche Miete beträgt 850 Euro.",
+        "Die Farbe von Haus 7 ist nicht rot.",
+        "Wie hoch ist die Miete von Haus 7?",
+        "Le loyer est de 850 euros.",
+        "Le loyer du bail 7 n'est pas de 850 euros.",
+        "月租金为850欧元。",
+        "7号租约的月租金不是850欧元。",
+        "7号租约的月租金是多少？",
     ],
 )
 def test_the_built_in_reader_guesses_nothing(sentence):
     assert state_fact(sentence) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "old", "new", "left"),
+    [
+        (
+            "Wie hoch ist die Miete von Haus 7?",
+            "Die Miete von Haus 7 beträgt 850 Euro.",
+            "Die Miete von Haus 7 wird auf 900 Euro erhöht.",
+            "Haus 7 | miete | 900 Euro | replaces 850 Euro",
+        ),
+        (
+            "Quel est le loyer du bail 7 ?",
+            "Le loyer du bail 7 est de 850 euros.",
+            "Le loyer du bail 7 est porté à 900 euros.",
+            "bail 7 | loyer | 900 euros | replaces 850 euros",
+        ),
+        (
+            "7号租约的月租金是多少？",
+            "7号租约的月租金为850欧元。",
+            "7号租约的月租金改为900欧元。",
+            "7号租约 | 月租金 | 900欧元 | replaces 850欧元",
+        ),
+    ],
+    ids=["German", "French", "Chinese"],
+)
+def test_the_built_in_reader_takes_an_amendment(tmp_path, question, old, new, left):
+    (tmp_path / "1.txt").write_text(old, "utf-8")
+    (tmp_path / "2.txt").write_text(new, "utf-8")
+
+    out = read("extractive", tmp_path, question=question)
+
+    assert facts_of(out)[0].status == "replaced"
+    assert out["memory"].splitlines()[1] == left
+    assert out["answer"].splitlines()[0] == left
+    assert (out["found"], out["warnings"]) == (True, [])
 
 
 def test_another_reader_is_refused_with_what_to_use():
