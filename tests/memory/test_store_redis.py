@@ -66,6 +66,17 @@ def test_a_batch_of_gets_and_puts_is_one_round_trip(proxied):
     assert trips(lambda: store.batch([*puts, *gets])) == 1
 
 
+def test_many_gets_are_few_commands_and_each_finds_its_item(redis_store, redis_client, prefix):
+    keys = [f"k{number}" for number in range(1_234)]
+    redis_store.batch([PutOp((f"tenant{len(key)}",), key, {"key": key}) for key in keys[1:]])
+    redis_client.config_resetstat()
+
+    found = redis_store.batch([GetOp((f"tenant{len(key)}",), key) for key in keys])
+
+    assert [item and item.value["key"] for item in found] == [None, *keys[1:]]
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] < len(keys) / 50
+
+
 def test_a_version_that_is_put_and_announced_is_one_round_trip(proxied):
     store, trips = proxied
 

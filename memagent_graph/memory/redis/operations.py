@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,6 +100,7 @@ Place = tuple[bytes, bytes]  # root and member: where an item is
 
 MOST_COMPARED = 10_000
 """Items that are compared with a query, at most."""
+_GETS_AT_ONCE = 100  # in a script, during which the server does nothing else
 _ROOTS_AT_ONCE = 64
 _MEMBERS_AT_ONCE = 5_000
 _VALUES_AT_ONCE = 500  # in a search with a filter
@@ -108,17 +109,22 @@ _KINDS_OF_NOTHING = (b"none", b"string")  # a string was put meanwhile
 _NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it again."
 
 
-def get(names: Names, op: GetOp) -> Command:
-    """Return the command of a get; `found` reads its reply."""
-    root, member = root_of(op.namespace), member_of(op.namespace, op.key)
-    item = names.item(root, member)
-    if op.refresh_ttl:
-        return Command(scripts.FETCH, (item, names.expiry(root)), (member,), of_item=True)
-    return Command(None, (item,), ("GET",), of_item=True)
+def _fetch(names: Names, ops: Iterable[GetOp]) -> list[Command]:
+    """Return the commands of gets, in order; `item_of` reads a part of their replies each."""
+    commands = []
+    for root, group in groupby(ops, lambda op: root_of(op.namespace)):
+        while some := [*islice(group, _GETS_AT_ONCE)]:
+            members = [member_of(op.namespace, op.key) for op in some]
+            keys = (names.expiry(root), *(names.item(root, member) for member in members))
+            touched = (
+                member if op.refresh_ttl else b"" for op, member in zip(some, members, strict=True)
+            )
+            commands.append(Command(scripts.FETCH, keys, (*touched,), len(some)))
+    return commands
 
 
 def item_of(codec: Codec, op: GetOp, reply: bytes | Exception | None) -> Item | None:
-    """Return the item in the reply to `get`; None without one.
+    """Return the item in the reply to a get; None without one.
 
     Raises:
         BadRecordError: Something else is stored at its key.
@@ -293,7 +299,7 @@ def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
 
 def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
     commands = [
-        Command(scripts.TOUCH, (names.item(root, member), names.expiry(root)), (member,))
+        Command(scripts.TOUCH, (names.expiry(root), names.item(root, member)), (member,))
         for (root, member), stored in hits
         if stored.expires
     ]
@@ -409,9 +415,9 @@ def put_if_absent(
     if topic is not None:
         keys += (names.stream(op.namespace, topic),)
     claim = Command(scripts.CLAIM, keys, arguments)
-    looks = [] if beside is None else [get(names, beside)]
+    looks = [] if beside is None else _fetch(names, [beside])
     reply, *others = yield from _send_known(names, known, ops, [claim, *looks], scripts.CLAIMED)
-    other = None if beside is None else _readable(codec, beside, others[0])
+    other = None if beside is None else _readable(codec, beside, others[0][0])
     if reply in (None, scripts.CLAIMED):
         return Present(as_stored(op.value or {}), other)
     return Present(codec.decode(reply, op.namespace, op.key).value, other)
@@ -544,17 +550,18 @@ def batch(
             raise ValueError(message)
         results.append(result)
     # Gets come first: a server carries out a connection's commands in order.
-    commands = [get(names, op) for _, op in gets]
-    commands += (put(names, codec, op) for op in puts.values())
+    fetches = _fetch(names, (op for _, op in gets))
+    commands = [*fetches, *(put(names, codec, op) for op in puts.values())]
     if commands:
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
         places = [root_of(op.namespace) for op in puts.values()]
 
         def find_emptied(replies: list[Reply]) -> set[bytes]:
-            answers = replies[len(gets) : len(commands)]
+            answers = replies[len(fetches) : len(commands)]
             return {root for root, empty in zip(places, answers, strict=True) if empty}
 
         replies = yield from known.register(names, written, commands, find_emptied)
-        for (place, op), reply in zip(gets, replies, strict=False):
+        found = chain.from_iterable(replies[: len(fetches)])
+        for (place, op), reply in zip(gets, found, strict=True):
             results[place] = item_of(codec, op, reply)
     return results

@@ -6,13 +6,13 @@ trips as it has `yield`s.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis
 from redis import exceptions
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from memagent_graph.errors import BadRecordError, StoreError, StoreRefusedError
 
@@ -117,7 +117,7 @@ def failure(address: str, error: Exception) -> StoreError:
 
 T = TypeVar("T")
 
-COMMANDS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
+ITEMS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
 
 
 class Command(NamedTuple):
@@ -128,14 +128,13 @@ class Command(NamedTuple):
         keys: at least one key; all have the same hash tag.
         arguments: the arguments after the keys; for a command, the first has the words before
             the keys.
-        of_item: whether a key of another type than expected is a reply, rather than an error of
-            the whole operation.
+        items: number of items that it reads or writes.
     """
 
     script: Script | None
     keys: tuple[bytes, ...]
     arguments: tuple[bytes | str | int, ...] = ()
-    of_item: bool = False
+    items: int = 1
 
     def as_evalsha(self) -> Wire:
         """Return the form for a server that has the script cached."""
@@ -189,14 +188,26 @@ def wire(steps: Steps[T], cached: set[Script]) -> Generator[list[Wire], list[Rep
         commands = next(steps)
         while True:
             replies: list[Reply] = []
-            for start in range(0, len(commands), COMMANDS_PER_TRIP):
-                replies += yield from _trip(commands[start : start + COMMANDS_PER_TRIP], cached)
+            for some in _split(commands):
+                replies += yield from _trip(some, cached)
             commands = steps.send(replies)
     except StopIteration as stop:
         result: T = stop.value
         return result
     finally:
         steps.close()  # now, not when a traceback that holds it is freed
+
+
+def _split(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    some, items = list[Command](), 0
+    for command in commands:
+        if some and items + command.items > ITEMS_PER_TRIP:
+            yield some
+            some, items = [], 0
+        some.append(command)
+        items += command.items
+    if some:
+        yield some
 
 
 def _trip(
@@ -216,12 +227,7 @@ def _trip(
         for place, reply in zip(unknown, again, strict=True):
             replies[place] = reply
     for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, Exception) and not (command.of_item and is_wrong_type(reply)):
+        if isinstance(reply, Exception):
             message = f"Redis refused a command for {command.keys[0]!r}: {reply}"
             raise StoreRefusedError(message) from reply
     return replies
-
-
-def is_wrong_type(reply: object) -> bool:
-    """Whether a key has a type that the command or script does not support."""
-    return isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)

@@ -105,12 +105,13 @@ end
 _TOUCH = (
     _CLOCK
     + """
-local item, expiry, member = KEYS[1], KEYS[2], ARGV[1]
-local ttl = string.match(redis.call('GETRANGE', item, 0, 63), '^%d+ %d+ (%d+) ')
-if ttl and ttl ~= '0' then
-  local deadline = in_milliseconds(ttl)
-  redis.call('PEXPIREAT', item, deadline)
-  redis.call('ZADD', expiry, deadline, member)
+local function touch(item, member, head)
+  local ttl = string.match(head, '^%d+ %d+ (%d+) ')
+  if ttl and ttl ~= '0' then
+    local deadline = in_milliseconds(ttl)
+    redis.call('PEXPIREAT', item, deadline)
+    redis.call('ZADD', KEYS[1], deadline, member)
+  end
 end
 """
 )
@@ -174,11 +175,28 @@ return empty and {COMMITTED} or 1
 """
 )
 
-# KEYS item expiry, ARGV member: reads an item and restarts its time to live.
-FETCH = Script(_TOUCH + "return redis.call('GET', item)")
+# KEYS expiry, then items; ARGV member of each, or nothing: reads items, and restarts the times to
+# live of those with a member. Returns the items; an error for a key of another type.
+FETCH = Script(
+    _TOUCH
+    + """
+local found = {}
+for place, member in ipairs(ARGV) do
+  local item = KEYS[place + 1]
+  local value = redis.pcall('GET', item)
+  if type(value) ~= 'string' then
+    if value and not string.find(value.err, 'WRONGTYPE') then return value end
+  elseif member ~= '' then
+    touch(item, member, value)
+  end
+  found[place] = value
+end
+return found
+"""
+)
 
-# As FETCH, without returning the value.
-TOUCH = Script(_TOUCH)
+# KEYS expiry item, ARGV member: restarts its time to live.
+TOUCH = Script(_TOUCH + "touch(KEYS[2], ARGV[1], redis.call('GETRANGE', KEYS[2], 0, 63))")
 
 # KEYS index expiry: removes expired entries, and returns their number.
 SWEEP = Script(_CLOCK + _SWEEP + f"return sweep(KEYS[1], KEYS[2], {SWEPT_BY_READS})")
