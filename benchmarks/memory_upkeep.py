@@ -115,25 +115,25 @@ async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, 
     said = [*talk(1), HumanMessage("Where did I leave the lamp of the attic?")]
 
     pages = AsyncClient(transport=ASGITransport(create_app(store)), base_url="http://localhost")
-    looked = {
+    quick = {
         f"history of {LONG}": (memories, lambda: bank.ahistory("700")),
         "page: list": (memories, lambda: pages.get("/")),
         "page: a memory": (memories, lambda: pages.get("/memory?of=memory+1")),
         f"page: history of {LONG}": (memories, lambda: pages.get("/history?of=700")),
         "page: search, found last": (memories, lambda: pages.get(f"/?words=memory+{memories - 1}")),
         "page: search in vain": (memories, lambda: pages.get("/?words=nowhere")),
-        "history": (long, lambda: bank.ahistory("long")),
-        "list": (memories, bank.alist),
         "prompt": (users, lambda: people.aprompt("user 1", about=said)),
         "prompt, words of a user": (words, lambda: people.aprompt("talker", about=said)),
         "history, words of a user": (words, lambda: people.ahistory("talker")),
-        "list users": (users, people.users().alist),
     }
-    changed = {
+    slow = {
+        "history": (long, lambda: bank.ahistory("long")),
+        "list": (memories, bank.alist),
         "check": (memories, bank.acheck),
         "forget one memory": (memories, lambda: bank.aforget("memory 1")),
         "collect": (memories, lambda: bank.acollect(timedelta(0))),
         "observe": (users, lambda: people.aobserve(said, user="user 1", thread="t")),
+        "list users": (users, people.users().alist),
         "prune": (users, lambda: people.users().aprune(versions=1, by="me")),
         "forget one user": (users, lambda: people.aforget("user 2")),
         "observe, words of a user": (
@@ -144,7 +144,7 @@ async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, 
         "forget, words of a user": (words, lambda: people.aforget("talker")),
     }
     measured = {}
-    for times, found in ((3, looked), (1, changed)):
+    for times, found in ((3, quick), (1, slow)):
         for what, (items, work) in found.items():
             measured[what] = items, min([await seconds_of_work(work) for _ in range(times)])
     await people.aflush()

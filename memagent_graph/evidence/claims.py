@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections import Counter
 from functools import cached_property, lru_cache
+from string import ascii_letters
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -226,10 +229,12 @@ _OF_A_NAME = frozenset(
 _CAPITALISING = (" und ", " der ", " die ", " das ", " ist ", " nicht ")
 """Frequent words of German, a language that capitalizes all nouns."""
 _LETTERS = {
-    "unspaced": regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]++"),
-    "latin": regex.compile(r"\p{Latin}++"),
-    "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]++"),
+    "unspaced": regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
+    "latin": regex.compile(r"\p{Latin}"),
+    "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]"),
 }
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NO_ASCII_LETTERS = bytes({*range(128)} - {*ascii_letters.encode()})
 _WIDEST_GAP = 2
 """Most code points between a sentence and the one that continues it."""
 _SHARE = 0.15
@@ -511,7 +516,12 @@ def scripts(text: str) -> frozenset[str]:
     """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
     if text.isascii():
         return frozenset({"latin"} if _LETTERS["latin"].search(text) else ())
-    counts = {script: sum(map(len, letters.findall(text))) for script, letters in _LETTERS.items()}
+    signs = Counter(_NOT_ASCII.findall(text))
+    counts = {
+        script: sum(count for sign, count in signs.items() if letters.match(sign))
+        for script, letters in _LETTERS.items()
+    }
+    counts["latin"] += len(text.encode("ascii", "ignore").translate(None, _NO_ASCII_LETTERS))
     total = sum(counts.values())
     return frozenset(script for script, count in counts.items() if count > _SHARE * total)
 

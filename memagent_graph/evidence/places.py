@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from math import log
@@ -294,10 +295,10 @@ class PassageIndex:
 
     def __init__(self, items: Sequence[EvidencePassage]) -> None:
         self.items = items
-        self._postings: dict[str, list[int]] = {}
+        self._postings: dict[str, list[int]] = defaultdict(list)
         for number, item in enumerate(items):
             for term in item.terms:
-                self._postings.setdefault(term, []).append(number)
+                self._postings[term].append(number)
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
 
     def weight(self, term: str) -> float:

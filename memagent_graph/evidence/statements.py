@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -53,7 +53,8 @@ _MOST_JOINED = 4
 LONGEST = 600
 """Code points after which a longer sentence is cut at a line or word."""
 
-_BLOCK = regex.compile(r"\S.*?(?=\n[^\S\n]*\n|\Z)", regex.DOTALL)
+_INK = regex.compile(r"\S")
+_BLANK_LINE = regex.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = regex.compile(
     r"[.!?…][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
     r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
@@ -137,8 +138,7 @@ def statements(text: str) -> tuple[Statement, ...]:
 
 def _statements(text: str) -> Iterator[Statement]:
     text = same_line_ends(replace_surrogates(text))
-    for block in _BLOCK.finditer(text):
-        content, start = block[0], block.start()
+    for content, start in _blocks(text):
         spans = _sentences(content) if _is_prose(content) else _lines(content)
         for first, last in spans:
             raw = content[first:last]
@@ -147,6 +147,15 @@ def _statements(text: str) -> Iterator[Statement]:
                 begin = start + first + len(raw) - len(raw.lstrip())
                 said = " ".join(join_lines(stripped).split())
                 yield Statement(said, begin, begin + len(stripped))
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what stands between blank lines, and where it starts."""
+    end = 0
+    while ink := _INK.search(text, end):
+        blank = _BLANK_LINE.search(text, ink.end())
+        end = blank.start() if blank else len(text)
+        yield text[ink.start() : end], ink.start()
 
 
 def _is_prose(block: str) -> bool:
@@ -356,7 +365,7 @@ def _passages(text: str) -> Iterator[EvidencePassage]:
 def passage_terms(text: str) -> dict[str, None]:
     """Return the terms of a text, including numbers of one word."""
     tokens = _TOKEN.findall(one_form(text))
-    return dict.fromkeys(term for token in tokens for term in _token_terms(token))
+    return dict.fromkeys(chain.from_iterable(map(_token_terms, tokens)))
 
 
 _TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")

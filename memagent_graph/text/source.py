@@ -167,6 +167,7 @@ class TextSource:
         self.text = text
         self.length = len(text)
         self.digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        self._counted = 0, 0
 
     def read(self, start: int, size: int) -> str:
         """Code points `start` to `start + size`."""
@@ -174,7 +175,15 @@ class TextSource:
 
     def locate(self, offset: int) -> Location:
         """Return name and line of the code point at `offset`."""
-        return Location(self.name, count_line_ends(self.text, 0, offset) + 1)
+        # Statements of a chunk stand near each other: only what is between two is counted.
+        last, lines = self._counted
+        start, end = sorted((last, offset))
+        between = count_line_ends(self.text, start, end)
+        if self.text[start - 1 : start + 1] == "\r\n" and start < end:
+            between -= 1  # its CR was counted before
+        lines += between if offset >= last else -between
+        self._counted = offset, lines
+        return Location(self.name, lines + 1)
 
 
 class JoinedSource:

@@ -5,6 +5,7 @@ Numbers are found in any form: digits, words, ordinals, months, fractions, Chine
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 from itertools import chain
@@ -98,6 +99,10 @@ _POINTS = regex.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]"
 )
 """Vowel points of Hebrew and Arabic, which most texts leave out, and the stroke in wide words."""
+_RARE = re.compile(
+    "|".join(each.pattern.rstrip("+") for each in (_INVISIBLE, _JOINERS, _WIDE, _POINTS))
+)
+"""All of these: most texts have none, which one search shows."""
 
 
 def join_lines(text: str) -> str:
@@ -106,12 +111,14 @@ def join_lines(text: str) -> str:
     Ligatures, full-width letters and full-width digits are plain, and letters composed (NFC).
     """
     text = same_line_ends(text)
-    if _LINE_HYPHEN.search(text):
+    if "\n" in text and _LINE_HYPHEN.search(text):
         text = _BROKEN.sub("", text)
     if text.isascii():
         return text
-    text = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
-    return unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
+    if _RARE.search(text):
+        text = _WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+        text = _INVISIBLE.sub("", text)
+    return unicodedata.normalize("NFC", text)
 
 
 def one_form(text: str) -> str:
@@ -121,19 +128,29 @@ def one_form(text: str) -> str:
     "well-known" or "lighthouse" was broken.
     """
     text = same_line_ends(text)
-    if _LINE_HYPHEN.search(text):
+    if "\n" in text and _LINE_HYPHEN.search(text):
         text = _BROKEN_WORD.sub(r"\1\2 \1 \2", text)
     text = join_lines(text)
     if text.isascii():
         return text
-    return _POINTS.sub("", _JOINERS.sub("", text)).replace("ё", "е").replace("Ё", "Е")
+    if _RARE.search(text):
+        text = _POINTS.sub("", _JOINERS.sub("", text))
+    return text.replace("ё", "е").replace("Ё", "Е")
 
 
 def terms(text: str) -> list[str]:
     """Return all terms of a text, in order, with repetitions."""
     text = one_form(text)
-    if text.isascii() or not _IS_UNSPACED.search(text):
+    if _is_spaced(text):
         return [*chain.from_iterable(map(word_terms, _SPACED_TOKEN.findall(text)))]
+    return _cut_unspaced(text)
+
+
+def _is_spaced(text: str) -> bool:
+    return text.isascii() or not _IS_UNSPACED.search("".join({*text}))
+
+
+def _cut_unspaced(text: str) -> list[str]:
     found: list[str] = []
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match[0]
@@ -157,12 +174,20 @@ def specific_terms(text: str) -> list[str]:
 
 
 def _select_terms(text: str) -> dict[str, None]:
-    found = [
-        term
-        for term in terms(text)
-        if term not in _EMPTY_STEMS and (term.isascii() or _EMPTY_CJK.isdisjoint(term))
-    ]
-    return dict.fromkeys(found)
+    text = one_form(text)
+    if _is_spaced(text):
+        words = dict.fromkeys(_SPACED_TOKEN.findall(text))
+        return dict.fromkeys(chain.from_iterable(map(_specific_of_word, words)))
+    return dict.fromkeys(filter(_is_specific, _cut_unspaced(text)))
+
+
+@lru_cache(1 << 16)
+def _specific_of_word(word: str) -> tuple[str, ...]:
+    return (*filter(_is_specific, word_terms(word)),)
+
+
+def _is_specific(term: str) -> bool:
+    return term not in _EMPTY_STEMS and (term.isascii() or _EMPTY_CJK.isdisjoint(term))
 
 
 _LONG = 500
