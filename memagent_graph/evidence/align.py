@@ -435,7 +435,7 @@ class _Aligner:
             part = note._replace(text=clause, label=0)
             match = self.read.match(self.read.want(part, numbers, self.asked), 1)
             texts = [self.read.items[number] for number in match.places]
-            words = match.terms.difference(*(note_terms(name, figures(name)) for name in own))
+            words = match.terms.difference(*map(note_terms, own))
             if (
                 match.covered < _SAID
                 or len(words) < _LEAST_SAID

@@ -323,7 +323,7 @@ class PassageIndex:
         """
         weights = {
             term: self.weight(term) * (1 if term in asked else _ANSWERING)
-            for term in note_terms(note.text, numbers)
+            for term in note_terms(note.text)
         }
         context = {
             term: self.weight(term) * _ABOUT
@@ -505,9 +505,7 @@ def _find_link(index: PassageIndex, places: Collection[int], asked: Collection[s
 def note_passages(older: Sequence[Note]) -> list[EvidencePassage]:
     """Notes as passages that newer notes, or answers, may rest on."""
     return [
-        EvidencePassage(
-            note.text, note.start, note.end, number, note_terms(note.text, figures(note.text))
-        )
+        EvidencePassage(note.text, note.start, note.end, number, note_terms(note.text))
         for number, note in enumerate(older)
     ]
 

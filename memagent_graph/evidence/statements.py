@@ -12,6 +12,7 @@ from memagent_graph.templates import count_line_ends, replace_surrogates, same_l
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import (
     BROKEN_END,
+    figures,
     join_lines,
     one_form,
     simple_values,
@@ -20,11 +21,10 @@ from memagent_graph.text.terms import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
-    from memagent_graph.text.terms import Figure
 
 NOWHERE = -1
 """Start and end of a statement that a person wrote, and that stands in no document."""
@@ -379,8 +379,10 @@ def _token_terms(token: str) -> tuple[str, ...]:
     return (*words, *values)
 
 
-def note_terms(text: str, numbers: Sequence[Figure]) -> dict[str, None]:
+@lru_cache(1 << 11)
+def note_terms(text: str) -> Mapping[str, None]:
     """Return the terms of a note; a number of several words is one term."""
+    numbers = figures(text)
     plain, last = [], 0
     for number in numbers:
         if number.spelled and " " in number.text:

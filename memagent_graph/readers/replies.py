@@ -701,12 +701,15 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
 
     Notes in another script than all of these share no word, and are not called foreign.
     """
-    said = specific_terms(text)
+    said = {*specific_terms(text)}
     if len(said) < _LEAST_JUDGED:
         return False
-    had = {term for other in known for term in specific_terms(other)}
-    shares = sum(term in had for term in said) >= max(1, _SHARED * len(said))
-    return not (shares or scripts(text).isdisjoint(scripts("\n".join(known))))
+    shared: set[str] = set()
+    for other in sorted(known, key=len):  # mostly, the short ones show it
+        shared |= said.intersection(specific_terms(other))
+        if len(shared) >= max(1, _SHARED * len(said)):
+            return False
+    return not scripts(text).isdisjoint(scripts("\n".join(known)))
 
 
 def find_lost_statements(before: str, after: str) -> list[str]:

@@ -350,7 +350,8 @@ _GROUP = 3
 _MONTHS_A_YEAR = 12
 
 
-def figures(text: str) -> list[Figure]:
+@lru_cache(1 << 11)
+def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
     found = []
     for match in _FIGURE.finditer(text):
@@ -359,7 +360,7 @@ def figures(text: str) -> list[Figure]:
         if values:
             spelled = kind in {"words", "ordinal", "han"}
             found.append(Figure(match[0], *match.span(), values, parts, spelled))
-    return found
+    return (*found,)
 
 
 def _kind(match: regex.Match[str]) -> str:
