@@ -161,13 +161,14 @@ class TextSource:
 
     uri: str | None = None
     metadata: Mapping[str, Any] = MappingProxyType({})
+    _counted = 0, 0
+    """An offset, and the number of line ends before it."""
 
     def __init__(self, text: str, name: str = "text") -> None:
         self.name = name
         self.text = text
         self.length = len(text)
         self.digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        self._counted = 0, 0
 
     def read(self, start: int, size: int) -> str:
         """Code points `start` to `start + size`."""
