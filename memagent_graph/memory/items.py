@@ -388,7 +388,7 @@ class Records:
         """Return the keys of a namespace's items, including unreadable ones."""
         return [item.key async for item in self.scan(namespace)]
 
-    async def listed_keys(self, namespace: Namespace) -> list[str]:
+    async def list_keys(self, namespace: Namespace) -> list[str]:
         """Return the keys that are listed for a namespace, without reading its items.
 
         Some of them may have been evicted, or have expired.
