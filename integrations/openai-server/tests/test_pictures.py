@@ -167,6 +167,19 @@ def test_a_request_that_fits_reaches_a_model_that_sees_with_the_pictures_of_its_
     assert asked == text("Which doors are there?")
 
 
+def test_the_pictures_of_several_files_each_stand_behind_the_text_of_their_file(seeing, upstream):
+    files = [as_file(write_slides(colour), f"{colour}.pptx") for colour in ("red", "blue")]
+
+    ask(seeing, *files, text("Which doors are there?"))
+
+    content = upstream.requests[-1]["messages"][0]["content"]
+    assert [one["type"] for one in content] == ["text", "text", "image_url"] * 2 + ["text"]
+    assert ["red.pptx" in content[0]["text"], "blue.pptx" in content[3]["text"]] == [True, True]
+    for place, colour in ((2, (255, 0, 0)), (5, (0, 0, 255))):
+        encoded = content[place]["image_url"]["url"].partition(",")[2]
+        assert Image.open(BytesIO(b64decode(encoded))).convert("RGB").getpixel((1, 1)) == colour
+
+
 def test_a_request_of_a_remembered_user_loads_each_picture_once(
     serve, upstream, small, monkeypatch
 ):
