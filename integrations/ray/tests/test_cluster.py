@@ -12,6 +12,10 @@ from snippets import snippets
 
 README = Path(__file__).parents[1] / "README.md"
 CHILD = Path(__file__).with_name("cluster_child.py")
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # else workers starve on a machine that is busy
+}
 pytestmark = pytest.mark.slow
 
 
@@ -25,9 +29,8 @@ def child(*words):
         [sys.executable, "-W", "ignore", str(CHILD), *map(str, words)],
         env={
             **os.environ,
+            **QUIET,
             "PYTHONPATH": os.pathsep.join(paths),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_worker_niceness": "0",  # else workers starve on a machine that is busy
             "OPENAI_API_KEY": "not-needed",
         },
         capture_output=True,
@@ -71,7 +74,7 @@ def test_the_code_of_the_readme_runs_on_this_machine(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "tasks.py"],
         cwd=tmp_path,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"},
+        env={**os.environ, **QUIET, "RAY_ADDRESS": "local"},
         capture_output=True,
         text=True,
         timeout=1000,
@@ -94,7 +97,7 @@ def test_the_command_line_reads_on_a_cluster(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "memagent_graph", *words, "--store", "none"],
         cwd=tmp_path,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, **QUIET},
         capture_output=True,
         text=True,
         timeout=1000,
