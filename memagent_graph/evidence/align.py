@@ -17,7 +17,6 @@ from memagent_graph.evidence.claims import (
     scripts,
 )
 from memagent_graph.evidence.places import (
-    BARE,
     LEAST_COVERED,
     NO_MATCH,
     Evidence,
@@ -27,6 +26,7 @@ from memagent_graph.evidence.places import (
     Recalled,
     Unsupported,
     evidence_by_note,
+    is_bare,
     locate,
     note_passages,
 )
@@ -256,10 +256,10 @@ def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
     if _COUNTS.search(question):
         missing = tuple(name for name in missing if _count(name) not in _SMALL)
     elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
-        first, bare = name["first"], note.text.strip(" .*_\"'!").casefold() in BARE
+        first = name["first"]
         had = {term for text in (memory, question) for term in specific_terms(text)}
         if (
-            not bare
+            not is_bare(note.text)
             and had.isdisjoint(specific_terms(note.text))
             and scripts(memory) & scripts(first)
         ):
@@ -289,15 +289,16 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
     """
     asked = roots(question)
     opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
-    is_bare = bool(opening) and opening[0].strip(" .*\"'`“”").casefold() in BARE
-    if len(asked) < LEAST_ASKED or is_bare:
+    if len(asked) < LEAST_ASKED or any(map(is_bare, opening)):
         return False
-    center = places[0].start if places else source.length // 2
-    if not is_in_language(question, source.read(max(0, center - _SAMPLE // 2), _SAMPLE)):
+    starts = [max(0, place.start - _SAMPLE // 2) for place in places]
+    starts = starts or [max(0, (source.length - _SAMPLE) // 2)]
+    pages = [source.read(start, _SAMPLE) for start in starts]
+    if not is_in_language(question, pages[0]):
         return False
     around = [
-        source.read(max(0, place.start - _NEARBY), place.end - place.start + 2 * _NEARBY)
-        for place in places
+        page[max(0, place.start - start - _NEARBY) : place.end - start + _NEARBY]
+        for place, start, page in zip(places, starts, pages, strict=False)
     ]
     if not all(
         roots(place.text) & roots(text) for place, text in zip(places, around, strict=True)

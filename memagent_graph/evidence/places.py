@@ -430,8 +430,12 @@ _CITED = 4
 _LEAST_CITED = 0.1
 """Least share of the weight of a sentence that a further note must add."""
 
-BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
-"""Answers that only mean something together with their question."""
+_BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
+
+
+def is_bare(answer: str) -> bool:
+    """Whether an answer only means something together with its question."""
+    return answer.strip(" .。,，!！*_\"'`“”").casefold() in _BARE
 
 
 def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...]:
@@ -446,9 +450,8 @@ def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...
     evidence = evidence_by_note(memory.evidence, older)
     index = PassageIndex(note_passages(older))
     asked = passage_terms(question)
-    bare = answer.strip(" .。*_").casefold() in BARE
     scores: dict[Evidence, float] = {}
-    for note in notes(question if bare else answer):
+    for note in notes(question if is_bare(answer) else answer):
         wanted = index.want(note, figures(note.text), asked, asked)
         match = index.match(wanted, 1)
         places, covered = _add_notes(index, wanted, match)

@@ -384,7 +384,8 @@ def test_the_question_decides_between_notes_that_have_the_answer_alike():
     memory = read("- Rollo wrote 12 novels\n- Mary Okafor was born on 3 May 1920 in Oslo").memory
 
     assert cite("12", memory)[0].text == "Rollo wrote 12 novels"
-    assert cite("Yes.", memory, "Was Mary Okafor born in Oslo?")[0].text.startswith("Mary")
+    for yes in ("Yes.", "**No!**", "“Yes.”", "`true`", "是的。"):
+        assert cite(yes, memory, "Was Mary Okafor born in Oslo?")[0].text.startswith("Mary")
     assert cite("Yes.", memory) == ()
 
 
