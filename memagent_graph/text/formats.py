@@ -443,16 +443,16 @@ _WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr":
 
 _ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
 """Encodings by the escapes with which ASCII bytes stand for other letters."""
+_HZ = re.compile(rb"~\{(?:[!-w][!-~]){2,}~\}")
 
 
 def find_unmarked(sample: bytes) -> str | None:
-    """Return the encoding of ASCII bytes that are not ASCII: UTF-16 without a mark, ISO-2022.
-
-    The NUL bytes of UTF-16 are all on one side.
-    """
+    """Return the encoding of ASCII bytes that are not ASCII: UTF-16 without mark, ISO-2022, HZ."""
     if b"\x1b$" in sample:
         return next((name for escape, name in _ESCAPES.items() if escape in sample), None)
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if _HZ.search(sample):
+        return "hz"
+    even, odd = sample[::2].count(0), sample[1::2].count(0)  # of UTF-16, all are on one side
     if min(even, odd) or max(even, odd) * 8 < len(sample):
         return None
     encoding = "utf-16-be" if even else "utf-16-le"

@@ -142,6 +142,8 @@ _IN_FULL = range(-12, 21)
 
 
 def _plain(number: Decimal) -> str:
+    if not number.as_tuple().exponent:  # an integer, as it is stored
+        return f"{number:f}"
     text = f"{number.normalize():f}" if number.adjusted() in _IN_FULL else f"{number.normalize():E}"
     return text.replace("-0", "0") if not number else text
 

@@ -113,6 +113,7 @@ POLISH = "Latarnik nazywa się Łukasz Żółć i mieszka w Gdyni przy porcie.\n
         ("utf-16-be", POLISH),
         ("iso2022_jp", "灯台守の名前は織田武です。\n"),
         ("iso2022_kr", "등대지기의 이름은 김철수입니다.\n"),
+        ("hz", "Lease 7\n甲方是王伟，月租金为八百五十欧元。~\n"),
     ],
 )
 def test_a_short_file_in_an_old_encoding_is_read_as_what_it_is(tmp_path, encoding, text):
