@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from textwrap import wrap
+
+import pytest
 from documents import write_headed, write_pages, write_sheets, write_slides
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +24,53 @@ FORM = [
 
 def place(source, words):
     return source.locate(source.read(0, source.length).index(words))
+
+
+LEFT = """The landlord of the mill is Anna Bell of Husum, who bought it in 1998 from the estate
+of Otto Brandt and let it to Tom King from the first of May 2003 at a rent of 900 euros, paid
+monthly in advance on the third working day of each month, by transfer."""
+RIGHT = """The tenant keeps the garden in good order. Dogs are not allowed in the house, but cats
+are, and so are birds. The deposit is 1,800 euros and bears interest. Either side may end the
+lease with notice of six months before the end of a quarter, in writing."""
+CELLS = ["Duty of the landlord", "in the first year", "Repairs of the roof", "and of the walls"]
+CELLS += ["Notice by the tenant", "and by the landlord", "Rent of the garage", "with its cellar"]
+ITEMS = ["Rent", "Deposit", "Garage", "Heating", "Water", "Power", "Garden"]
+
+
+def write_rows(path, left, right, *, above="", below=""):
+    """A page of two columns that is drawn row by row, between two lines as wide as both."""
+    rows = [*zip_longest(left, right, fillvalue="")]
+    drawn = [(x, 700 - 12 * at, row[x > 72]) for at, row in enumerate(rows) for x in (72, 320)]
+    texts = [(72, 720, above), *drawn, (72, 690 - 12 * len(rows), below)]
+    return write_pages(path, [[one for one in texts if one[2]]])
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_two_columns_of_prose_that_are_drawn_row_by_row_are_read_one_by_one(tmp_path, more):
+    left, right = wrap(LEFT, 44), wrap(" ".join([RIGHT, LEFT][: 1 + bool(more)]), 44)
+    wide = "This agreement is made between Anna Bell of Husum and Tom King of Kiel in the north."
+
+    page = write_rows(tmp_path / "a.pdf", left, right, above=wide, below=wide + " End")
+    text = open_source(page).read(0, 4000)
+
+    assert text.split() == " ".join([wide, *left, *right, wide, "End"]).split()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (ITEMS, [f"{price} euros" for price in range(900, 907)]),
+        ([one.lower() for one in ITEMS], [f"{at} {one}" for at, one in enumerate(CELLS[:7])]),
+        (CELLS, [one.replace(" the ", " our ") for one in CELLS]),
+        (["Duty", "", "", "Repairs", "", "", "Notice"], wrap(RIGHT, 30)[:9]),
+    ],
+    ids=["prices", "keys", "cells of two lines", "keys and prose"],
+)
+def test_a_table_of_two_columns_is_read_row_by_row(tmp_path, left, right):
+    text = open_source(write_rows(tmp_path / "a.pdf", left, right)).read(0, 4000)
+
+    rows = zip_longest(left, right, fillvalue="")
+    assert text.split() == " ".join(map(" ".join, rows)).split()
 
 
 def test_a_pdf_has_its_pages_also_empty_ones(tmp_path):
