@@ -6,6 +6,8 @@ with VLLMServer(tiny_model(tmp_path / "tiny"), tmp_path / "vllm.log") as server:
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -114,3 +116,19 @@ def vllm_server(
         yield server
     finally:
         server.kill()
+
+
+@functools.cache
+def fork_engines() -> None:
+    """Have the engines of this process forked from one that has imported vLLM.
+
+    vLLM has each spawned: on a CPU, its imports take longer than all else that an engine begins
+    with.
+    """
+    from vllm.v1.engine import utils
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen2"]
+    )
+    utils.get_mp_context = lambda: context
