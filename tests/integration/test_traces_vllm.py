@@ -20,6 +20,7 @@ from memagent_graph.rl.training import make_served_policy
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.xdist_group("traces"),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 
@@ -31,15 +32,25 @@ def folder(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny", spread=0.1)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One that serves the same model, and fills in what its generation config says."""
+    place = tmp_path_factory.mktemp("served")
+    folder = tiny_model(place / "greedy", spread=0.1)
+    (folder / "generation_config.json").write_text('{"top_k": 1, "repetition_penalty": 5.0}')
+    with vllm_server(folder, place / "vllm.log", "--max-model-len", "2048") as server:
+        yield server
+
+
 @pytest.fixture(params=["server", "engine"])
-def model(request, folder, tmp_path):
+def model(request, folder):
     """A model that samples, on each engine."""
     sampling = {"logprobs": True, "temperature": 0.8, "top_p": 0.9}
     if request.param == "server":
-        with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
-            yield ChatEndpoint(
-                model=server.name, base_url=server.base_url, return_token_ids=True, **sampling
-            )
+        server = request.getfixturevalue("server")
+        whole = {"top_k": -1, "repetition_penalty": 1.0}
+        place = {"model": server.name, "base_url": server.base_url}
+        yield ChatEndpoint(**place, return_token_ids=True, extra_body=whole, **sampling)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM and of what it imports
@@ -79,27 +90,24 @@ async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_foun
         await model.aclose()
 
 
-async def test_a_policy_samples_as_it_is_whatever_its_generation_config_says(tmp_path):
+async def test_a_policy_samples_as_it_is_whatever_its_generation_config_says(server, folder):
     from transformers import AutoTokenizer
 
-    folder = tiny_model(tmp_path / "greedy", spread=0.1)
-    (folder / "generation_config.json").write_text('{"top_k": 1, "repetition_penalty": 5.0}')
     sink = ListSink()
     recorder = TraceRecorder(sink, tokenizer=AutoTokenizer.from_pretrained(folder))
     asked = {"question": "Which line?", "document": numbered(20)}
-    with vllm_server(folder, tmp_path / "vllm.log", "--max-model-len", "2048") as server:
-        tells = {"logprobs": True, "return_token_ids": True}
-        greedy = ChatEndpoint(
-            model=server.name, base_url=server.base_url, temperature=1.0, max_tokens=8
-        )
-        policy = make_served_policy(server.name, server.base_url, **tells)
-        agent = create_memagent(Once(policy, config=CONFIG), config=CONFIG, tokenizer=folder)
+    tells = {"logprobs": True, "return_token_ids": True}
+    greedy = ChatEndpoint(
+        model=server.name, base_url=server.base_url, temperature=1.0, max_tokens=8
+    )
+    policy = make_served_policy(server.name, server.base_url, **tells)
+    agent = create_memagent(Once(policy, config=CONFIG), config=CONFIG, tokenizer=folder)
 
-        replies = {(await greedy.ainvoke("Which line?")).text for _ in range(4)}
-        runs = (agent.ainvoke(asked, recorder.config(rollout=f"r{n}")) for n in range(8))
-        await asyncio.gather(*runs)
-        await greedy.aclose()
-        await policy.aclose()
+    replies = {(await greedy.ainvoke("Which line?")).text for _ in range(4)}
+    runs = (agent.ainvoke(asked, recorder.config(rollout=f"r{n}")) for n in range(8))
+    await asyncio.gather(*runs)
+    await greedy.aclose()
+    await policy.aclose()
 
     assert len(replies) == 1  # the server does fill in what is left out
     first = [rollout.conversations[0] for rollout in join(sink.take()).rollouts]

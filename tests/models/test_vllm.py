@@ -183,7 +183,7 @@ def test_a_prompt_over_the_window_is_an_error_and_the_graph_halves_the_chunk(mod
 
 def test_two_hundred_readings_at_once_from_threads_and_loops(model):
     agent = create_memagent(model, config=CONFIG)
-    inputs = [{"question": QUESTION, "document": document(i % 20)} for i in range(200)]
+    inputs = [{"question": QUESTION, "document": document(i % 20, 700)} for i in range(200)]
 
     async def at_once(some):
         return await asyncio.gather(*(agent.ainvoke(asked) for asked in some))
