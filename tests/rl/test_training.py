@@ -31,12 +31,14 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.prompts import Prompts
+from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.records import End
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.sinks import JSONLinesSink
 from memagent_graph.rl.training import Training, make_engine
 
+draw = Journal.draw
 CHILD = Path(__file__).with_name("training_child.py")
 
 pytestmark = pytest.mark.slow
@@ -52,6 +54,14 @@ def folder(tmp_path_factory):
         max_length=640,
         spread=0.05,
     )
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+    """Where the curves go that a run would draw at its end, in the time of an iteration."""
+    found = []
+    monkeypatch.setattr(Journal, "draw", lambda journal: found.append(journal.folder))
+    return found
 
 
 def trained(folder, out, report=lambda _: None, **fields):
@@ -89,7 +99,7 @@ def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
         assert torch.equal(weight, weights[1][name])
 
 
-def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
+def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path, drawn):
     trained(folder, tmp_path / "straight", iterations=3, save_every=100)
     stopping = Training(
         settings(folder, tmp_path / "out", iterations=3, save_every=100),
@@ -102,7 +112,17 @@ def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
     trained(folder, tmp_path / "out", iterations=3, save_every=100)
 
     assert lines(tmp_path / "out") == lines(tmp_path / "straight")
-    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
+    assert drawn == [tmp_path / "straight", tmp_path / "out", tmp_path / "out"]
+
+
+def test_the_curves_of_a_run_are_drawn(tmp_path):
+    journal = Journal(tmp_path)
+    names = ("reward", "kl", "entropy", "completion_tokens")
+    for iteration in range(3):
+        journal.log({"iteration": iteration, **dict.fromkeys(names, iteration / 2)})
+
+    assert draw(journal) == tmp_path / "curves.png"
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
 def test_the_engine_reads_with_the_weights_that_were_trained_until_the_run_ends(folder, tmp_path):
