@@ -13,13 +13,13 @@ from servers.openai_server import OpenAIServer, hash_of_prompt
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
 
-DOCUMENTS, CHUNKS = 32, 10
+DOCUMENTS, CHUNKS = 32, 5
 SMALL = ReadingConfig(chunk_tokens=60, retry_interval=0.05)
 
 
 def asked():
     return [
-        {"question": f"What is where in {number}?", "document": numbered(50)}
+        {"question": f"What is where in {number}?", "document": numbered(25)}
         for number in range(DOCUMENTS)
     ]
 
