@@ -15,11 +15,14 @@ import sys
 from argparse import ArgumentParser
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -141,6 +144,7 @@ def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQue
             done = _pytest(copy, "-p", "no:unraisableexception", *words)
     finally:
         file.write_text(before, "utf-8")
+        _end_what_is_left(copy)
         copies.put(copy)
     hung = "Failed: Timeout (>" in done.stdout  # in what pytest does itself, it has no summary
     noticed = all(f"\nFAILED {node}" in done.stdout for node in nodes) or (hung and len(nodes) == 1)
@@ -149,6 +153,14 @@ def _noticed(mutation: Mutation, seconds: Mapping[str, float], copies: SimpleQue
     if not noticed:
         print(f"    {' '.join(nodes)}\n{done.stdout[-3000:]}{done.stderr[-1000:]}", flush=True)
     return noticed
+
+
+def _end_what_is_left(copy: Path) -> None:
+    """End what tests that were ended have left, such as a conversion that takes minutes."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(copy) in process.environ().get("PYTHONPATH", "").split(os.pathsep):
+                process.kill()
 
 
 def _pytest(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
