@@ -20,6 +20,7 @@ from memagent_graph.readers.completion import (
     Listener,
     certain_part,
     find_boxed,
+    without_channels,
     without_reasoning,
 )
 
@@ -137,15 +138,36 @@ def test_a_thought_in_a_block_is_not_said():
     assert heard == [("Ann.", False), ("", True)]
 
 
+HEADS = ["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th", "the <think> tag", "`<"]
+HEADS += [
+    "[THINK]so[/THINK]",
+    "<thought>so</thought> ",
+    "<seed:think>so</seed:think>",
+    "<analysis>",
+]
+HEADS += [
+    "◁think▷so◁/think▷",
+    "<|channel>thought\nso<channel|>",
+    "[THINK]so",
+    "analysis of ",
+    "[1] ",
+]
+HEADS += ["<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>"]
+HEADS += ["analysisShe so.assistantfinal", "Here is my thought process: so. Here is my response: "]
+HEADS += [
+    "<details type='reasoning'><summary>Thought</summary>so</details>",
+    "<|im_start|>assistant\n",
+]
+
+
 @given(st.text(st.sampled_from(list("ab<>/ {}\\")), max_size=30), st.booleans(), st.data())
 def test_what_is_certain_of_a_reply_is_a_beginning_of_its_answer(tail, box, data):
-    head = data.draw(
-        st.sampled_from(
-            ["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th", "the <think> tag", "`<"]
-        )
+    head = data.draw(st.sampled_from(HEADS))
+    ends = data.draw(st.sampled_from(["", "<|eot_id|>", "<|im_end|>", "<｜end▁of▁sentence｜>"]))
+    reply = (
+        head + (rf"x \boxed{{{tail.replace('{', '').replace('}', '')}}} y" if box else tail) + ends
     )
-    reply = head + (rf"x \boxed{{{tail.replace('{', '').replace('}', '')}}} y" if box else tail)
-    text = without_reasoning(reply).strip()
+    text = without_reasoning(without_channels(reply)).strip()
     final = find_boxed(text) if box else text
 
     for end in range(len(reply) + 1):

@@ -403,10 +403,13 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     if boxed:
         text = certain_part(reply, boxed=False)
         return _in_box(text, text.find(_BOX)).strip()
-    text = reply.lstrip()
+    _, final, text = reply.rpartition(_FINAL)
+    text = _BARE_CHANNELS.sub("", _without_marks(text))
+    while not final and (end := _end_of_thought(text)):
+        text = _without_marks(text[end:])
+    if not final and _may_be_thought(text):
+        return ""
     for opening in _THINKING:
-        if len(text) < len(opening) and opening.startswith(text):
-            return ""  # it may become reasoning
         if text.startswith(opening):
             closing = opening.replace("<", "</")
             _, closed, text = text.partition(closing)
@@ -414,9 +417,26 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     for opening in _THINKING:
         text = text.partition(opening)[0]
     open_tag = text.rfind("<")
-    if open_tag >= 0 and any(opening.startswith(text[open_tag:]) for opening in _THINKING):
+    tag = text[open_tag:] if open_tag >= 0 else ">"
+    if ">" not in tag and not tag[1:2].isspace() and len(tag) < _LONGEST_MARK:
         text = text[:open_tag]
-    return text.rstrip()
+    return text.strip()
+
+
+_LONGEST_MARK = 40
+"""Characters of the longest mark of reasoning, or of control token."""
+_BARE_HEADS = ("Here is my thought process:", "analysis", "commentary")
+
+
+def _may_be_thought(text: str) -> bool:
+    """Whether an unfinished reply begins with reasoning, or with what may become its mark."""
+    if any(head.startswith(text) for head in _BARE_HEADS) or text.startswith("<|"):
+        return True
+    if text.startswith("<details") and "</summary>" not in text:
+        return True
+    is_open = len(text) < _LONGEST_MARK and {*text}.isdisjoint(">]▷")
+    opened = _THOUGHT.match(text)
+    return (text[0] in "<[◁" and is_open) or bool(opened and opened[0] not in _THINKING)
 
 
 def find_boxed(text: str) -> str:
