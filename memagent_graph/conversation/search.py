@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,7 @@ import regex
 from memagent_graph.conversation.built_in import states_time
 from memagent_graph.conversation.messages import ASSISTANT, USER
 from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
-from memagent_graph.text.index import Index, IndexPart
+from memagent_graph.text.index import Index, IndexPart, find_highest
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, specific_terms, terms
 
@@ -48,6 +48,8 @@ _NEWER = 2
 """Most newer passages that each of them brings."""
 _LIKELY = 200
 """Number of passages that are examined for that."""
+_FIRST = 256
+"""Number of the best passages that are sorted before the others, which few callers need."""
 _ASKS_WHEN = regex.compile(
     r"(?i)\b(?:when|how long|how many (?:days|weeks|months|years)"
     r"|(?:what|which) (?:date|day|month|year|time)|wann|seit|quand|cuándo)\b"
@@ -195,8 +197,10 @@ class MessageSearch:
         left_out[self._find_known(known)] = True
         scores[left_out[self._of]] = 0.0
         self._bring_newer(scores, {*wanted} - self._named)
-        best = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
-        return map(self._passage, best.tolist())
+        most = np.count_nonzero(scores)
+        first = find_highest(scores, min(int(most), _FIRST))
+        others = (np.argsort(-scores, kind="stable")[len(first) : most].tolist() for _ in (0,))
+        return map(self._passage, chain(first.tolist(), chain.from_iterable(others)))
 
     def _find_known(self, known: Collection[tuple[str, str]]) -> list[int]:
         """Return the numbers of messages with these ids and texts."""
@@ -248,12 +252,12 @@ class MessageSearch:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
         speakers = self._speakers.which[self._of]
-        for lead in np.argsort(-scores, kind="stable")[:_LEADS].tolist():
+        for lead in find_highest(scores, _LEADS).tolist():
             message, own = self._of[lead], self._specific(lead)
             if scores[lead] <= 0 or self._speakers.things[speakers[lead]] == ASSISTANT:
                 continue
             bears = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
-            likely = np.argsort(-bears, kind="stable")[:_LIKELY]
+            likely = find_highest(bears, _LIKELY)
             later = (self._of[likely] > message) & (speakers[likely] == speakers[lead])
             likeness = {
                 other: self._likeness(own, lead, other)

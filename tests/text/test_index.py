@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 from documents import write_headed
 from hypothesis import given
@@ -18,7 +19,7 @@ from memagent_graph.text import index as indexes
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.files import open_source
-from memagent_graph.text.index import Index, IndexPart, open_index
+from memagent_graph.text.index import Index, IndexPart, find_highest, open_index
 from memagent_graph.text.source import JoinedSource, TextSource
 
 FILLER = "The ship sailed on through the calm and empty sea, and nobody on board said a word. " * 12
@@ -261,3 +262,10 @@ def test_an_index_is_the_same_however_many_terms_are_counted_at_once(monkeypatch
     monkeypatch.setattr(indexes, "_BLOCK_TERMS", 2)
 
     assert IndexPart.of(texts).encode() == at_once
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.25, 3.0])), st.integers(0, 40))
+def test_the_highest_scores_are_those_of_a_stable_sort(scores, most):
+    found = find_highest(np.array(scores), most)
+
+    assert found.tolist() == np.argsort(-np.array(scores), kind="stable")[:most].tolist()

@@ -18,7 +18,7 @@ from memagent_graph.models.failures import model_error
 from memagent_graph.readers.scope import scope
 from memagent_graph.sync import to_thread
 from memagent_graph.text.chunks import passages
-from memagent_graph.text.index import Index
+from memagent_graph.text.index import Index, find_highest
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _is_in(chunk: Chunk, wanted: set[int] | frozenset[int], index: Index) -> boo
 
 
 def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
-    order = np.argsort(-scores, kind="stable")[:most].tolist()
+    order = find_highest(scores, most).tolist()
     return {number for number in order if scores[number] > 0 and scores[number] >= least}
 
 
