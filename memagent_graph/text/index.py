@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import compress
 from math import ceil, log1p
@@ -252,7 +252,6 @@ class Index:
     def __init__(self, parts: Sequence[IndexPart], headings: Collection[int] = ()) -> None:
         own = [number not in headings for number in range(len(parts))]
         before = np.cumsum([0, *(len(part.ends) * it for part, it in zip(parts, own, strict=True))])
-        offsets = np.cumsum([0, *(part.length for part in parts)])
         together = max(1, ceil(len(parts) / _MOST_TABLES))
         begins = before.tolist()
         self._tables = [
@@ -265,8 +264,7 @@ class Index:
             sizes[before[number]] += parts[number].sizes.sum()
         usual = sizes.mean() if sizes.sum() else 1.0
         self._damp = (_K1 * (1 - _B + _B * sizes / usual)).astype(np.float32)
-        ends = [part.ends + begin for part, begin in zip(parts, offsets, strict=False)]
-        self._ends = np.concatenate([empty, *compress(ends, own)])
+        self._parts, self._own = parts, own
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Index:
@@ -276,8 +274,14 @@ class Index:
         """
         return cls([IndexPart.of(texts)])
 
+    @cached_property
+    def _ends(self) -> NDArray[Any]:
+        offsets = np.cumsum([0, *(part.length for part in self._parts)])
+        ends = [part.ends + begin for part, begin in zip(self._parts, offsets, strict=False)]
+        return np.concatenate([np.empty(0, _INT), *compress(ends, self._own)])
+
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._damp)
 
     def span(self, number: int) -> tuple[int, int]:
         """Return the begin and end of a passage, in code points."""
@@ -302,17 +306,13 @@ class Index:
             np.add.at(scores, numbers, added)
         return scores
 
-    def _find_rows(self, term: str) -> list[tuple[_Table, slice]]:
-        """Return the tables that have a term, each with the place of its postings."""
-        return [
+    def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the numbers of the passages that have a term, and how often each has it."""
+        found = [
             (table, slice(table.first[row], table.first[row + 1]))
             for table in self._tables
             if (row := table.terms.get(term)) is not None
         ]
-
-    def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the numbers of the passages that have a term, and how often each has it."""
-        found = self._find_rows(term)
         numbers = [table.numbers[there] + table.begin for table, there in found]
         counts = [table.counts[there] for table, there in found]
         return (
@@ -322,7 +322,12 @@ class Index:
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        return self._rarity(sum(there.stop - there.start for _, there in self._find_rows(term)))
+        having = (
+            table.first[row + 1] - table.first[row]
+            for table in self._tables
+            if (row := table.terms.get(term)) is not None
+        )
+        return self._rarity(sum(having))
 
     def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
