@@ -644,7 +644,9 @@ def _part(block: str | Mapping[str, object]) -> str:
     kind = _kind(block)
     if kind in _UNSPOKEN:
         return ""
-    detail = next((str(block[key]) for key in _DETAILS if block.get(key)), "")
+    inner = block.get("file")
+    given = {**inner, **block} if isinstance(inner, dict) else block
+    detail = next((_name(str(given[key])) for key in _DETAILS if given.get(key)), "")
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 

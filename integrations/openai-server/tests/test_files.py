@@ -56,6 +56,17 @@ def test_the_text_of_a_file_is_read(shared, data, first, question):
     assert reply["memagent"]["coverage"] == 1.0
 
 
+def test_a_part_that_is_neither_text_nor_file_nor_picture_is_a_warning(shared, question):
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+
+    reply = ask(shared, sound, text(NEEDLE), text(question))
+
+    assert said(reply).startswith(NEEDLE)
+    assert reply["memagent"]["warnings"] == [
+        "a part of type 'input_audio' was not read: send text, a file or a picture."
+    ]
+
+
 def test_a_file_is_read_where_it_stands_in_the_message(question):
     from memagent_openai_server.chat.conversation import asked
     from memagent_openai_server.chat.files import read_files

@@ -29,6 +29,7 @@ FILES = frozenset({"file", "input_file", "document"})
 """Types of parts that are files."""
 PICTURE = "image_url"
 """Type of parts that are pictures."""
+_KNOWN = FILES | {PICTURE, "text"}
 _LONGEST_NAME = 200
 """Characters of a file's name that are shown."""
 
@@ -233,6 +234,9 @@ def file_warnings(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
         for part in parts_of(message):
             yield from part.warnings if isinstance(part, FileText | UnseenPicture) else ()
+            if message.get("role") == "user" and part.get("type") not in _KNOWN:
+                kind = str(part.get("type"))[:_LONGEST_NAME]
+                yield f"a part of type {kind!r} was not read: send text, a file or a picture."
 
 
 def refuse_files(message: Message) -> None:
