@@ -567,7 +567,7 @@ class TestChatModel:
             "x",
         )
 
-        out = read(model, config, document=numbered(18))
+        out = read(model, config, question="When does Ann come?", document=numbered(18))
 
         assert (out["memory"], out["usage"]["gated"]) == ("End.", 3)
         assert ["<recalled>" in prompt for prompt in model.heard] == [

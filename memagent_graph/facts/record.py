@@ -209,13 +209,15 @@ def dates_in(text: str) -> set[str]:
     return {date for found in _DATE_IN.findall(text) if (date := read_date(found))}
 
 
-_NUMBER, _WORD = regex.compile(r"(?<!\d)\d\d?(?!\d)"), regex.compile(r"\p{L}{3,9}")
+_NUMBER = regex.compile(r"(?<!\d)\d\d?(?!\d)")
+_WORD = regex.compile(r"\p{L}{3,9}")
 _YEAR = regex.compile(r"(?<!\d)[12]\d{3}(?!\d)")
 _WITH_MONTH = regex.compile(
     r"(?<!\d)(?:(?:\d\d?[-/.]\s?){2}(?:(?:\d\d)?(?P<year>\d\d))?|[12]\d{3}\s?[-/.年]\s?\d\d?"
     r"|\d\d?[-/.][12]\d{3}|\d\d?(?=\s?月))(?!\d)"
 )
-_HAN_DATE = regex.compile(rf"[{''.join([*HAN_DIGITS, *HAN_SCALES])}]++(?=\s?[年月日号])")
+_HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
+_HAN_DATE = regex.compile(rf"(?<![{_HAN}])[{_HAN}]++(?=\s?[年月日号])")
 
 
 @lru_cache(16)

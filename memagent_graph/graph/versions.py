@@ -101,6 +101,8 @@ _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _LONG = 0.1
 """Seconds that a call of the reader takes, beside which waiting for a near store is nothing."""
+_SLOW = 0.75
+"""Seconds beyond which a store that takes longer than the reader is not waited for."""
 _NOTHING = 0.01
 """Share of the time of a call that waiting for the store may add."""
 
@@ -336,11 +338,12 @@ class Chain:
     async def find_other(self) -> Memory | None:
         """Return the memory that another agent stored first in place of this one, if it differs.
 
-        A store that takes longer than the reader is not waited for: it would set the pace.
+        A slow store that takes longer than the reader is not waited for: it would set the pace. If
+        such a run is killed, versions are lost between the last that was stored and the checkpoint.
         """
         if self._writer is None:
             return None
-        is_slow = self._writer.seconds > max(_LONG, self._took)
+        is_slow = self._writer.seconds > max(_SLOW, self._took)
         other = await self._writer.settle(0 if is_slow else store_seconds())
         if other is None or (other.id != self.parent and not other.edited):
             return None

@@ -206,6 +206,7 @@ class Reader(Protocol):
         standing: whether every statement bears on the question, so that none may be left out, as in
             a memory of a user.
         adds: whether an update asks what a chunk adds to the memory, rather than for all of it.
+        leaves_out: whether updates may count what they left out; those that shorten always may.
         concurrency: number of calls that can run at once in about the time of one.
     """
 
@@ -213,6 +214,7 @@ class Reader(Protocol):
     shortens: bool = False
     standing: bool = False
     adds: bool = False
+    leaves_out: bool = False
     concurrency: int = 16
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:
