@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -197,10 +197,7 @@ class MessageSearch:
         left_out[self._find_known(known)] = True
         scores[left_out[self._of]] = 0.0
         self._bring_newer(scores, {*wanted} - self._named)
-        most = np.count_nonzero(scores)
-        first = find_highest(scores, min(int(most), _FIRST))
-        others = (np.argsort(-scores, kind="stable")[len(first) : most].tolist() for _ in (0,))
-        return map(self._passage, chain(first.tolist(), chain.from_iterable(others)))
+        return map(self._passage, _rank(scores))
 
     def _find_known(self, known: Collection[tuple[str, str]]) -> list[int]:
         """Return the numbers of messages with these ids and texts."""
@@ -316,3 +313,11 @@ def _index(page: Page) -> _Indexed:
 
 _recalls: WeakKeyDictionary[Kept, MessageSearch] = WeakKeyDictionary()
 _pages: WeakKeyDictionary[Page, _Indexed] = WeakKeyDictionary()
+
+
+def _rank(scores: NDArray[Any]) -> Iterator[int]:
+    """Yield the numbers of the scores above 0, the highest first; few are sorted at first."""
+    most = int(np.count_nonzero(scores))
+    yield from find_highest(scores, min(most, _FIRST)).tolist()
+    if most > _FIRST:
+        yield from np.argsort(-scores, kind="stable")[_FIRST:most].tolist()

@@ -158,8 +158,9 @@ async def ask(step: FoldStep) -> FoldUpdate:
         tokens = call.reading.tokenizer.count(step.memory.text)
     else:
         memory, tokens, cut = call.reading.within_budget(memory)
-    crowded_out = step.chunk.crowded_out if fold["scope"]["round"] <= 1 else 0
-    left_out = +Counter({**update.left_out, NOT_SHOWN: crowded_out})
+    left_out = update.left_out
+    if step.chunk.crowded_out and fold["scope"]["round"] <= 1:
+        left_out = {**left_out, NOT_SHOWN: step.chunk.crowded_out}
     return FoldUpdate(
         memory,
         done=update.done,
@@ -169,7 +170,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
         fault=update.fault,
-        left_out=dict(left_out),
+        left_out=left_out,
         tokens=tokens,
     )
 

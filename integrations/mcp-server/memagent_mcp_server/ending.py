@@ -11,6 +11,7 @@ _INTERRUPTED = 130
 """Exit code after an interrupt, as in a shell."""
 
 UNENDED = "stopped, though a reading had not ended."
+"""What is said of a stop that took longer than readings are given."""
 
 
 def end(message: str = "stopped.", code: int = _INTERRUPTED) -> NoReturn:
