@@ -53,7 +53,7 @@ AT_ONCE = 50
 WRITTEN_AT_ONCE = 2_000
 LONG = 700
 WORDS_OF_A_TALK = 900
-MOST_SHOWN = 10_000  # memories: a search in LangGraph's SQLite stores reads all that is stored
+MOST_SHOWN = 10_000  # memories, of which the pages look at all
 STORES = ("memory", "SQLite", "Redis")
 
 

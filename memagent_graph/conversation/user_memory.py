@@ -14,8 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from uuid import UUID
 
-from langgraph.store.base import SearchOp
-
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
 from memagent_graph.errors import (
     BadRecordError,
@@ -296,8 +294,7 @@ class UserMemory:
     async def has_versions(self) -> bool:
         """Return whether the memory has had a version, though it may have none now."""
         records = self.bank.records
-        (found,) = await records.items([SearchOp(records.members(MEMORY), limit=1)])
-        return bool(found)
+        return bool(await records.list_keys(records.members(MEMORY)))
 
     async def restore_head(self) -> MemoryVersion | None:
         """Point to the newest version that is left, if the pointer or its version is gone.

@@ -461,16 +461,11 @@ class Users:
 
     async def _list_said(self, user: str) -> list[str]:
         """The kept messages of a user."""
-        place = place_of(user, self.namespace)
-        page = ListNamespacesOp((MatchCondition("prefix", place),), limit=_PAGE)
-        (places,) = await self._records.items([page])
-        depth = len(place)
         found: list[str] = []
-        for at in places:
-            if len(at) > depth and at[depth] not in _KNOWN:
-                async for item in self._records.scan(tuple(at)):
-                    if not isinstance(item, BadRecordError):
-                        found += _texts(item.value)
+        place = place_of(user, self.namespace)
+        async for item in self._records.scan(place, without=_KNOWN):
+            if not isinstance(item, BadRecordError):
+                found += _texts(item.value)
         return found
 
     async def _find_last_change(self, user: str, version: MemoryVersion | None) -> str:

@@ -42,7 +42,7 @@ from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Present, agre
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import EllipsisType
 
@@ -346,13 +346,25 @@ class Records:
         places = [(self.heads, name), (self.readings, name)]
         return dict(zip(places, await self.values(places), strict=True))
 
-    async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
+    async def scan(
+        self, namespace: Namespace, *, without: Collection[str] = ()
+    ) -> AsyncIterator[Item | BadRecordError]:
         """Yield all items in and below a namespace; for an unreadable one, an error.
 
         Times to live are not restarted, since a scan does not count as use.
+
+        Args:
+            namespace: the namespace.
+            without: labels behind it that are passed over.
         """
+        depth = len(namespace)
+
+        def is_wanted(place: Namespace) -> bool:
+            return not any(label in without for label in place[depth : depth + 1])
+
         if namespace and isinstance(self.atomic, ListsPlaces):
-            places = await self.call(partial(self.atomic.aplaces, namespace))
+            listed = await self.call(partial(self.atomic.aplaces, namespace))
+            places = [place for place in listed if is_wanted(place[0])]
             for start in range(0, len(places), _PAGE):
                 for stored in await self._items_or_errors(
                     places[start : start + _PAGE], refresh=False
@@ -361,7 +373,8 @@ class Records:
                         yield stored
         else:
             async for found in self._scan_pages(namespace):
-                yield found
+                if isinstance(found, BadRecordError) or is_wanted(tuple(found.namespace)):
+                    yield found
 
     async def _scan_pages(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         # In memory, one page holds all: a second would miss what moved up as others were deleted.

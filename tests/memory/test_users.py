@@ -13,6 +13,7 @@ from doubles import ScriptedReader
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
+from langgraph.store.base import ListNamespacesOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
@@ -94,6 +95,22 @@ def test_lines_and_users_are_found_by_words_and_capitals_do_not_matter(store):
     ]
     assert len(users.search("ANN")) == 2
     assert users.search("llamas sunday") == []
+
+
+def test_no_user_of_an_sqlite_file_costs_a_search_or_a_list_of_namespaces(tmp_path, monkeypatch):
+    with open_store(str(tmp_path / "memories.sqlite")) as store:
+        asked, batch = [], store.batch
+        monkeypatch.setattr(store, "batch", lambda ops: asked.extend(ops) or batch(ops))
+
+        for user in ("ann", "ben"):
+            memory = tell(store, user, "Monday")
+            memory.prompt(user)
+        found = memory.users().search("Tuesday")
+        memory.forget("ann")
+
+    searches = [op for op in asked if isinstance(op, SearchOp | ListNamespacesOp)]
+    assert found == []
+    assert [type(op) for op in searches] == [ListNamespacesOp]  # who there is
 
 
 def test_the_history_says_who_changed_what_when_from_which_messages_with_which_model(store):
