@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from servers.redis_server import RedisServer, free_port, wait_until
+from servers.warm_python import DEVNULL, SERVERS, warm_python
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
@@ -50,10 +50,10 @@ def inspecting(store: str, *words: object, **env: str):
     """`memagent inspect` in a process of its own; its URL."""
     port = free_port()
     code = "from memagent_inspector.command import app; app()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "--store", store, "--port", str(port), *map(str, words)],
+    process = warm_python(*SERVERS).start(
+        [sys.executable, "-c", code, "--store", store, "--port", port, *words],
         env={**os.environ, "MEMAGENT_STORE_SECONDS": "60", **env},
-        stderr=subprocess.DEVNULL,
+        stderr=DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
 

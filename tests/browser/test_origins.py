@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import httpx
 import pytest
 from servers.openai_server import OpenAIServer
 from servers.redis_server import free_port, wait_until
+from servers.warm_python import DEVNULL, SERVERS, warm_python
 
 from memagent_graph.memory.stores import open_store
 
@@ -70,10 +70,10 @@ def serving(folder: Path, command: str, *options: object):
     store = folder / "memories.sqlite"
     words = [command, "--model", "openai:small", "--base-url", model.base_url, "--store", store]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memagent_graph", *map(str, [*words, "--port", port, *options])],
+    process = warm_python(*SERVERS).start(
+        [sys.executable, "-m", "memagent_graph", *words, "--port", port, *options],
         env={**kept, "OPENAI_API_KEY": "none"},
-        stderr=subprocess.DEVNULL,
+        stderr=DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
 

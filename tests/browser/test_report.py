@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
 import pytest
+from servers.warm_python import SERVERS, warm_python
 
 from memagent_graph.evaluation.report import write_report
 from memagent_graph.evaluation.run import SampleResult, load
@@ -38,7 +38,7 @@ ODD = {
 def evaluate(out: Path, *words: str) -> None:
     command = [sys.executable, "-m", "memagent_graph", "eval", "--out", out, *words]
     command += ["--model", "extractive"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python(*SERVERS).run(command)
     assert done.returncode == 0, done.stderr
 
 

@@ -46,6 +46,8 @@ COMMAND_LINE = (
 
 SERVERS = (
     *COMMAND_LINE,
+    "memagent_inspector.app",
+    "memagent_inspector.command",
     "memagent_mcp_server.http.app",
     "memagent_mcp_server.http.running",
     "memagent_mcp_server.server",
@@ -55,7 +57,7 @@ SERVERS = (
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
 )
-"""What `memagent mcp` and `memagent serve` import."""
+"""What `memagent inspect`, `memagent mcp` and `memagent serve` import."""
 
 TRAINING = ("accelerate", "peft", "transformers.models.qwen2", "memagent_graph.rl.training")
 """What children that train import: seconds of it."""
