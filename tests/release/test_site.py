@@ -51,23 +51,46 @@ class Page(HTMLParser):
 page_of = cache(Page)
 
 
+def git(*words: str, folder: Path) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("site")
+def released(tmp_path_factory) -> Path:
+    """A clone in which `make docs-version` has added a release to the branch of the site."""
+    folder = tmp_path_factory.mktemp("released")
+    ours = git("ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
+    for name in ours:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    git("init", "--quiet", "--initial-branch", "main", folder=folder)
+    git("add", "--all", folder=folder)
+    git("commit", "--quiet", "--message", "a release", folder=folder)
+    venv = Path(sys.executable).parents[1]
+    recipe = ["make", "docs-version", "VERSION=0.1", "ALIAS=latest", f"VENV={venv}"]
+    identity = {"GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a"}
+    mail = {"GIT_AUTHOR_EMAIL": "a@example.com", "GIT_COMMITTER_EMAIL": "a@example.com"}
+
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
-        cwd=ROOT,
+        [*recipe, "--old-file", f"{venv}/.installed-docs"],
+        cwd=folder,
+        env={**os.environ, **identity, **mail},
         capture_output=True,
         text=True,
         check=False,
     )
+
     assert done.returncode == 0, done.stderr
-    return out
+    return folder
 
 
-def git(*words: str, folder: Path) -> str:
-    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+@pytest.fixture(scope="module")
+def site(released, tmp_path_factory) -> Path:
+    """The pages of that release: built as by `make docs`, and a warning is an error."""
+    place = tmp_path_factory.mktemp("site") / "all"
+    git("worktree", "add", "--quiet", str(place), "gh-pages", folder=released)
+    return place / "0.1"
 
 
 def resolves(page: Path, address: str) -> bool:
@@ -167,32 +190,11 @@ def test_every_command_is_on_the_page_of_the_command_line(site):
     assert "--show-memory" in page.text
 
 
-def test_a_release_is_one_more_version_of_the_site_and_its_default(tmp_path):
-    ours = git("ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
-    for name in ours:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    git("init", "--quiet", "--initial-branch", "main", folder=tmp_path)
-    git("add", "--all", folder=tmp_path)
-    git("commit", "--quiet", "--message", "a release", folder=tmp_path)
-    venv = Path(sys.executable).parents[1]
-    recipe = ["make", "docs-version", "VERSION=0.1", "ALIAS=latest", f"VENV={venv}"]
-    identity = {"GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a"}
-    mail = {"GIT_AUTHOR_EMAIL": "a@example.com", "GIT_COMMITTER_EMAIL": "a@example.com"}
+def test_a_release_is_one_more_version_of_the_site_and_its_default(site):
+    versions = json.loads((site.parent / "versions.json").read_text("utf-8"))
+    start = (site / "index.html").read_text("utf-8")
 
-    done = subprocess.run(
-        [*recipe, "--old-file", f"{venv}/.installed-docs"],
-        cwd=tmp_path,
-        env={**os.environ, **identity, **mail},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    versions = json.loads(git("show", "gh-pages:versions.json", folder=tmp_path))
-    start = git("show", "gh-pages:0.1/index.html", folder=tmp_path)
     assert [(one["version"], one["aliases"]) for one in versions] == [("0.1", ["latest"])]
-    assert "latest/" in git("show", "gh-pages:index.html", folder=tmp_path)
+    assert "latest/" in (site.parent / "index.html").read_text("utf-8")
     assert 'rel="canonical" href="https://memagent-graph.github.io/memagent-graph/0.1' in start
     assert '"provider": "mike"' in start
