@@ -261,6 +261,8 @@ def check_server(caller: object) -> None:
     Raises:
         ModelError: No connection can be made to it, or there is no key for it.
     """
+    if "memagent_graph.models.endpoint" not in sys.modules:  # which takes most of a second
+        return
     from memagent_graph.errors import ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.models.failures import is_unreachable

@@ -29,17 +29,21 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, CompletedProcess, TimeoutExpired
 
 COMMAND_LINE = (
-    "memagent_graph.cli.ask",
-    "memagent_graph.cli.batch",
+    "memagent_graph.cli.app",
     "memagent_graph.cli.memory",
+    "memagent_graph.conversation.users",
     "memagent_graph.graph.build",
     "memagent_graph.memory.redis",
+    "memagent_graph.memory.sqlite",
+    "memagent_graph.memory.stores",
+    "memagent_graph.models.endpoint",
     "memagent_graph.planning",
     "memagent_graph.readers.extractive",
     "memagent_mcp_server.command",
     "memagent_openai_server.cli",
     "langgraph.checkpoint.sqlite.aio",
     "langgraph.store.sqlite",
+    "openai.resources",
     "rich.progress",
 )
 """What `memagent` and the children of tests import."""
