@@ -81,6 +81,8 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # More than cores: many tests wait.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# The files with tests of a mark: to import all others takes a worker ten seconds.
+marked = $(sort $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests integrations))
 # These need what only their own targets install.
 ELSEWHERE := not model and not vllm and not verl and not browser and not release
 
@@ -126,17 +128,17 @@ test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets
 	$(call check,$(ELSEWHERE))
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_TESTED) -m pytest -n 2 --dist loadgroup -m vllm tests/models tests/integration integrations/lm-eval integrations/openai-server
+	$(VLLM_TESTED) -m pytest -n 2 --dist loadgroup -m vllm $(call marked,vllm)
 
 test-model: $(VLLM_INSTALLED) $(LLAMA_SERVER)  ## What users do, with a real language model in three engines
 	$(VLLM_BIN)/python tests/real_models.py --convert $(MODELS)
 	for model in $(MODELS); do \
 		REAL_MODEL=$$model LLAMA_SERVER=$(abspath $(LLAMA_SERVER)) $(VLLM_TESTED) -m pytest -m model \
-		tests/integration || exit; done
+		$(call marked,model) || exit; done
 
 test-model-quick: $(INSTALLED_ALL)  ## A part of them with the smallest model, by transformers alone
 	$(BIN)/python tests/real_models.py --convert 135m
-	REAL_MODEL=135m $(BIN)/python -m pytest -n 2 --dist worksteal -m "model and not slow" tests/integration
+	REAL_MODEL=135m $(BIN)/python -m pytest -n 2 --dist worksteal -m "model and not slow" $(call marked,model)
 
 test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on a CPU, in an environment of its own
 	$(VERL_BIN)/python -m pytest -W ignore integrations/agent-lightning/tests/test_verl.py
@@ -151,7 +153,7 @@ test-browser: $(INSTALLED_DOCS)  ## The pages that we write, in a real Chromium 
 	$(BIN)/python -m pytest -m browser tests/browser
 
 test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test with the lowest versions
-	$(BIN)/python -m pytest -m release tests/release integrations/openai-server
+	$(BIN)/python -m pytest -m release $(call marked,release)
 
 test-mutations: $(INSTALLED_ALL)  ## Take away each protection of docs/security.md, and see its test fail (SOME=20: of so many)
 	$(BIN)/python tests/mutations/run.py $(if $(SOME),--some $(SOME))
