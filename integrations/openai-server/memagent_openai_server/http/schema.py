@@ -86,8 +86,10 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+# By reference: FastAPI would make a model anew for each error of each route, when it starts.
+_FAILURE = {"application/json": {"schema": {"$ref": _REFERENCES.format(model=Failure.__name__)}}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "model": Failure}
+    status: {"description": text, "content": _FAILURE}
     for status, text in {
         400: "Not a request that can be answered.",
         401: "No key of this server.",
@@ -164,7 +166,7 @@ def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str])
 def _complete(schema: dict[str, Any], bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
     components = schema["components"]
     _, made = models_json_schema(
-        [(kind, "validation") for kind in bodies], ref_template=_REFERENCES
+        [(kind, "validation") for kind in (*bodies, Failure)], ref_template=_REFERENCES
     )
     for kind in (kind for kind in bodies if "model" in kind.model_fields):
         made["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": models}
