@@ -165,9 +165,8 @@ def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], models: list[str])
 
 def _complete(schema: dict[str, Any], bodies: Sequence[type[BaseModel]], models: list[str]) -> None:
     components = schema["components"]
-    _, made = models_json_schema(
-        [(kind, "validation") for kind in (*bodies, Failure)], ref_template=_REFERENCES
-    )
+    kinds: list[type[BaseModel]] = [*bodies, Failure]
+    _, made = models_json_schema([(kind, "validation") for kind in kinds], ref_template=_REFERENCES)
     for kind in (kind for kind in bodies if "model" in kind.model_fields):
         made["$defs"][kind.__name__]["properties"]["model"] = {"type": "string", "enum": models}
     components["schemas"] |= made["$defs"]
