@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pydoc_data.topics import topics
 
 import pytest
@@ -40,11 +41,11 @@ class Recorder(BaseCallbackHandler):
         self.generations.append(message.response_metadata["generation"])
 
 
-def reading(model, tokenizer):
+def reading(model, tokenizer, document=topics["class"] + topics["try"]):
     """Output and generations of one reading."""
     recorder = Recorder()
     agent = create_memagent(model, config=CONFIG, tokenizer=tokenizer)
-    asked = {"question": "What is a class?", "document": topics["class"] + topics["try"]}
+    asked = {"question": "What is a class?", "document": document}
     return agent.invoke(asked, {"callbacks": [recorder]}), recorder.generations
 
 
@@ -97,29 +98,29 @@ def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tiny, vllm, 
     )
     here = ChatTransformers(model=str(trained), logprobs=True)
     old = ChatTransformers(model=str(tiny), logprobs=True)
-    tokenizer = here.tokenizer
-    expected, _ = reading(here, tokenizer)
-    stale, _ = reading(old, tokenizer)
+    read = partial(reading, tokenizer=here.tokenizer, document=topics["class"])
+    expected, _ = read(here)
+    stale, _ = read(old)
     assert expected["memory"] != stale["memory"]
 
     engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
     in_process = ChatVLLM(model=str(tiny), logprobs=True, **engine)
-    assert reading(in_process, tokenizer)[0]["memory"] == stale["memory"]
+    assert read(in_process)[0]["memory"] == stale["memory"]
     in_process.load_weights(weights)
-    found = {"in process": reading(in_process, tokenizer)}
+    found = {"in process": read(in_process)}
     with pytest.raises(ConfigurationError, match="not the weights"):
         in_process.load_weights({"some.other.weight": torch.zeros(2)})
     in_process.close()
-    found["started again"] = reading(in_process, tokenizer)
+    found["started again"] = read(in_process)
     in_process.close()
     there = ChatEndpoint(
         model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
     )
-    assert reading(there, tokenizer)[0]["memory"] == stale["memory"]
+    assert read(there)[0]["memory"] == stale["memory"]
     served = ServedWeights(vllm.base_url, tmp_path)
     served(weights)
     try:
-        found["served"] = reading(there, tokenizer)
+        found["served"] = read(there)
     finally:
         served(before)
 

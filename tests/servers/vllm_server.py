@@ -1,5 +1,8 @@
 """A real vLLM behind its OpenAI-compatible server, in a process group of its own.
 
+It is forked from a process that has imported vLLM, and so are engines after `fork_engines`: on a
+CPU, the imports take longer than all else that either begins with.
+
 with VLLMServer(tiny_model(tmp_path / "tiny"), tmp_path / "vllm.log") as server:
     ChatEndpoint(model=server.name, base_url=server.base_url)
 """
@@ -9,13 +12,14 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 from servers.redis_server import free_port
@@ -26,8 +30,6 @@ _LONGEST_START = 240.0
 
 class VLLMServer:
     """Serves a model folder by its name; runs in this interpreter's environment.
-
-    A start takes about 30 s on two cores, and the first completion another 8 s.
 
     Args:
         model: folder of the model.
@@ -43,12 +45,11 @@ class VLLMServer:
         self.port = port or free_port()
         self.name = model.name
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        self._command += ["--model", str(model), "--served-model-name", self.name]
-        self._command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        self._process: ForkServerProcess | None = None
+        self._options = ["--model", str(model), "--served-model-name", self.name]
+        self._options += ["--host", "127.0.0.1", "--port", str(self.port)]
         # Eager: compiling takes longer than most tests run.
-        self._command += ["--dtype", "float32", "--enforce-eager", *options]
+        self._options += ["--dtype", "float32", "--enforce-eager", *options]
 
     @property
     def base_url(self) -> str:
@@ -57,15 +58,10 @@ class VLLMServer:
     def start(self, *, wait: bool = True) -> None:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **os.environ}
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets tests hand it new weights
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that the engine's processes can be killed with it
-                env=environment,
-            )
+        self._process = _forking().Process(
+            target=_serve, args=(self._options, environment, self._log)
+        )
+        self._process.start()
         if wait:
             self.wait()
 
@@ -73,7 +69,7 @@ class VLLMServer:
         """Return once it answers."""
         give_up = time.monotonic() + _LONGEST_START
         while not self._is_healthy():
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or not self._process.is_alive():
                 message = f"vLLM ended: {self._log.read_text()[-4000:]}"
                 raise RuntimeError(message)
             if time.monotonic() > give_up:
@@ -87,7 +83,8 @@ class VLLMServer:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()  # it may have no group yet
+        self._process.join()
         self._process = None
 
     def restart(self) -> None:
@@ -119,16 +116,40 @@ def vllm_server(
 
 
 @functools.cache
-def fork_engines() -> None:
-    """Have the engines of this process forked from one that has imported vLLM.
-
-    vLLM has each spawned: on a CPU, its imports take longer than all else that an engine begins
-    with.
-    """
-    from vllm.v1.engine import utils
-
+def _forking() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen2"]
+        [
+            "vllm.entrypoints.launchers.api_server.entry",
+            "vllm.v1.engine.async_llm",
+            "vllm.v1.engine.core",
+            "vllm.v1.worker.cpu_worker",
+            "vllm.model_executor.models.qwen2",
+        ]
     )
-    utils.get_mp_context = lambda: context
+    return context
+
+
+def _serve(options: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    """Become the server, as its command line starts it."""
+    os.setsid()  # so that the engine's processes can be killed with it
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    from huggingface_hub import constants
+    from vllm.v1.engine import utils
+
+    constants.HF_HUB_OFFLINE = True  # what was imported has not seen the environment
+    utils.get_mp_context = lambda: multiprocessing.get_context("fork")
+    sys.argv[1:] = options
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+
+
+@functools.cache
+def fork_engines() -> None:
+    """Have the engines of this process forked too: vLLM has each spawned."""
+    from vllm.v1.engine import utils
+
+    utils.get_mp_context = _forking
