@@ -18,7 +18,9 @@ from documents import write_pages
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph import MemoryBank
+from memagent_graph.cli.options import check_server
 from memagent_graph.memory.stores import open_store
+from memagent_graph.readers.extractive import ExtractiveReader
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
@@ -229,6 +231,14 @@ def test_a_server_that_cannot_be_reached_is_named_at_once_and_not_asked_again(bo
     assert done.stderr.endswith("Start the server, or correct --base-url or OPENAI_BASE_URL.\n")
     assert "failed after" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_without_a_model_on_a_server_none_is_looked_for_and_openai_not_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "memagent_graph.models.endpoint", raising=False)
+
+    check_server(ExtractiveReader())
+
+    assert "memagent_graph.models.endpoint" not in sys.modules
 
 
 @pytest.mark.slow
