@@ -46,8 +46,8 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.graph.fold import advance
-from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
-from memagent_graph.graph.reading import Call, Reading, check_window
+from memagent_graph.graph.layers.check import state_of, warn_of_faults
+from memagent_graph.graph.reading import Call, Reading, check_window, warn_of_left_out
 from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
@@ -187,7 +187,7 @@ async def fold_within(
             "memory_tokens, or name a model that keeps to it."
         )
     warnings += warn_of_faults(state_of(fold)["faulty"], exact=False)
-    warnings += warn_of_left_out(state_of(fold).get("left_out", {}))
+    warnings += warn_of_left_out(fold["progress"], {})
     if unfinished:
         warnings.append(
             "The model's reply was cut off, so that the end of the memory is missing. Raise "

@@ -695,8 +695,6 @@ class RuleReader(_KeepsFacts, ExtractiveReader):
         said: finds the facts in a chunk of a conversation; None for documents.
     """
 
-    leaves_out = True
-
     def __init__(
         self,
         schema: Facts,

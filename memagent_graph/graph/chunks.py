@@ -232,14 +232,14 @@ class Cutter:
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""
         chunk, most = self._cut(position), self._config.pictures
-        if chunk is None or not most:
+        model = getattr(self._reader, "model", None)
+        if chunk is None or not most or model is None:
             return chunk
         from memagent_graph.pictures.sight import between, within
 
         parts = parts_with_offsets(self.source, chunk.start, chunk.end)
         found = between(parts, chunk.start, chunk.end)
-        model = getattr(self._reader, "model", None)
-        shown = within(found, most, model) if model else ()
+        shown = within(found, most, model)
         return replace(chunk, pictures=shown, crowded_out=len(found) - len(shown))
 
     def _cut(self, position: int) -> Chunk | None:

@@ -108,6 +108,10 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
             "enough": update.answer if update.done else before["enough"],
             "version": update.version or before["version"],
         }
+        if update.left_out:
+            after["left_out"] = {**Counter(before.get("left_out")) + Counter(update.left_out)}
+        if chunk.crowded_out:
+            after["not_shown"] = before.get("not_shown", {}) | {str(chunk.start): chunk.crowded_out}
     layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
     after["stopped"] = update.stopped or _stop(fold, after, update, layers)
     changed: Fold = {**fold, "progress": after, "layers": layers}
@@ -124,10 +128,6 @@ def _stop(
         return "done"
     most = fold["scope"]["calls"]
     return "max_calls" if most is not None and after["calls"] >= most else None
-
-
-NOT_SHOWN = "a picture of a chunk, without room in pictures"
-"""Why a picture was left out, once for each, however many rounds read its chunk."""
 
 
 async def ask(step: FoldStep) -> FoldUpdate:
@@ -158,9 +158,6 @@ async def ask(step: FoldStep) -> FoldUpdate:
         tokens = call.reading.tokenizer.count(step.memory.text)
     else:
         memory, tokens, cut = call.reading.within_budget(memory)
-    left_out = update.left_out
-    if step.chunk.crowded_out and fold["scope"]["round"] <= 1:
-        left_out = {**left_out, NOT_SHOWN: step.chunk.crowded_out}
     return FoldUpdate(
         memory,
         done=update.done,
@@ -170,7 +167,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
         fault=update.fault,
-        left_out=left_out,
+        left_out=update.left_out,
         tokens=tokens,
     )
 

@@ -32,7 +32,7 @@ from memagent_graph.graph.events import (
     step_of,
 )
 from memagent_graph.graph.fold import advance
-from memagent_graph.graph.layers.check import state_of, warn_of_faults, warn_of_left_out
+from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import count_closed, unread_spans, warn_of_misuse
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.reading import (
@@ -40,6 +40,7 @@ from memagent_graph.graph.reading import (
     drop_from_answer,
     warn,
     warn_of_answer,
+    warn_of_left_out,
     where,
 )
 from memagent_graph.graph.segments import (
@@ -566,7 +567,7 @@ async def write_answer(
             *warnings,
             *_warn_of_cut(reading, progress),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
-            *warn_of_left_out({**state_of(fold).get("left_out", {}), **answer.left_out}),
+            *warn_of_left_out(progress, answer.left_out),
             *warn_of_misuse(fold),
             *warn_of_looks(fold),
             *warn(memory),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Fold,
         FoldVersions,
         LayerState,
+        Progress,
         Run,
         Scope,
         Stopped,
@@ -96,6 +97,15 @@ def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
         return [f'The text that the answer comes from does not speak of the question: "{quoted}".']
     what = "The answer has" if answer.found is False else "A statement of the answer has"
     return [f'{what} no support in the memory: "{quoted}"{names}.']
+
+
+def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
+    """Return a warning about what was left out of a fold, and `more`; none if nothing was."""
+    pictures = sum(progress.get("not_shown", {}).values())
+    crowded = {"a picture of a chunk, without room in pictures": pictures} if pictures else {}
+    left_out = {**progress.get("left_out", {}), **crowded, **more}
+    lines = [f"{count} ({why})" for why, count in left_out.items()]
+    return [f"What was left out: {', '.join(lines)}."] if lines else []
 
 
 def warn(memory: Memory) -> list[str]:

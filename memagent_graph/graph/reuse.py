@@ -38,18 +38,8 @@ _CLOSED = (
     "Memory {name!r} could not be opened: {error} Read again when the store is back, or without "
     "memory_name."
 )
-_KEPT = (
-    "position",
-    "step",
-    "tokens",
-    "skipped",
-    "unreached",
-    "again",
-    "cut",
-    "enough",
-    "stopped",
-)
-"""Fields of the progress from which a reading that has ended is answered again."""
+_NOT_KEPT = {"calls", "input_tokens", "output_tokens", "seconds", "version"}
+"""Fields of the progress that a reading that has ended is not answered again from."""
 _IDS_AT_ONCE = 1000
 """Versions that the store is asked for in one round trip."""
 
@@ -134,7 +124,7 @@ class Reuse:
         """
         records, progress = self._bank.records, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
-        kept = {name: progress[name] for name in _KEPT}  # type: ignore[literal-required]
+        kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
         noted = await runs.note(records, name, runs.EndedRun(asked, version, kept))
         if await self._bank.amove_head(name, version, expected=expected, also=[noted]):
             return True
@@ -257,6 +247,8 @@ class Reuse:
             "skipped": [[*span] for span in document.skipped],
             "again": document.again,
         }
+        if crowded := {str(one.start): one.crowded_out for one in known if one.crowded_out}:
+            fold["progress"]["not_shown"] = crowded
         self._seek(fold, found, stops=stops)
         fold = {**fold, **to_plain(found.memory)}
         if name and stops:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap, Counter
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations
@@ -344,6 +345,11 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
         "enough": next((e for e in (at["enough"] for at in ended) if e is not None), None),
         "stopped": next((stop for stop in _BY_URGENCY if stop in stops), "end"),
     }
+    all_progress = [old, *ended]
+    if left_out := sum((Counter(one.get("left_out")) for one in all_progress), Counter[str]()):
+        progress["left_out"] = dict(left_out)
+    if not_shown := dict(ChainMap(*(one.get("not_shown", {}) for one in all_progress))):
+        progress["not_shown"] = not_shown
     states: dict[str, list[LayerState]] = {}
     for fold in (whole, *parts):
         for name, state in fold["layers"].items():

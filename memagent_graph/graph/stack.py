@@ -34,5 +34,5 @@ def layers_of(reading: Reading) -> list[Layer]:
         *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
         Versions(),
         *([Trust(indexes)] if gated and reading.is_watched else ()),
-        *([CheckLayer()] if reading.reader.shortens or reading.reader.leaves_out else ()),
+        *([CheckLayer()] if reading.reader.shortens else ()),
     ]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -107,6 +107,8 @@ class Progress(TypedDict):
         enough: the answer with which the reader had enough; None if it had not.
         stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
+        left_out: number of lines that were left out, by why; not there if there were none.
+        not_shown: number of pictures without room, by the begin of their chunk; likewise.
     """
 
     position: int
@@ -123,6 +125,8 @@ class Progress(TypedDict):
     enough: str | None
     stopped: Stopped | None
     version: str | None
+    left_out: NotRequired[dict[str, int]]
+    not_shown: NotRequired[dict[str, int]]
 
 
 class Fold(TypedDict):

@@ -109,8 +109,7 @@ class Update:
         unfinished: whether the memory's end is missing, because the reply was cut off.
         fault: what speaks against overwriting the old memory with this one; None if nothing does,
             or if the reader cannot say.
-        left_out: number of lines of the reply or of the memory, and of pictures of the chunk, that
-            were left out, by why.
+        left_out: number of lines of the reply or of the memory that were left out, by why.
     """
 
     memory: Memory | None
@@ -206,7 +205,6 @@ class Reader(Protocol):
         standing: whether every statement bears on the question, so that none may be left out, as in
             a memory of a user.
         adds: whether an update asks what a chunk adds to the memory, rather than for all of it.
-        leaves_out: whether updates may count what they left out; those that shorten always may.
         concurrency: number of calls that can run at once in about the time of one.
     """
 
@@ -214,7 +212,6 @@ class Reader(Protocol):
     shortens: bool = False
     standing: bool = False
     adds: bool = False
-    leaves_out: bool = False
     concurrency: int = 16
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:

@@ -403,12 +403,7 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     if boxed:
         text = certain_part(reply, boxed=False)
         return _in_box(text, text.find(_BOX)).strip()
-    _, final, text = reply.rpartition(_FINAL)
-    text = _BARE_CHANNELS.sub("", _without_marks(text))
-    while not final and (end := _end_of_thought(text)):
-        text = _without_marks(text[end:])
-    if not final and _may_be_thought(text):
-        return ""
+    text = skip_channels(reply) or ""
     for opening in _THINKING:
         if text.startswith(opening):
             closing = opening.replace("<", "</")
@@ -421,6 +416,12 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     if ">" not in tag and not tag[1:2].isspace() and len(tag) < _LONGEST_MARK:
         text = text[:open_tag]
     return text.strip()
+
+
+def skip_channels(reply: str) -> str | None:
+    """Return `without_channels` of an unfinished reply; None if it may still be reasoning."""
+    text = without_channels(reply)
+    return None if _FINAL not in reply and _may_be_thought(text) else text
 
 
 _LONGEST_MARK = 40

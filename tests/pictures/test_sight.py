@@ -155,21 +155,38 @@ def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
     ]
 
 
-def test_pictures_without_room_are_counted_once_in_several_rounds(tmp_path):
-    class Unsatisfied(Seeing):
-        def _generate(self, messages, *args, **options):
-            if "LOOK FOR:" in messages[0].text:
-                return self._reply("LOOK FOR: the gate\n- Nothing about a door.")
-            return super()._generate(messages, *args, **options)
+class Unsatisfied(Seeing):
+    """A model that asks for another round."""
 
+    def _generate(self, messages, *args, **options):
+        if "LOOK FOR:" in messages[0].text:
+            return self._reply("LOOK FOR: the gate\n- Nothing about a door.")
+        return super()._generate(messages, *args, **options)
+
+
+@pytest.mark.parametrize(
+    "skim", [None, lambda query, _, text: "[pic" not in text or query != QUESTION]
+)
+def test_pictures_without_room_are_counted_once_in_several_rounds(tmp_path, skim):
     words = "of the barn is in the yard. " + "The field is wide and green. " * 9
     page = write_page(tmp_path / "a.html", "red", "blue", "green", words=words)
     model = Unsatisfied(seen=[])
 
-    output, _, _ = ask(model, page, pictures=100, chunk_tokens=60, segments=2, rounds=2)
+    output, _, _ = ask(model, page, pictures=100, chunk_tokens=60, segments=2, rounds=2, skim=skim)
 
-    assert len(model.seen) > 6  # each chunk was read twice
+    assert len(model.seen) > 6 or skim  # each chunk was read twice
     assert sum("3 (a picture" in one for one in output["warnings"]) == 1
+
+
+def test_pictures_without_room_are_told_of_a_memory_that_is_taken_from_a_store(tmp_path):
+    store, page = InMemoryStore(), write_page(tmp_path / "a.html", "red", "blue", "green")
+    first, _, _ = ask(Seeing(seen=[]), page, store, pictures=2 * (85 + 170 + 32))
+
+    output, _, _ = ask(Seeing(seen=[]), page, store, pictures=2 * (85 + 170 + 32))
+
+    assert output["usage"]["calls"] < first["usage"]["calls"]
+    assert "1 (a picture" in first["warnings"][0]
+    assert output["warnings"] == first["warnings"]
 
 
 def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):

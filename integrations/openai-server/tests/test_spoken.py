@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memagent_graph.readers.completion import without_reasoning
+from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_openai_server.chat.speech import Attempt, Speech
 from memagent_openai_server.chat.spoken import begins_in_thought
@@ -77,6 +78,45 @@ def test_an_answer_keeps_to_its_limit(reply, limit, cuts):
     assert count(text) <= limit
     assert reply.strip().startswith(text)
     assert (text == reply.strip()) == (reason == "stop")
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "[THINK]She may be late.[/THINK]",
+        "◁think▷She may be late.◁/think▷",
+        "<|begin_of_thought|>She may be late.<|end_of_thought|>\n\n<|begin_of_solution|>",
+        "<|channel|>analysis<|message|>Late?<|end|><|start|>assistant<|channel|>final<|message|>",
+        "analysisShe may be late.assistantfinal",
+        "<|channel>thought\nShe may be late.<channel|>",
+        "Here is my thought process: She may be late. Here is my response: ",
+        "<seed:think>She may be late.</seed:think>",
+        '<details type="reasoning"><summary>Thought</summary>She may be late.</details>\n',
+    ],
+)
+@pytest.mark.parametrize("headless", [False, True])
+def test_no_familys_reasoning_is_heard(thought, headless):
+    reply = f"{thought}The vault opens at 6:40, [1] she said, if 3 <  4."
+
+    text, sent, _ = hear(list(reply), headless=headless)
+
+    assert text == without_reasoning(without_channels(reply)).strip()
+    assert text.startswith("The vault")
+    assert headless or len(sent) > 20  # it is sent as it is written
+
+
+@pytest.mark.parametrize(
+    "reply", ["[THINK]She may", "<|channel|>analysis<|message|>She", "analysisShe"]
+)
+def test_a_familys_reasoning_that_is_cut_off_is_not_heard(reply):
+    assert hear(list(reply))[0] == ""
+
+
+@pytest.mark.parametrize(
+    "reply", ["[1] The vault.", "<b>Open</b> it", "analysis of it", "Here is it."]
+)
+def test_what_only_begins_like_reasoning_is_heard(reply):
+    assert hear(list(reply))[0] == reply
 
 
 def test_boxes_are_opened_with_the_braces_in_them_kept():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NotRequired
+from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
@@ -17,7 +16,7 @@ from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything, find_lost_statements, with_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Advance, FoldStep
@@ -30,13 +29,10 @@ class Checked(TypedDict):
     Attributes:
         asked: number of chunks whose overwrite was asked for again because it had a fault.
         faulty: number of those that then still had one.
-        left_out: number of lines and pictures that were left out, by why; not there if there were
-            none.
     """
 
     asked: int
     faulty: int
-    left_out: NotRequired[dict[str, int]]
 
 
 class CheckLayer(Layer):
@@ -62,15 +58,13 @@ class CheckLayer(Layer):
             if exact or call.reading.reader.standing or not (fails and step.memory.text):
                 raise
             update = FoldUpdate(None, usage=Usage(1), fault="placeholder")
-        if update.fault is None and not update.left_out:
+        if update.fault is None:
             return update
         first, before = update, state_of(step.fold)
-        if update.fault is not None and not exact:
+        if not exact:
             update = await self._settle(step, update, read)
         asked = before["asked"] + (update.usage.calls > first.usage.calls)
         found = Checked(asked=asked, faulty=before["faulty"] + (update.fault is not None))
-        if left_out := Counter(before.get("left_out")) + Counter(update.left_out):
-            found["left_out"] = dict(left_out)
         return replace(update, layers={**update.layers, self.name: found})
 
     async def _settle(self, step: FoldStep, update: FoldUpdate, read: Advance) -> FoldUpdate:
@@ -108,22 +102,13 @@ class CheckLayer(Layer):
     def join(self, states: Sequence[Checked]) -> Checked:
         """Return the sum of the counts."""
         asked, faulty = (sum(state[key] for state in states) for key in ("asked", "faulty"))
-        left_out = sum((Counter(state.get("left_out")) for state in states), Counter[str]())
-        found = Checked(asked=asked, faulty=faulty)
-        return Checked(**found, left_out=dict(left_out)) if left_out else found
+        return Checked(asked=asked, faulty=faulty)
 
 
 def state_of(fold: Fold) -> Checked:
     """Return the state of a fold's check."""
     found = fold["layers"].get(CheckLayer.name, {})
-    counts = Checked(asked=found.get("asked", 0), faulty=found.get("faulty", 0))
-    return Checked(**counts, left_out=found["left_out"]) if "left_out" in found else counts
-
-
-def warn_of_left_out(left_out: Mapping[str, int]) -> list[str]:
-    """Return a warning about lines and pictures that were left out; none if there were none."""
-    lines = [f"{count} ({why})" for why, count in left_out.items()]
-    return [f"What was left out: {', '.join(lines)}."] if lines else []
+    return Checked(asked=found.get("asked", 0), faulty=found.get("faulty", 0))
 
 
 def warn_of_faults(count: int, *, exact: bool) -> list[str]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from memagent_graph.readers.completion import CLOSING, OPENING, is_tag
+from memagent_graph.readers.completion import (
+    CLOSING,
+    OPENING,
+    is_tag,
+    skip_channels,
+    without_channels,
+)
 
 _OPENING = ("<think>", "<thinking>", "<reasoning>")
 _LONGEST = len("</reasoning>") - 1
@@ -23,13 +29,25 @@ class Thoughts:
     def __init__(self, *, headless: bool) -> None:
         self._headless = headless
         self._end: re.Pattern[str] | None = CLOSING if headless else None
+        self._head: str | None = ""  # what it begins with, while that may be reasoning
         self._held = ""
         self._before = ""  # the last character that was said
         self._begins = True
 
     def feed(self, piece: str) -> str:
         """Take the next piece of the reply, and return the text that is now certain."""
+        if self._head is not None:
+            self._head += piece
+            text = skip_channels(self._head)
+            if text is None:
+                return ""
+            piece = self._begin_with(text)
         return self._feed(piece, whole=False)
+
+    def _begin_with(self, text: str) -> str:
+        """The reply from the text on that is no reasoning of its head."""
+        head, self._head = self._head or "", None
+        return head[head.rindex(text) :]
 
     def _feed(self, piece: str, *, whole: bool) -> str:
         looked = max(0, len(self._held) - _LONGEST - 1)
@@ -78,9 +96,10 @@ class Thoughts:
 
     def finish(self) -> str:
         """Take the end of the reply, and return the rest of the text."""
+        rest = self._begin_with(without_channels(self._head or ""))
         if self._headless:  # no thought was closed, so that none was open
             self._headless, self._end = False, None
-        return "" if self._end is not None else self._feed("", whole=True)
+        return "" if self._end is not None else self._feed(rest, whole=True)
 
 
 class Boxes:

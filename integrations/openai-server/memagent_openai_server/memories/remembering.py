@@ -15,10 +15,10 @@ from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import mark_messages
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.reader import for_notes
+from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.conversation import SYSTEM, prefixes, said, split
-from memagent_openai_server.chat.spoken import Thoughts
 from memagent_openai_server.http.records import log
 from memagent_openai_server.memories.sessions import conversation_name, unless_away
 
@@ -197,8 +197,7 @@ def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
         text: text of the reply, with any reasoning.
         before: the messages before it.
     """
-    thoughts = Thoughts(headless=False)
-    spoken = (thoughts.feed(text) + thoughts.finish()).strip()
+    spoken = without_reasoning(without_channels(text)).strip()
     return AIMessage(spoken, id=f"{before[-1].id}-reply")
 
 
