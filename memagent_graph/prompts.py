@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from memagent_graph.errors import ConfigurationError
@@ -316,6 +315,8 @@ class Prompts(BaseModel):
         Raises:
             ConfigurationError: The file cannot be read, or a prompt lacks a field.
         """
+        import yaml
+
         try:
             text = Path(path).read_text("utf-8")
             load = json.loads if Path(path).suffix == ".json" else yaml.safe_load

@@ -5,10 +5,32 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import regex
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from types import ModuleType
+
+
+class _Late:
+    """A pattern that is compiled when one of its methods is first looked up."""
+
+    def __init__(self, *made: Any) -> None:
+        self.made = made
+
+    def __getattr__(self, name: str) -> Any:
+        library, *made = self.made
+        value = getattr(library.compile(*made), name)
+        setattr(self, name, value)
+        return value
+
+
+def late(text: str, flags: int = 0, library: ModuleType = regex) -> regex.Pattern[str]:
+    """Return a pattern that is compiled on first use: a large one takes 5 to 20 ms at import."""
+    return cast("regex.Pattern[str]", _Late(library, text, flags))
+
 
 _TAG = re.compile(r"</?([A-Za-z][\w-]*+)[^<>]*+>")
 _GAP = r"\s*+"
@@ -95,7 +117,7 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     if value.isascii() and not _COMMANDS.search(value):
         return value
 
-    def unmask(suspect: re.Match[str]) -> str:
+    def unmask(suspect: regex.Match[str]) -> str:
         sign, rest = suspect[0], suspect[suspect.lastindex or 0]
         plain = sign.isascii() and rest.isascii() and not _INVISIBLE.search(rest)
         return sign if plain or not any(map(forged.match, _readings(sign + rest))) else "‹"
@@ -137,67 +159,25 @@ _ALIKE = {
     "\\": "＼﹨∖⧵⧹",
     "_": "＿▁",
     "-": "－‐‑‒–—−",
-    "a": "аαաᴀɑ",
-    "b": "вβЬʙ",
-    "c": "сϲᴄςⅽ",
-    "d": "ԁժᴅđ",
-    "e": "еёєεᴇҽ",
-    "f": "ꜰƒ",
-    "g": "ɡցɢ",
-    "h": "һհнʜħ",
-    "i": "іιıɪɩ",
-    "j": "јյᴊȷ",
-    "k": "кκᴋ",
-    "l": "ӏłʟ",
-    "m": "мᴍ",
-    "n": "пոηɴ",
-    "o": "оοօᴏø",
-    "p": "рρᴘ",
-    "q": "ԛգ",
-    "r": "гᴦʀ",
-    "s": "ѕꜱ",
-    "t": "тτᴛŧ",
-    "u": "υսᴜ",
-    "v": "ѵνᴠ",
-    "w": "ԝωᴡ",
-    "x": "хχ",
-    "y": "уүγʏ",
-    "z": "ᴢ",
-    "A": "АΑᎪ",
-    "B": "ВΒᏴ",
-    "C": "СϹᏟ",
-    "D": "Ꭰ",
-    "E": "ЕΕᎬ",
-    "G": "ԌᏀ",
-    "H": "НΗᎻ",
-    "I": "ІΙӀᎥ",
-    "J": "ЈᎫ",
-    "K": "КΚᏦ",
-    "L": "Ꮮ",
-    "M": "МΜᎷ",
-    "N": "Ν",
-    "O": "ОΟՕ",
-    "P": "РΡᏢ",
-    "R": "Ꮢ",
-    "S": "ЅՏᏚ",
-    "T": "ТΤᎢ",
-    "U": "Ս",
-    "V": "ѴᏙ",
-    "W": "ԜᎳ",
-    "X": "ХΧ",
-    "Y": "УΥ",
-    "Z": "ΖᏃ",
 }
+_ALIKE_LETTERS = """
+aаαաᴀɑ bвβЬʙ cсϲᴄςⅽ dԁժᴅđ eеёєεᴇҽ fꜰƒ gɡցɢ hһհнʜħ iіιıɪɩ jјյᴊȷ kкκᴋ lӏłʟ mмᴍ nпոηɴ oоοօᴏø
+pрρᴘ qԛգ rгᴦʀ sѕꜱ tтτᴛŧ uυսᴜ vѵνᴠ wԝωᴡ xхχ yуүγʏ zᴢ AАΑᎪ BВΒᏴ CСϹᏟ DᎠ EЕΕᎬ GԌᏀ HНΗᎻ IІΙӀᎥ
+JЈᎫ KКΚᏦ LᏞ MМΜᎷ NΝ OОΟՕ PРΡᏢ RᏒ SЅՏᏚ TТΤᎢ UՍ VѴᏙ WԜᎳ XХΧ YУΥ ZΖᏃ
+"""
+"""Each letter, and others that look like it."""
+_ALIKE |= {letters[0]: letters[1:] for letters in _ALIKE_LETTERS.split()}
 _LOOK_ALIKES = str.maketrans({alike: sign for sign, some in _ALIKE.items() for alike in some})
 
 _LESS, _MORE = "<" + _ALIKE["<"], ">" + _ALIKE[">"]
 _OPEN, _SHUT = r"\[" + _ALIKE["["], r"\]" + _ALIKE["]"]
 _ANGLED = rf"(?:[{_HIDDEN}]*+[{_LESS}])?+(?:[{_HIDDEN}]*+[^{_HIDDEN}{_LESS}{_MORE}]){{0,64}}+"
 _SQUARE = rf"(?:[{_HIDDEN}]*+[^{_HIDDEN}{_OPEN}{_SHUT}]){{1,40}}+"
-_SUSPECT = re.compile(
+_SUSPECT = late(
     rf"[{_LESS}](?=({_ANGLED}(?:[{_HIDDEN}]*+[{_MORE}]){{0,2}}+))"
     rf"|[{_OPEN}](?=({_SQUARE}[{_HIDDEN}]*+[{_SHUT}{_OPEN}]))"
-    rf"|[{_SHUT}](?=([{_HIDDEN}]*+[~!{_LESS}～！](?:[{_HIDDEN}]*+[^{_HIDDEN}]){{1,32}}))"
+    rf"|[{_SHUT}](?=([{_HIDDEN}]*+[~!{_LESS}～！](?:[{_HIDDEN}]*+[^{_HIDDEN}]){{1,32}}))",
+    library=re,
 )
 """What may be a delimiter in disguise, with as much after it as a delimiter has."""
 
@@ -283,7 +263,7 @@ def _is_own(token: str) -> bool:
     )
 
 
-_SHAPE = re.compile(_CONTROL)
+_SHAPE = late(_CONTROL, library=re)
 
 
 def _spaces_between(name: str) -> str:

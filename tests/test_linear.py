@@ -307,6 +307,12 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.evidence.statements._LABEL": [("**", "a", ""), ("a", "*", ""), ("", '"a', "")],
     "memagent_graph.evidence.statements._MARK": [("", "- ", "a"), ("", "-", ""), ("#", " ", "a")],
     "memagent_graph.evidence.statements._TOKEN": [("", "a.", ""), ("", "a'", " ")],
+    "memagent_graph.evidence.statements._PLAIN_TOKEN": [("", "a.", ""), ("", "a'", " ")],
+    "memagent_graph.evidence.statements._PLAIN": [("", "a", "汉")],
+    "memagent_graph.readers.replies._PIECE": [("", "a", ""), ("", "a- ", ""), ("", "\n", "")],
+    "memagent_graph.text.terms._ASIAN": [],
+    "memagent_graph.text.terms._LATIN": [],
+    "memagent_graph.text.terms._FIGURE_SIGN": [("", "I", "")],
     "memagent_graph.readers.extractive._EXPECTED": [
         ("in", " ", "a"),
         ("", "in ", ""),
@@ -688,6 +694,7 @@ ANCHORED = {
     "memagent_graph.evidence.statements._ORDINAL": "match",
     "memagent_graph.evidence.statements._GERMAN_MONTH": "match",
     "memagent_graph.evidence.statements._OPENING": "match",
+    "memagent_graph.evidence.statements._PLAIN": "match",
     "memagent_graph.text.terms._OPENING": "match",
     "memagent_openai_server.http.door._TENANT": "fullmatch",
 }
@@ -715,9 +722,9 @@ def found() -> dict[str, list[ast.Call]]:
             place = f"{module}.{ast.unparse(target)}"
         if isinstance(node, ast.ImportFrom) and node.module in ("re", "regex"):
             pytest.fail(f"{module}: import the module, so that this test finds its calls")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            library = ast.unparse(node.func.value)
-            if library in ("re", "regex") and node.func.attr != "escape":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            library, _, called = ast.unparse(node.func).rpartition(".")
+            if called == "late" or (library in ("re", "regex") and called != "escape"):
                 calls.setdefault(place, []).append(node)
         for child in ast.iter_child_nodes(node):
             visit(child, module, place)
@@ -748,6 +755,9 @@ def compiled(value) -> list[re.Pattern | regex.Pattern]:
     """The patterns in a global, which may be a list of tuples of them."""
     if isinstance(value, re.Pattern | regex.Pattern):
         return [value]
+    if isinstance(value, templates._Late):
+        library, *made = value.made
+        return [library.compile(*made)]
     values = value.values() if isinstance(value, dict) else value
     return [each for inner in values if not isinstance(inner, str) for each in compiled(inner)]
 

@@ -10,7 +10,6 @@ matter, so that an old value is not shown without the new one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -28,13 +27,14 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
 
 Thing = TypeVar("Thing")
+Found = TypeVar("Found")
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
@@ -113,13 +113,11 @@ class _Indexed:
         self.of = np.array([number for number, _, _ in self.pieces], np.int64)
         self.timely = np.array([*map(_states_time, texts)], bool)
         self.specific = [*map(_specific, texts)]
-        self.sizes = self.passages.sizes.astype(float)
+        self.shares = np.maximum(self.passages.sizes.astype(float), 1.0) ** _SMALLER
         self.days = np.array([one.day for one in page.said], "U10")
         self.speakers = _Numbered(one.speaker for one in page.said)
         self.talks = _Numbered((one.thread, one.day) for one in page.said)
-        self.messages_of: defaultdict[str, list[int]] = defaultdict(list)
-        for number, one in enumerate(page.said):
-            self.messages_of[one.id].append(number)
+        self.ids = _Numbered((one.id, one.text) for one in page.said)
 
 
 class _Numbered(Generic[Thing]):
@@ -128,7 +126,7 @@ class _Numbered(Generic[Thing]):
     def __init__(self, things: Iterable[Thing]) -> None:
         known: dict[Thing, int] = {}
         self.which = np.array([known.setdefault(one, len(known)) for one in things], np.int64)
-        self.things = [*known]
+        self.things, self.numbers = [*known], known
 
     @classmethod
     def join(cls, parts: Iterable[_Numbered[Thing]]) -> _Numbered[Thing]:
@@ -157,17 +155,21 @@ class MessageSearch:
         self._begins = [0, *accumulate(len(page.pieces) for page in pages)]
         self._said = [0, *accumulate(len(page.said) for page in pages)]
         self._index = Index([page.passages for page in pages])
-        self._rare = _Rarities(self._index)
+        self._rare = _OfTerms(self._index.rarity)
         self._wholes: dict[int, float] = {}
         self._messages = Index([page.messages for page in pages])
         self._of = _concatenate(
             [page.of + begin for page, begin in zip(pages, self._said, strict=False)], np.int64
         )
+        self._ids = _concatenate(
+            [page.ids.which + at for page, at in zip(pages, self._said, strict=False)], np.int64
+        )
         self._timely = _concatenate([page.timely for page in pages], bool)
-        self._sizes = _concatenate([page.sizes for page in pages], float)
+        self._shares = _concatenate([page.shares for page in pages], float)
         self._days = _concatenate([page.days for page in pages], "U10")
         self._talk = _Numbered.join(page.talks for page in pages).which
         self._speakers = _Numbered.join(page.speakers for page in pages)
+        self._speaker = self._speakers.which[self._of]
         self._names = {
             name: frozenset(terms(name)) for name in {*self._speakers.things} - {USER, ASSISTANT}
         }
@@ -185,32 +187,34 @@ class MessageSearch:
         """
         wanted = content_terms(about)
         named = self._named.intersection(wanted)
-        scores = self._words([term for term in wanted if term not in self._named] or wanted)
+        of_term = _OfTerms(lambda term: self._index.scores({term: 1.0}))
+        bearing = [term for term in wanted if term not in self._named] or wanted
+        scores = self._words(bearing, of_term)
         if named:
             is_named = {name for name, own in self._names.items() if own & named}
             scores *= self._each(lambda speaker: 1.0 if speaker in is_named else _OTHERS)
         scores *= self._each(lambda speaker: _HEARSAY if speaker == ASSISTANT else 1.0)
         if _ASKS_WHEN.search(about):
             scores[self._timely] *= _TIMELY
-        scores /= np.maximum(self._sizes, 1.0) ** _SMALLER
-        left_out = self._days < since
-        left_out[self._find_known(known)] = True
+        scores /= self._shares
+        left_out = self._find_known({*known})
+        if since:
+            left_out |= self._days < since
         scores[left_out[self._of]] = 0.0
-        self._bring_newer(scores, {*wanted} - self._named)
+        self._bring_newer(scores, {*wanted} - self._named, of_term)
         return map(self._passage, _rank(scores))
 
-    def _find_known(self, known: Collection[tuple[str, str]]) -> list[int]:
-        """Return the numbers of messages with these ids and texts."""
-        texts = defaultdict(set)
-        for key, text in known:
-            texts[key].add(text)
-        return [
-            begin + number
+    def _find_known(self, known: set[tuple[str, str]]) -> NDArray[Any]:
+        """Return which messages have these ids and texts."""
+        is_known: NDArray[Any] = np.zeros(len(self._ids), bool)
+        numbers = (
+            begin + page.ids.numbers[message]
             for page, begin in zip(self._pages, self._said, strict=False)
-            for key in texts.keys() & page.messages_of.keys()
-            for number in page.messages_of[key]
-            if page.said[number].text in texts[key]
-        ]
+            for message in known & page.ids.numbers.keys()
+        )
+        is_known[[*numbers]] = True
+        found: NDArray[Any] = is_known[self._ids]
+        return found
 
     def _passage(self, number: int) -> MessagePassage:
         page = bisect_right(self._begins, number) - 1
@@ -226,36 +230,38 @@ class MessageSearch:
         page = bisect_right(self._begins, number) - 1
         return self._pages[page].specific[number - self._begins[page]]
 
-    def _words(self, wanted: Sequence[str]) -> NDArray[Any]:
+    def _words(self, wanted: Sequence[str], of_term: dict[str, NDArray[Any]]) -> NDArray[Any]:
         scores = np.zeros(len(self._of))
+        nearby = [self._talk[far:] == self._talk[:-far] for far in range(1, len(_AROUND) + 1)]
         for term in wanted:
             around, heard = np.zeros(len(self._talk)), self._messages.scores({term: 1.0})
             if not heard.any():
                 continue
-            for far, (before, after) in enumerate(_AROUND, 1):
-                same = self._talk[far:] == self._talk[:-far]
+            for far, ((before, after), same) in enumerate(zip(_AROUND, nearby, strict=True), 1):
                 around[far:] = np.maximum(around[far:], before * heard[:-far] * same)
                 around[:-far] = np.maximum(around[:-far], after * heard[far:] * same)
-            scores += np.maximum(self._index.scores({term: 1.0}), around[self._of])
+            scores += np.maximum(of_term[term], around[self._of])
         return scores
 
     def _each(self, factor: Any) -> NDArray[Any]:
         """A factor for each passage by its speaker."""
         factors: NDArray[Any] = np.array([*map(factor, self._speakers.things)], float)
-        each: NDArray[Any] = factors[self._speakers.which[self._of]]
+        each: NDArray[Any] = factors[self._speaker]
         return each
 
-    def _bring_newer(self, scores: NDArray[Any], wanted: set[str]) -> None:
+    def _bring_newer(
+        self, scores: NDArray[Any], wanted: set[str], of_term: dict[str, NDArray[Any]]
+    ) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
-        speakers = self._speakers.which[self._of]
         for lead in find_highest(scores, _LEADS).tolist():
             message, own = self._of[lead], self._specific(lead)
-            if scores[lead] <= 0 or self._speakers.things[speakers[lead]] == ASSISTANT:
+            if scores[lead] <= 0 or self._speakers.things[self._speaker[lead]] == ASSISTANT:
                 continue
-            bears = self._index.scores(dict.fromkeys(own & wanted, 1.0)) * (scores > 0)
+            bears = sum((of_term[term] for term in own & wanted), np.zeros(len(scores)))
+            bears *= scores > 0
             likely = find_highest(bears, _LIKELY)
-            later = (self._of[likely] > message) & (speakers[likely] == speakers[lead])
+            later = (self._of[likely] > message) & (self._speaker[likely] == self._speaker[lead])
             likeness = {
                 other: self._likeness(own, lead, other)
                 for other in likely[later & (bears[likely] > 0)].tolist()
@@ -281,14 +287,14 @@ class MessageSearch:
         return sum(map(self._rare.__getitem__, terms_))
 
 
-class _Rarities(dict[str, float]):
-    """The rarity of each term, looked up once."""
+class _OfTerms(dict[str, Found], Generic[Found]):
+    """Values of an index for terms, each looked up once."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, find: Callable[[str], Found]) -> None:
+        self._find = find
 
-    def __missing__(self, term: str) -> float:
-        found = self[term] = self._index.rarity(term)
+    def __missing__(self, term: str) -> Found:
+        found = self[term] = self._find(term)
         return found
 
 

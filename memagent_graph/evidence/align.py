@@ -354,12 +354,12 @@ class _Aligner:
         self.noted = PassageIndex(note_passages(older))
         self.evidence = evidence_by_note(before.evidence, older)
         self.unsupported = before.unsupported
+        self.marked = {item.text for item in before.unsupported}
         given = [question, *(item.text for item in recalled)]
         self.judge = NoteJudge(given, chunk.text, before.text)
         self.asked = {*passage_terms(question)}
         self.subject = roots(question)
-        marked = {item.text for item in before.unsupported}
-        known = [note.line for note in older if note.text not in marked]
+        known = [note.line for note in older if note.text not in self.marked]
         self.known = "\n".join([*known, *(item.text for item in recalled)])
 
     def align(self, note: Note) -> AlignedNote:
@@ -371,8 +371,9 @@ class _Aligner:
         read, noted = _choose(matched, noted, wanted.weights)
         texts = [self.read.items[number] for number in read.places]
         lines = [self.older[number] for number in noted.places]
+        beside = {line.line for line in lines}
         doubts = [
-            item for item in self.unsupported if any(item.text in line.line for line in lines)
+            item for item in self.unsupported if beside and any(item.text in one for one in beside)
         ]
         doubted = [name for item in doubts for name in item.missing]
         judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines, doubted)
@@ -397,8 +398,7 @@ class _Aligner:
             state = "unsupported"
         if judgement.judged and self._borrows(note, read):
             state = "unsupported"
-        marked = {item.text for item in self.unsupported}
-        rests_on = [line.text for line in lines if line.text not in marked]
+        rests_on = [line.text for line in lines if line.text not in self.marked]
         passage = " ".join([*rests_on, *(item.text for item in texts)])
         return AlignedNote(*note[:3], state, missing, tuple(evidence), passage)
 

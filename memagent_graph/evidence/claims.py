@@ -199,6 +199,7 @@ _ENDINGS = ("ians", "ian", "ans", "an", "ese", "ish", "ic", "ies", "ia", "any", 
 _SHORTEST_KIN = 4
 
 
+@lru_cache(1 << 12)
 def _fold(word: str) -> str:
     folded = word.replace("’", "'").removesuffix("'s").casefold()
     if folded.isascii():
@@ -209,7 +210,7 @@ def _fold(word: str) -> str:
 
 def _kin(word: str) -> str:
     """Return the stem that the names of a country and its people share: "canad"."""
-    for ending in _ENDINGS:
+    for ending in _ENDINGS if word.endswith(_ENDINGS) else ():
         if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_KIN:
             return word.removesuffix(ending)
     return word
@@ -443,20 +444,8 @@ def _lender(
     return None
 
 
-_JUDGING_ORDINARY = (
-    "ly",
-    "ing",
-    "ed",
-    "tion",
-    "ment",
-    "ness",
-    "ity",
-    "ance",
-    "ence",
-    "ers",
-    "ors",
-    "ship",
-)
+_OF_ORDINARY = "ly ing ed tion ment ness ity ance ence ers ors ship"
+_JUDGING_ORDINARY = tuple(_OF_ORDINARY.split())
 _LOOKED_AT = 20
 
 

@@ -364,10 +364,10 @@ class PassageIndex:
             for term, weight in terms.items():
                 for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
                     scores[number] = scores.get(number, 0) + weight
-        best = sorted(scores, key=lambda number: (-scores[number], number))
+        best = sorted([(-score, number) for number, score in scores.items()])
         return [
             number
-            for number in best[:_CANDIDATES]
+            for _, number in best[:_CANDIDATES]
             if not self.items[number].terms.keys().isdisjoint(wanted.weights)
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -130,13 +131,20 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
         start = max(stop, begin)
 
 
-@lru_cache(16)
+@lru_cache(64)
 def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
     return (*_statements(text),)
 
 
 def _statements(text: str) -> Iterator[Statement]:
+    for begin, raw in _cut(text):
+        said = " ".join(join_lines(raw).split())
+        yield Statement(said, begin, begin + len(raw))
+
+
+def _cut(text: str) -> Iterator[tuple[int, str]]:
+    """Yield where each statement of a text starts, and what stands there."""
     text = same_line_ends(replace_surrogates(text))
     for content, start in _blocks(text):
         spans = _sentences(content) if _is_prose(content) else _lines(content)
@@ -144,9 +152,7 @@ def _statements(text: str) -> Iterator[Statement]:
             raw = content[first:last]
             stripped = raw.strip()
             if stripped:
-                begin = start + first + len(raw) - len(raw.lstrip())
-                said = " ".join(join_lines(stripped).split())
-                yield Statement(said, begin, begin + len(stripped))
+                yield start + first + len(raw) - len(raw.lstrip()), stripped
 
 
 def _blocks(text: str) -> Iterator[tuple[str, int]]:
@@ -267,7 +273,7 @@ _CONTEXT = 300
 """Code points of heading, and of text before a note, that are its context."""
 
 
-@lru_cache(16)
+@lru_cache(64)
 def notes(memory: str) -> tuple[Note, ...]:
     """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
     return (*_notes(memory),)
@@ -324,9 +330,9 @@ def _spans(content: str) -> Iterator[tuple[int, int]]:
     if content.startswith(_OBJECTS) and '":' in content:
         cuts[1:1] = [match.end() for match in _FIELD.finditer(content)]
     for first, last in pairwise(cuts):
-        for cut in _statements(content[first:last]):
-            if any(map(str.isalnum, cut.text)):
-                yield first + cut.start, first + cut.end
+        for begin, raw in _cut(content[first:last]):
+            if any(map(str.isalnum, join_lines(raw))):
+                yield first + begin, first + begin + len(raw)
 
 
 class EvidencePassage(NamedTuple):
@@ -347,7 +353,7 @@ class EvidencePassage(NamedTuple):
     terms: Mapping[str, None]
 
 
-@lru_cache(16)
+@lru_cache(64)
 def passages(text: str) -> tuple[EvidencePassage, ...]:
     """Cut a text into sentences that can be evidence."""
     return (*_passages(text),)
@@ -364,11 +370,15 @@ def _passages(text: str) -> Iterator[EvidencePassage]:
 
 def passage_terms(text: str) -> dict[str, None]:
     """Return the terms of a text, including numbers of one word."""
-    tokens = _TOKEN.findall(one_form(text))
+    text = one_form(text)
+    tokens = (_PLAIN_TOKEN if _PLAIN.match(text) else _TOKEN).findall(text)
     return dict.fromkeys(chain.from_iterable(map(_token_terms, tokens)))
 
 
 _TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")
+_PLAIN_TOKEN = re.compile(_TOKEN.pattern)
+_PLAIN = re.compile("[\x00-\x7f\xc0-\u024f\u2010-\u2027]*+\\Z")
+"""Latin text, in which both libraries know the same words and `re` takes half the time."""
 
 
 @lru_cache(1 << 16)

@@ -9,9 +9,7 @@ from memagent_graph.graph.hold import HoldLayer
 from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.gates import Deadline, Gates, Trust
 from memagent_graph.graph.layers.look_back import LookBackLayer
-from memagent_graph.graph.layers.skim import Skim
 from memagent_graph.graph.versions import Versions
-from memagent_graph.text.index import Indexes
 
 if TYPE_CHECKING:
     from memagent_graph.graph.reading import Layer, Reading
@@ -24,8 +22,14 @@ def add_layers(reading: Reading) -> Reading:
 
 def layers_of(reading: Reading) -> list[Layer]:
     """Return the layers that the settings of a reading ask for, the outermost first."""
-    config, indexes = reading.config, Indexes()
+    config = reading.config
     gated = reading.has_update_gate or config.exit != "never"
+    trusted = gated and reading.is_watched
+    if config.skim is not None or config.recalls or trusted:  # it takes a while to import numpy
+        from memagent_graph.graph.layers.skim import Skim
+        from memagent_graph.text.index import Indexes
+
+        indexes = Indexes()
     return [
         HoldLayer(),
         *([Deadline()] if config.deadline is not None else ()),
@@ -33,6 +37,6 @@ def layers_of(reading: Reading) -> list[Layer]:
         *([LookBackLayer(config, indexes)] if config.recalls else ()),
         *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
         Versions(),
-        *([Trust(indexes)] if gated and reading.is_watched else ()),
+        *([Trust(indexes)] if trusted else ()),
         *([CheckLayer()] if reading.reader.shortens else ()),
     ]

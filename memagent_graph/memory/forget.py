@@ -32,7 +32,6 @@ from memagent_graph.memory.provenance import (
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import count_converted, forget_converted
-from memagent_graph.text.index import forget_recent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -417,6 +416,8 @@ def _is_digest(digest: str) -> bool:
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
     if preview:
         return sum(map(count_converted, digests))
+    from memagent_graph.text.index import forget_recent  # numpy is not needed for anything else
+
     forget_recent(digests)
     return sum(map(forget_converted, digests))
 

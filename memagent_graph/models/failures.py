@@ -29,6 +29,7 @@ from memagent_graph.errors import (
     RefusalError,
     TransientModelError,
 )
+from memagent_graph.templates import late
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -51,7 +52,7 @@ _LASTING_TEXT = re.compile(
     r"certificate.verify.failed|unsupported protocol|missing an 'http", re.IGNORECASE
 )
 _MALFORMED_NAME = re.compile(r"JSONDecodeError|UnicodeDecodeError|ResponseValidationError")
-_TOO_LONG = re.compile(
+_TOO_LONG = late(
     r"""
     # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
     \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
@@ -91,6 +92,7 @@ _TOO_LONG = re.compile(
     | (?:dépass|supera|превы)[^\n]{0,60}?(?:contexte?|контекст)
     """,
     re.IGNORECASE | re.VERBOSE,
+    library=re,
 )
 """How servers say that a prompt is too long; the tests list them, with the source of each."""
 _OF_REPLY = re.compile(
@@ -136,25 +138,11 @@ _FILTER = re.compile(
     r"|(?:unsafe|sensitive) (?:or \w+ )?(?:content|word|information)|敏感",
     re.IGNORECASE,
 )
-_SPOKEN = (
-    "message",
-    "msg",
-    "error_description",
-    "error",
-    "errors",
-    "detail",
-    "details",
-    "error_message",
-    "error_msg",
-    "errorMessage",
-    "status_msg",
-    "base_resp",
-    "title",
-    "reason",
-    "description",
-    "raw",
-    "metadata",
+_SAYING = (
+    "message msg error_description error errors detail details error_message error_msg "
+    "errorMessage status_msg base_resp title reason description raw metadata"
 )
+_SPOKEN = tuple(_SAYING.split())
 """Names under which servers put what an error says, or what holds it."""
 _CODED = ("code", "type", "status", "status_code", "error_code", "error_type")
 _STANDARD = {

@@ -309,13 +309,8 @@ def usage_of(reply: AIMessage) -> Usage:
 
 _REPORTS = ("usage", "token_usage", "usage_metadata")
 _READ = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "inputTokens")
-_WRITTEN = (
-    "output_tokens",
-    "completion_tokens",
-    "candidates_token_count",
-    "eval_count",
-    "outputTokens",
-)
+_NAMED = "output_tokens completion_tokens candidates_token_count eval_count outputTokens"
+_WRITTEN = (*_NAMED.split(),)
 """What providers call the counts."""
 _SMALLEST_WINDOW = 256
 """Tokens of the smallest context that a server is given. Smaller counts are no sign of a cut."""

@@ -10,6 +10,7 @@ Everything here is a rule over words: it takes texts and returns texts, and call
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,7 @@ from memagent_graph.evidence.places import Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.readers.scope import scope
+from memagent_graph.templates import late
 from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ _TOLD = (
     r"|available|known|determin\w+|answer\w*|indicat\w+|reveal\w*|disclos\w+|giv\w+|tell|told|list\w*"
     r"|present|recorded|noted|clear)"
 )
-_DENIAL = regex.compile(
+_DENIAL = late(
     rf"""
     ^\W*(?:unknown|unclear|unanswerable|not\s+{_TOLD}|no\s+(?:answer|information|data|mention)
       |none\s+(?:found|given|mentioned)|n/a|insufficient|undetermined|nothing\s+{_TOLD})\b
@@ -118,7 +120,7 @@ _DENIAL = regex.compile(
 )
 
 
-_DENIAL_ELSEWHERE = regex.compile(
+_DENIAL_ELSEWHERE = late(
     r"""
     \b(?:text|notizen|dokument|unterlagen|angaben|abschnitt|quelle)\w*\b[^.!?]{0,60}\b(?:nicht|keine?[nrs]?|nichts)\b
     |\b(?:wird|ist|sind|werden|wurde)\s+nicht\s+(?:\w+\s+){0,2}(?:erwähnt|genannt|angegeben|bekannt|ersichtlich)\b
@@ -284,15 +286,16 @@ def check_overwrite(
 
 def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
     """Notes without sentences that repeat one of the prompt, and not of what was read."""
-    said = _words_of(prompt)
+    *said, anywhere = _words_of(prompt)
 
     def repeats(sentence: str) -> bool:
         has = _words(sentence)
-        if not has or sentence in read:
+        least = _REPEATED * len(has)
+        if not has or len(has & anywhere) < least or sentence in read:
             return False
         if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
             return _all_words(sentence) in _all_words_of(prompt)
-        return any(len(has & own) >= _REPEATED * len(has) for own in said)
+        return any(len(has & own) >= least for own in said)
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
@@ -313,7 +316,9 @@ def _all_words_of(prompt: tuple[str, ...]) -> list[list[str]]:
 
 @lru_cache(16)
 def _words_of(prompt: tuple[str, ...]) -> list[frozenset[str]]:
-    return [*map(_words, prompt)]
+    """The words of each sentence of a prompt, and those of all together."""
+    said = [*map(_words, prompt)]
+    return [*said, frozenset[str]().union(*said)]
 
 
 _REPEATED = 0.8
@@ -345,7 +350,7 @@ def notes_in(
 
 _LAYERS = 6
 """Most wrappings around each other that are taken off: a preface, a fence, a heading, tags."""
-_PLACEHOLDER = regex.compile(
+_PLACEHOLDER = late(
     rf"{regex.escape(NO_MEMORY)}"
     r"|(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
     r"|^[^\w\n]*+(?:empty|none|no (?:old |previous )?notes(?: yet)?|n/a|null|leer|vide|空|无|暂无)"
@@ -361,7 +366,7 @@ _NOTES_WORD = (
     r"(?:notes?|notizen|mémo(?:ire)?s?|notas?|appunti|заметк\w+|memor(?:y|ies)|summary|"
     r"zusammenfassung|résumé|resumen|facts?|笔记|筆記|记忆|メモ|노트)"
 )
-_PREFACE = regex.compile(
+_PREFACE = late(
     rf"\A[\s#*_>-]*(?:[^\n.!?。]{{0,60}}[,!.]\s*)?[^\n.!?。]{{0,80}}{_NOTES_WORD}[^\n.!?。:：]{{0,80}}"
     r"[:：][\s*_]*(?:\n|\Z)"
     r"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
@@ -383,7 +388,7 @@ _ANNOUNCES = regex.compile(
     r"|output|result|answer|response|voici|voilà|hier|aquí|ecco|вот|以下|これ|好的|다음)\b",
     regex.IGNORECASE,
 )
-_CODA = regex.compile(
+_CODA = late(
     r"(?:\A|\n)[^\S\n]*+(?:[*_(>-][^\S\n]*+)*+(?:"
     r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b"
     r"|is there anything else\b|(?:do|would) you (?:want|like) me\b"
@@ -400,13 +405,17 @@ def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
     """A reply without the prompt's own delimiters, placeholder, and question in tags or alone."""
     names = "|".join(map(regex.escape, sorted({*tags, "notes"})))
     text = reply
-    if question.strip():
+    said = text.casefold()
+    if question.strip() and all(word in said for word in question.casefold().split()):
         asked = r"\s+".join(map(regex.escape, question.split()))
         text = regex.sub(rf"<(\w+)>\s*{asked}\s*</\1>", "", text)
         alone = rf"^[^\w\n]*+(?:question[^\w\n]*+)?{asked}[^\w\n]*+$"
         text = regex.sub(alone, "", text, flags=regex.IGNORECASE | regex.MULTILINE)
-    text = _without_tags(text, names)
-    return _PLACEHOLDER.sub("", text).strip()
+    text = _without_tags(text, names) if "<" in text else text
+    if "first section" in said:
+        return _PLACEHOLDER.sub("", text).strip()
+    lines = text.split("\n")
+    return "\n".join("" if _PLACEHOLDER.fullmatch(line) else line for line in lines).strip()
 
 
 def _without_tags(text: str, names: str) -> str:
@@ -477,7 +486,9 @@ def _from_json(text: str) -> str:
 
 def _without_coda(text: str, own: Collection[str]) -> str:
     """A text without a last line that is addressed to the user."""
-    found = _CODA.search(text)
+    last = text.rstrip().rfind("\n")
+    before = text[: max(last, 0)].rstrip().rfind("\n")  # "please" may have a line for itself
+    found = _CODA.search(text, max(before, 0))
     if found is None or found[0].strip() in own:
         return text
     return text[: found.start()]
@@ -485,7 +496,7 @@ def _without_coda(text: str, own: Collection[str]) -> str:
 
 # --- Replies that are no notes
 
-_NOTHING_NEW = regex.compile(
+_NOTHING_NEW = late(
     r"""\A[\s"'`*_(\[“]*+(?:
     (?:the\s+)?(?:notes|memory|memories)?\s*+(?:(?:is|are|remains?|stays?)\s+)?un-?changed
     |(?:there\s+(?:is|are|was|were)\s+)?(?:no|nothing)\s+(?:new|further|additional|other|relevant|more|
@@ -530,7 +541,7 @@ _REASON = regex.compile(
     r"|因为|理由|由于|說明|说明)",
     regex.IGNORECASE,
 )
-_REFUSAL = regex.compile(
+_REFUSAL = late(
     r"""\A[\s"'`*_(“]*(?:
     (?:(?:i['’]?m|i\s+am|we\s+are|we['’]re)\s+(?:very\s+|so\s+|really\s+|truly\s+)?(?:sorry|afraid)|my\s+apologies|apologies
       |sorry|unfortunately|regrettably|i\s+apologi[sz]e)\b[^\n]{0,40}?\b(?:can(?:no|['’])?t|can\s+not|could\s+not|
@@ -643,6 +654,8 @@ def without_loops(text: str) -> str:
     lines = _without_line_loops(text.splitlines())
     text = "\n".join(lines).strip()
     for size in range(2, min(_LONGEST_PHRASE, len(text) // _SAID) + 1):
+        if text[-1 - size] != text[-1]:
+            continue
         phrase = text[-size:]
         if phrase * _SAID == text[-_SAID * size :] and not _FENCED.search(phrase):
             start = len(text)
@@ -686,6 +699,8 @@ def _loop_at(lines: Sequence[str], start: int) -> int:
     """The number of lines of a loop that begins here; 0 if there is none."""
     longest = min(_LONGEST_LOOP, (len(lines) - start) // _LOOPED)
     for size in range(1, longest + 1):
+        if lines[start + size] != lines[start]:
+            continue
         once = lines[start : start + size]
         again = range(start + size, start + _LOOPED * size, size)
         if any(map(str.strip, once)) and all([*lines[at : at + size]] == [*once] for at in again):
@@ -705,11 +720,16 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
     if len(said) < _LEAST_JUDGED:
         return False
     shared: set[str] = set()
-    for other in sorted(known, key=len):  # mostly, the short ones show it
-        shared |= said.intersection(specific_terms(other))
-        if len(shared) >= max(1, _SHARED * len(said)):
-            return False
+    for other in sorted(known, key=len):  # mostly, the short ones and the beginning show it
+        for piece in _PIECE.finditer(other):
+            shared |= said.intersection(specific_terms(piece[0]))
+            if len(shared) >= max(1, _SHARED * len(said)):
+                return False
     return not scripts(text).isdisjoint(scripts("\n".join(known)))
+
+
+_PIECE = re.compile(r".{1000}.*?(?<=[^\W_]) (?=[^\W_])|.+", re.DOTALL)
+"""A part of a text, cut between two words: what it says does not change."""
 
 
 def find_lost_statements(before: str, after: str) -> list[str]:
@@ -731,7 +751,7 @@ def find_lost_statements(before: str, after: str) -> list[str]:
 
 def _terms(text: str) -> list[str]:
     """Terms of notes, without the days before them, which many notes share."""
-    return specific_terms(_DAY.sub("", text))
+    return specific_terms(_DAY.sub("", text) if "-" in text else text)
 
 
 _DAY = regex.compile(r"\b\d{4}-\d\d-\d\d\b")

@@ -10,6 +10,8 @@ from typing import Literal
 
 import regex
 
+from memagent_graph.templates import late
+
 Scope = Literal["one", "some", "all"]
 """Part to be read: one place with the answer, several places that all matter, or everything."""
 
@@ -43,7 +45,7 @@ _ASK = (
     r"(?:what|which|who|find|name|give|show|identify|extract|collect|return|tell|write|get|report)"
 )
 _TEXT = r"(?:text|document|book|novel|story|list|file|files|corpus|report|conversation|article)"
-_ALL = regex.compile(
+_ALL = late(
     rf"""
     ^\W*(?:please\s+|can\s+you\s+|could\s+you\s+)?(?:list|enumerate|count|summari[sz]e)\b
     |\b(?:a|the|full|complete)\s+list\s+of\b | ^\W*list\s+of\b | \bmake\s+(?:me\s+)?a\s+list\b
@@ -74,7 +76,7 @@ _NAMED = regex.compile(
 """A name: a capital inside a sentence, or two capitalized words in a row."""
 _QUOTED = regex.compile(r"\d|[\"“「《][^\"”」》]")
 """A number, or an opening quotation mark with a word."""
-_SOME = regex.compile(
+_SOME = late(
     r"""
     \b(?:last|latest|newest|final(?:ly)?|most\s+recent(?:ly)?|current(?:ly)?|now|still|any\s+more)\b
     |\b(?:first|earliest|oldest|youngest|earlier|later|older|younger)\b

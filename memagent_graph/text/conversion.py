@@ -38,18 +38,11 @@ if TYPE_CHECKING:
 if sys.platform != "win32":
     import resource
 
-_FORBIDDEN = (
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.startfile",
-    "os.system",
-    "pty.spawn",
-    "socket.",
-    "subprocess.Popen",
-    "webbrowser.open",
+_EVENTS = (
+    "os.exec os.fork os.posix_spawn os.spawn os.startfile os.system pty.spawn socket. "
+    "subprocess.Popen webbrowser.open"
 )
+_FORBIDDEN = tuple(_EVENTS.split())
 """Prefixes of audit events that mean a connection or another process."""
 
 _GRACE_SECONDS = 5

@@ -50,16 +50,8 @@ _START_SECONDS = 120.0
 _LONGEST_LINE = 1 << 16
 """Longest header line of a reply, in bytes."""
 
-_ENVIRONMENT = (
-    "DYLD_LIBRARY_PATH",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LD_LIBRARY_PATH",
-    "PYTHONHOME",
-    "PYTHONUTF8",
-    "SYSTEMROOT",
-)
+_NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTHONUTF8 SYSTEMROOT"
+_ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
 
 _MB = 1 << 20

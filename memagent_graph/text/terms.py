@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 import Stemmer
 
-from memagent_graph.templates import same_line_ends
+from memagent_graph.templates import late, same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,12 +25,14 @@ _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
     r"\p{Javanese}\p{Balinese}\p{Line_Break=SA}"
 )
-_TOKEN = regex.compile(
+_TOKEN = late(
     rf"(?P<unspaced>[{_UNSPACED}]+)"
     r"|(?P<number>\d+(?:[.,:]\d+)*)"
     rf"|(?P<word>[^\W\d{_UNSPACED}][^\W{_UNSPACED}]*(?:['’][\p{{L}}]+)?)"
 )
 _IS_UNSPACED = regex.compile(f"[{_UNSPACED}]")
+_ASIAN = re.compile("[\u02ea\u02eb\u0e00-\u1cff\u2e80-\U0010ffff]")
+"""Where all of these are, and more: a search for ranges is several times as fast."""
 _SPACED_TOKEN = regex.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*(?:['’]\p{L}+)?")
 """`_TOKEN` for text without unspaced scripts, in half the time."""
 _LETTER, _MARKED = regex.compile(r"\X"), regex.compile(r"\p{M}")
@@ -147,7 +149,7 @@ def terms(text: str) -> list[str]:
 
 
 def _is_spaced(text: str) -> bool:
-    return text.isascii() or not _IS_UNSPACED.search("".join({*text}))
+    return text.isascii() or not (_ASIAN.search(text) and _IS_UNSPACED.search("".join({*text})))
 
 
 def _cut_unspaced(text: str) -> list[str]:
@@ -170,7 +172,7 @@ def content_terms(question: str) -> list[str]:
 
 def specific_terms(text: str) -> list[str]:
     """Return the terms of a text without stop words, each once."""
-    return [*(_of_long(text) if len(text) >= _LONG else _select_terms(text))]
+    return [*(_of_long if len(text) >= _LONG else _of_short)(text)]
 
 
 def _select_terms(text: str) -> dict[str, None]:
@@ -191,8 +193,8 @@ def _is_specific(term: str) -> bool:
 
 
 _LONG = 500
-"""Code points from which on a text's terms are kept: a chunk is compared with several notes."""
-_of_long = lru_cache(16)(_select_terms)
+"""Code points from which on few texts have their terms kept: those of a chunk are many."""
+_of_long, _of_short = lru_cache(16)(_select_terms), lru_cache(1 << 11)(_select_terms)
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
@@ -330,7 +332,7 @@ _MONTHS = {
 _CARDINAL = "|".join(sorted([*SMALL, *SCALES], key=len, reverse=True))
 _ORDINAL = "|".join(sorted([*ORDINALS, *OTHERS], key=len, reverse=True))
 _HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
-_FIGURE = regex.compile(
+_FIGURE = late(
     r"(?P<digits>\d+(?:[.,]\d+)*)(?P<vulgar>[½¼¾⅓⅔])?"
     r"(?:[ -]?(?P<scale>(?i:hundred|thousand|million|billion|trillion)\b|[百千万萬亿億]+))?"
     rf"|\b(?P<words>(?i:(?:{_CARDINAL})(?:(?:[ -]|(?<=d|n) and )(?:{_CARDINAL}))*+"
@@ -353,6 +355,8 @@ _MONTHS_A_YEAR = 12
 @lru_cache(1 << 11)
 def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
+    if not _may_have_figures(text):
+        return ()
     found = []
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
@@ -361,6 +365,22 @@ def figures(text: str) -> tuple[Figure, ...]:
             spelled = kind in {"words", "ordinal", "han"}
             found.append(Figure(match[0], *match.span(), values, parts, spelled))
     return (*found,)
+
+
+def _may_have_figures(text: str) -> bool:
+    """Whether a text has a sign or a word of a figure: `_FIGURE` takes many times as long."""
+    words = {*_LATIN.findall(text.casefold())}
+    return not words.isdisjoint(_FIGURE_WORDS) or _FIGURE_SIGN.search(text) is not None
+
+
+_LATIN = re.compile(r"[a-z]+")
+_FIGURE_SIGN = regex.compile(rf"\d|[IVXL]{{2}}|[\u0130\u0131{_HAN}]")
+"""With the two letters that are an i if case is ignored, but not if it is folded."""
+_FIGURE_WORDS = frozenset(
+    form
+    for word in (*SMALL, *SCALES, *ORDINALS, *OTHERS, *map(str.lower, _MONTHS))
+    for form in (word, f"{word}s")
+)
 
 
 def _kind(match: regex.Match[str]) -> str:

@@ -10,7 +10,6 @@ from dataclasses import astuple, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from typing_extensions import TypedDict
 
 from memagent_graph.config import MOST_RECALLED, RECALL_TOKENS
@@ -155,7 +154,7 @@ class LookBackLayer(Layer):
         index = await self._indexes.of(chunk.source, call.seconds_left())
         scores = index.scores(dict.fromkeys(sought, 1.0))
         found_spans: list[tuple[int, int]] = []
-        for number in np.argsort(-scores, kind="stable").tolist():
+        for number in (-scores).argsort(kind="stable").tolist():
             if scores[number] <= 0 or len(found_spans) >= self._most:
                 break
             start, end = index.span(number)
