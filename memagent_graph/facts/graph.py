@@ -1,7 +1,8 @@
-"""Use facts as a graph: what holds when, what is near a name, what is disputed; and exports."""
+"""Use facts as a graph: names of one thing, what holds when, what is near or disputed; exports."""
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,6 @@ from memagent_graph.facts.record import (
     memory_of_facts,
     read_date,
 )
-from memagent_graph.facts.rules import Entities
 from memagent_graph.pictures.picture import numbers_in
 from memagent_graph.text.terms import specific_terms
 
@@ -27,6 +27,115 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.text.tokens import Tokenizer
+
+_TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
+_THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
+_INITIALS = regex.compile(r"(?<!\w)(?:\p{L}\.){2,}+")
+_ALIAS = regex.compile(
+    r"(?P<name>[^()]{2,200}+)\((?:(?:the|hereinafter|hereafter|formerly|also|called|known as|or|aka"
+    r"|a\.k\.a\.),? )*+[\"“„«](?P<alias>[^()\"”“»]{1,80}+)[\"”“»]\)"
+)
+"""A name with another one that the text gives it: `Acme Holdings Ltd. (the "Landlord")`."""
+_SHORT = {
+    "doctor": "dr",
+    "professor": "prof",
+    "incorporated": "inc",
+    "limited": "ltd",
+    "corporation": "corp",
+    "company": "co",
+}
+_TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
+_LEGAL = "inc ltd llc llp plc co corp pty gmbh ag kg ug sa sas srl spa bv nv ab oy"
+_FORMS = frozenset(_LEGAL.split())
+"""What firms are called behind their names."""
+
+
+class _NameForm(NamedTuple):
+    """A name in parts.
+
+    Attributes:
+        base: its words in one form.
+        marks: its title and legal form: two names that differ in them are two things.
+    """
+
+    base: str
+    marks: tuple[str, ...]
+
+
+def _parts(name: str) -> _NameForm:
+    if known := _ALIAS.fullmatch(name):
+        name = known["name"]
+    date = read_date(name)
+    if date is not None:
+        return _NameForm(date, ())
+    plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), name).replace("&", " and ")
+    plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", plain).casefold())
+    plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
+    words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
+    marks = []
+    if len(words) > 1 and words[0] == "the":
+        words.pop(0)
+    if len(words) > 1 and _SHORT.get(words[0], words[0]) in _TITLES:
+        marks.append(_SHORT.get(words[0], words[0]))
+        words.pop(0)
+    while len(words) > 1 and _SHORT.get(words[-1], words[-1]) in _FORMS:
+        marks.append(_SHORT.get(words[-1], words[-1]))
+        words.pop()
+    return _NameForm(" ".join(words) or name.casefold().strip(), tuple(marks))
+
+
+class Entities:
+    """The names that mean the same thing: by `same as`, or because they differ in form alone.
+
+    Names are one if they differ only in case, accents, punctuation, an article, a title or a legal
+    form, and the facts know no two of them with different ones: "Acme" is "Acme Inc.", unless there
+    is an "Acme GmbH" too. A name with another one in quotes, `Acme Inc. ("the Landlord")`, is both.
+    Nothing is rewritten, so that a `same as` that goes undoes itself.
+
+    Args:
+        facts: the facts that know the names.
+    """
+
+    def __init__(self, facts: Iterable[Fact]) -> None:
+        facts = [*facts]
+        names = dict.fromkeys(name for fact in facts for name in (fact.subject, fact.object))
+        self._marks: dict[str, set[tuple[str, ...]]] = {}
+        for name in names:
+            base, marks = _parts(name)
+            self._marks.setdefault(base, set()).update([marks] if marks else [])
+        self._above: dict[str, str] = {}
+        given: dict[str, set[str]] = {}
+        for name in names:
+            if known := _ALIAS.fullmatch(name):
+                given.setdefault(self.key(known["alias"]), set()).add(self.key(name))
+        for alias, named in given.items():
+            if len(named) == 1:  # two landlords are each "the Landlord" of their own lease
+                self._join(alias, *named)
+        for fact in facts:
+            if fact.relation == SAME_AS and fact.status == "holds":
+                self._join(fact.subject, fact.object)
+
+    def _join(self, one: str, other: str) -> None:
+        """Make two names one."""
+        first, second = sorted((self.key(one), self.key(other)))
+        if first != second:
+            self._above[second] = first
+
+    def key(self, name: str) -> str:
+        """Return what stands for all names of the same thing."""
+        base, marks = _parts(name)
+        known = self._marks.get(base, set()) | ({marks} if marks else set())
+        found = base if len(known) <= 1 else " ".join([base, *marks])
+        while found in self._above:
+            found = self._above[found]
+        return found
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two names mean the same thing."""
+        return one == other or self.key(one) == self.key(other)
+
+
+# --- What holds when, and what is near
 
 _FAR = 9
 """Distance of facts that no chain of facts connects with a text."""

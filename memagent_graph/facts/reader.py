@@ -14,7 +14,13 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.places import locate
 from memagent_graph.evidence.statements import statements, statements_of
-from memagent_graph.facts.graph import asks_for_history, distances, neighbourhood, view_for
+from memagent_graph.facts.graph import (
+    Entities,
+    asks_for_history,
+    distances,
+    neighbourhood,
+    view_for,
+)
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -27,7 +33,7 @@ from memagent_graph.facts.record import (
     read_lines,
     read_span,
 )
-from memagent_graph.facts.rules import NO_FACT, OUTSIDE, Entities, keep_said, overwrite
+from memagent_graph.facts.rules import NO_FACT, OUTSIDE, keep_said, overwrite
 from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader

@@ -35,7 +35,6 @@ from pydantic import BaseModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
-from memagent_graph.evidence.statements import statements
 from memagent_graph.pictures.picture import MARK
 from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms
 
@@ -220,33 +219,32 @@ _HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
 _HAN_DATE = regex.compile(rf"(?<![{_HAN}])[{_HAN}]++(?=\s?[年月日号])")
 
 
-@lru_cache(16)
-def _find_times(text: str) -> list[tuple[set[int], set[int], set[int]]]:
-    """The years, months and days that each sentence may name; the text's years if it has none."""
-    found, all_years = [], {*map(int, _YEAR.findall(text))}
-    for one in statements(text):
-        said = _HAN_DATE.sub(lambda han: in_han(han[0]), one.text)
-        numeric = [*_WITH_MONTH.finditer(said)]
-        years = {*map(int, _YEAR.findall(said))}
-        years |= {
-            century + int(one["year"]) for one in numeric if one["year"] for century in (1900, 2000)
-        }
-        months = {int(number) for one in numeric for number in _NUMBER.findall(one[0])}
-        months |= {*map(_month, _WORD.findall(said))} - {0}
-        found.append((years or all_years, months, {*map(int, _NUMBER.findall(said))}))
-    return found
+@lru_cache(1 << 10)
+def find_times(sentence: str) -> tuple[set[int], set[int], set[int]]:
+    """Return the years, months and days that a sentence may name."""
+    said = _HAN_DATE.sub(lambda han: in_han(han[0]), sentence)
+    numeric = [*_WITH_MONTH.finditer(said)]
+    years = {*map(int, _YEAR.findall(said))}
+    years |= {
+        century + int(one["year"]) for one in numeric if one["year"] for century in (1900, 2000)
+    }
+    months = {int(number) for one in numeric for number in _NUMBER.findall(one[0])}
+    months |= {*map(_month, _WORD.findall(said))} - {0}
+    return years, months, {*map(int, _NUMBER.findall(said))}
 
 
-def find_said(text: str, time: str) -> str:
-    """Return a time as far as a text says it in any form: its year, month and day; "" if not.
+def find_said(sentences: Sequence[str], time: str, text: str) -> str:
+    """Return a time as far as sentences say it in any form: its year, month and day; "" if not.
 
-    Of a sentence that says another month of a year, the year is not said.
+    Of a sentence that says another month of a year, the year is not said. A sentence without a year
+    may mean each of its text.
     """
     if read_date(time) is None:
-        return time if {*specific_terms(text)}.issuperset(specific_terms(time)) else ""
-    parts, most = time.split("-"), 0
-    for years, months, days in _find_times(text):
-        known = zip(parts, (years, months, days), strict=False)
+        whole = {*specific_terms("\n".join(sentences))}
+        return time if whole.issuperset(specific_terms(time)) else ""
+    parts, most, all_years = time.split("-"), 0, {*map(int, _YEAR.findall(text))}
+    for years, months, days in map(find_times, sentences):
+        known = zip(parts, (years or (months and all_years), months, days), strict=False)
         said = len([*takewhile(lambda pair: int(pair[0]) in pair[1], known)])
         most = max(most, 0 if said == 1 < len(parts) and months else said)
     return "-".join(parts[:most])

@@ -13,15 +13,16 @@ What nothing in the text supports closes nothing.
 
 from __future__ import annotations
 
-import unicodedata
 from calendar import monthrange
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
 from memagent_graph.evidence.statements import statements
+from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -29,119 +30,16 @@ from memagent_graph.facts.record import (
     dates_in,
     facts_of,
     find_said,
+    find_times,
     lacks_object,
     read_date,
 )
+from memagent_graph.templates import count_line_ends
+from memagent_graph.text.terms import names as names_in
 from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-
-_TOKEN = regex.compile(r"(?:(?<!\w)-(?=\d))?[\w+#%&$€£°]+")
-_THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3})")
-_INITIALS = regex.compile(r"(?<!\w)(?:\p{L}\.){2,}+")
-_ALIAS = regex.compile(
-    r"(?P<name>[^()]{2,200}+)\((?:(?:the|hereinafter|hereafter|formerly|also|called|known as|or|aka"
-    r"|a\.k\.a\.),? )*+[\"“„«](?P<alias>[^()\"”“»]{1,80}+)[\"”“»]\)"
-)
-"""A name with another one that the text gives it: `Acme Holdings Ltd. (the "Landlord")`."""
-_SHORT = {
-    "doctor": "dr",
-    "professor": "prof",
-    "incorporated": "inc",
-    "limited": "ltd",
-    "corporation": "corp",
-    "company": "co",
-}
-_TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
-_LEGAL = "inc ltd llc llp plc co corp pty gmbh ag kg ug sa sas srl spa bv nv ab oy"
-_FORMS = frozenset(_LEGAL.split())
-"""What firms are called behind their names."""
-
-
-class _NameForm(NamedTuple):
-    """A name in parts.
-
-    Attributes:
-        base: its words in one form.
-        marks: its title and legal form: two names that differ in them are two things.
-    """
-
-    base: str
-    marks: tuple[str, ...]
-
-
-def _parts(name: str) -> _NameForm:
-    if known := _ALIAS.fullmatch(name):
-        name = known["name"]
-    date = read_date(name)
-    if date is not None:
-        return _NameForm(date, ())
-    plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), name).replace("&", " and ")
-    plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", plain).casefold())
-    plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
-    words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
-    marks = []
-    if len(words) > 1 and words[0] == "the":
-        words.pop(0)
-    if len(words) > 1 and _SHORT.get(words[0], words[0]) in _TITLES:
-        marks.append(_SHORT.get(words[0], words[0]))
-        words.pop(0)
-    while len(words) > 1 and _SHORT.get(words[-1], words[-1]) in _FORMS:
-        marks.append(_SHORT.get(words[-1], words[-1]))
-        words.pop()
-    return _NameForm(" ".join(words) or name.casefold().strip(), tuple(marks))
-
-
-class Entities:
-    """The names that mean the same thing: by `same as`, or because they differ in form alone.
-
-    Names are one if they differ only in case, accents, punctuation, an article, a title or a legal
-    form, and the facts know no two of them with different ones: "Acme" is "Acme Inc.", unless there
-    is an "Acme GmbH" too. A name with another one in quotes, `Acme Inc. ("the Landlord")`, is both.
-    Nothing is rewritten, so that a `same as` that goes undoes itself.
-
-    Args:
-        facts: the facts that know the names.
-    """
-
-    def __init__(self, facts: Iterable[Fact]) -> None:
-        facts = [*facts]
-        names = dict.fromkeys(name for fact in facts for name in (fact.subject, fact.object))
-        self._marks: dict[str, set[tuple[str, ...]]] = {}
-        for name in names:
-            base, marks = _parts(name)
-            self._marks.setdefault(base, set()).update([marks] if marks else [])
-        self._above: dict[str, str] = {}
-        given: dict[str, set[str]] = {}
-        for name in names:
-            if known := _ALIAS.fullmatch(name):
-                given.setdefault(self.key(known["alias"]), set()).add(self.key(name))
-        for alias, named in given.items():
-            if len(named) == 1:  # two landlords are each "the Landlord" of their own lease
-                self._join(alias, *named)
-        for fact in facts:
-            if fact.relation == SAME_AS and fact.status == "holds":
-                self._join(fact.subject, fact.object)
-
-    def _join(self, one: str, other: str) -> None:
-        """Make two names one."""
-        first, second = sorted((self.key(one), self.key(other)))
-        if first != second:
-            self._above[second] = first
-
-    def key(self, name: str) -> str:
-        """Return what stands for all names of the same thing."""
-        base, marks = _parts(name)
-        known = self._marks.get(base, set()) | ({marks} if marks else set())
-        found = base if len(known) <= 1 else " ".join([base, *marks])
-        while found in self._above:
-            found = self._above[found]
-        return found
-
-    def same(self, one: str, other: str) -> bool:
-        """Whether two names mean the same thing."""
-        return one == other or self.key(one) == self.key(other)
 
 
 def overwrite(
@@ -458,7 +356,7 @@ def _identity(fact: Fact) -> tuple[str, str, str, str]:
 NO_FACT, OUTSIDE, MADE_UP, CONFUSED = (
     "no fact",
     "a fact outside the schema",
-    "a date that the text does not say",
+    "a date or an end that the text does not say of it",
     "a value of another relation",
 )
 """Why a fact of a reply, or its date, was left out."""
@@ -480,7 +378,9 @@ def keep_said(
     stated = [one for one in facts if not lacks_object(one, schema)]
     fitting = [fact for one in stated if (fact := schema.fit(one)) is not None]
     said = [without_made_up_changes(one, f"{read}\n{memory}") for one in fitting]
+    others = [*known, *said]
     timed = said if dated else [without_made_up_dates(one, read, known) for one in said]
+    timed = [without_made_up_end(one, read, others, schema) for one in timed]
     new = [*without_copies(timed, known, read, schema)]
     kept = [one for one in new if not is_of_another(one, new, read)]
     lost = Counter(
@@ -495,7 +395,7 @@ def keep_said(
 
 
 def without_made_up_dates(fact: Fact, read: str, known: Sequence[Fact]) -> Fact:
-    """Return a fact without times that neither the text says nor facts of the same relation have.
+    """Return a fact without times that neither the text says of it nor facts of its relation have.
 
     Small models fill the form's place of the date: nothing ends by it. A beginning keeps the month
     or year that is said; an end does if it is the last day of it.
@@ -503,16 +403,40 @@ def without_made_up_dates(fact: Fact, read: str, known: Sequence[Fact]) -> Fact:
     names = Entities([fact, *known])
     same = [one for one in known if one.relation == fact.relation]
     same = [one for one in same if names.same(one.subject, fact.subject)]
-    said = "\n".join([read, *(one.line for one in same)])
-    since, until = (find_said(said, time or "") for time in (fact.since, fact.until))
+    lines, scope = [one.line for one in same], _Mention(fact, read)
+    text = "\n".join([read, *lines])
+    since, until = (
+        time and find_said([*scope.of_time(ends=ends), *lines], time, text)
+        for ends, time in enumerate((fact.since or "", fact.until or ""))
+    )
     if fact.until and until != fact.until:
         until = "" if since.startswith(until) or not _is_last(fact.until, until) else until
         fact = fact if until else replace(fact, status="holds")
     return replace(fact, since=since or None, until=until or None)
 
 
+def without_made_up_end(fact: Fact, read: str, others: Sequence[Fact], schema: Facts) -> Fact:
+    """Return a fact that holds if it ends without a date, and the text says no such thing of it.
+
+    An end of what has one object at a time goes without saying where the text has another one.
+    """
+    if fact.status == "holds" or fact.until:
+        return fact
+    names, read_terms = Entities([fact, *others]), {*specific_terms(read)}
+    is_followed = schema.is_single(fact.relation) and any(
+        one.status == "holds"
+        and one.relation == fact.relation
+        and names.same(one.subject, fact.subject)
+        and not names.same(one.object, fact.object)
+        and read_terms.issuperset(specific_terms(one.object))
+        for one in others
+    )
+    return fact if is_followed or _Mention(fact, read).is_over() else replace(fact, status="holds")
+
+
 def _count_times(fact: Fact) -> int:
-    return bool(fact.since) + bool(fact.until)
+    is_bare = fact.status != "holds" and not fact.until
+    return bool(fact.since) + bool(fact.until) + is_bare
 
 
 def _is_last(time: str, period: str) -> bool:
@@ -591,3 +515,277 @@ def _find_date(fact: Fact, read: str) -> str | None:
     said = (one.text for one in statements(read) if terms <= {*specific_terms(one.text)})
     dates = {date for one in said for date in dates_in(one)}
     return dates.pop() if len(dates) == 1 else None
+
+
+# --- What a text says of a fact, and what of others
+
+_DATED = regex.compile(
+    r"(?<![\d.,])(?:\d\d?(?:\.|st|nd|rd|th"
+    r"|er)?\s(?:of\s)?)?(?:\p{L}{3,9}\.?\s(?:\d\d?,\s)?)?(?:1[89]|20)\d\d(?!\d|[.,]\d|\s?(?:[€$£%]"
+    r"|eur|usd|chf|dollar|franc))(?:[-/.年]\d\d?(?!\d)){0,2}[月日]?(?:\s\d\d:\d\d)?"
+    r"|(?<!\d)\d\d?[./]\s?\d\d?[./]\s?(?:\d\d){1,2}(?!\d)|[〇零一二三四五六七八九]{4}年",
+    regex.IGNORECASE,
+)
+_LINE_END = regex.compile(r"(?<=[:：])[^\S\n]*\n|\n(?=[^\S\n]*[-*+•‣–|]|[^\n]*(?: {3}|\t))")
+_ENTRY = regex.compile(
+    r"[\[(*\s-]{0,4}(?:\d{4}(?:[-/.年]\d\d?){0,2}[月日]?|\d\d?\.\s?\d\d?\.\s?\d{2,4}"
+    r"|\d\d?\.? \p{L}{3,9}\.? \d{4}|\p{L}{3,9} \d\d?, \d{4})[^\p{L}\n]{0,14}?[]:：)|–—-]"
+)
+"""The beginning of a message, or of a line of a history."""
+_ITEM = regex.compile(r"[-*+•‣–|]|\(?[\p{L}\d]{1,3}[.)]\s|\d{1,2}(?:\.\d{1,2}){1,3}\s")
+_SENTENCE = regex.compile(
+    r"\b(?:is|are|was|were|has|have|will|shall|ist|sind|wird|war|hat|beträgt|est|sont|sera)\b|[为是]"
+    r"|[.!?;。！？；]\Z",
+    regex.IGNORECASE,
+)
+_CLAUSE_END = regex.compile(
+    r"[;；，]\s?|,\s(?!\d{4})|\s(?:and|und|et|while|während|tandis que)\s", regex.IGNORECASE
+)
+_REFERS = regex.compile(
+    r"\W{0,3}(?:(?:it|he|she|they|th(?:is|at|ese|ose)|both|es|er|sie|dies\w*|das gilt|beides|ils?"
+    r"|elles?|cela|ceci|cet?|cette|ces)\b|[其此该它他她]|上述|两者)",
+    regex.IGNORECASE,
+)
+"""A sentence that may go on about the one before it."""
+_GOES_ON = regex.compile(
+    r"\W{0,3}(?:it|he|she|they|es|er|sie|dies|das|ils?|elles?|cela|ceci"
+    r"|th(?:is|at|ese|ose) (?:is|are|was|were|ha[sd]|applies|takes))\b|此|其",
+    regex.IGNORECASE,
+)
+"""A sentence that is about the one before it alone."""
+_THEN = regex.compile(
+    r"\b(?:then|thereafter|since that|(?:that|same) (?:day|date)|seitdem|seither|ab da|dann"
+    r"|diesem (?:tag|datum|zeitpunkt)|von da an|danach|depuis(?: lors)?(?=[.,;]|\Z)|dès lors"
+    r"|cette date|ce jour|ensuite)\b|自此|此后|从那时|同日|当[日天]|该日|其后|[之以]后",
+    regex.IGNORECASE,
+)
+_EFFECT = regex.compile(
+    r"\b(?:takes? effect|(?:is|are|becomes?) effective|(?:comes?|enters?) into (?:force|effect)"
+    r"|in kraft|wirksam|gilt ab|gelten ab|pren(?:d|nent) effet|entre(?:nt)? en vigueur)\b|生效"
+    r"|起执行|施行",
+    regex.IGNORECASE,
+)
+_ENDED = regex.compile(
+    r"\b(?:(?:we|i)(?: \w+)? (?:terminate|cancel)|predecessor|no longer|used to|ended|ceased"
+    r"|expired|lapsed|terminated|cancel+ed|revoked|repealed|withdrawn|dissolved|abolished"
+    r"|discontinued|closed|resign(?:s|ed)|retire[sd]|left|leaves|quit|stepped down|fired|dismissed"
+    r"|laid off|sold|removed|dropped|former(?:ly)?|previous(?:ly)?|ex|died|deceased|divorced"
+    r"|separated|moved (?:out|away)|(?:switched|turned) off|shut down|void|obsolete|superseded"
+    r"|replaced|stopped|g[ai]ven? up|suspended|rescinded|defunct|any ?(?:more|longer)|nicht (?:mehr"
+    r"|länger)|keine?[nmrs]? (?:\w+ )?mehr|gekündigt|beendet|endete|abgelaufen|erloschen"
+    r"|kündigen? (?:wir|ich)|vorgänger(?:in)?|auf(?:gehoben|gelöst)|ausge(?:schieden|treten|zogen)"
+    r"|zurückgetreten|entlassen|eingestellt|gestrichen|widerrufen|(?:ver|ge)storben|ehemalig\w*"
+    r"|früher\w*|vormals|bisherig\w*|verkauft|verlassen|verließ|geschieden|getrennt|weggefallen"
+    r"|entfällt|abge(?:schafft|löst|schaltet)|stillgelegt|ungültig|außer kraft|ersetzt|geschlossen"
+    r"|(?:ne |n['’])(?:\w+ ){1,3}plus|(?:résili|termin|annul|supprim|retir|remplac|ferm|expir)ée?s?"
+    r"|échue?s?|résili(?:e|ons)|prédécesseur|révoquée?s?|abrogée?s?|dissoute?s?|cessé|démissionné"
+    r"|licenciée?|quitté|anciens?|ancienne(?:s|ment)?|autrefois|décédée?|vendue?s?|caduc"
+    r"|pris fin)\b|不再|终止|解除|已到期|届满|失效|废止|撤销|取消|结束|离职|辞[职去]|离开|退出|卸任"
+    r"|[前原]任|去世|离婚|出售|关闭|停[止用]|作废|曾",
+    regex.IGNORECASE,
+)
+_MAY = regex.compile(
+    r"\b(?:may|can(?:not)?|could|might|would|if|unless|should|shall|must|will|until"
+    r"|not(?! [^.]{0,40}any)|never|when|before|kann|können|könnte|darf|wenn|falls|sofern|soll|nie"
+    r"|nicht(?! mehr| länger)|wird|peut|peuvent|pourra|si|sera|pas|jamais)\b|[可如若未没应]|不得",
+    regex.IGNORECASE,
+)
+"""Words before an end that has not come."""
+_OPENING = 6
+"""Code points before the name that a passage begins with: a mark, or an article."""
+_MOST_PLACES = 24
+"""Passages with a fact's object that are looked at; those with a date come first."""
+_SPAN = 2
+"""Dates of a passage that says when something began and ended."""
+
+
+class _Passage(NamedTuple):
+    """A sentence, a line of a list, or a row of a table.
+
+    Attributes:
+        text: as it reads.
+        terms: its terms.
+        block: number of its paragraph.
+        kind: "heading", "title" or "entry" if it may date what is below it, "effect" if all.
+        dates: number of dates in it.
+    """
+
+    text: str
+    terms: frozenset[str]
+    block: int
+    kind: str
+    dates: int
+
+
+@lru_cache(4)
+def _cut(text: str) -> tuple[_Passage, ...]:
+    """Cut a text into passages, in order."""
+    found: list[tuple[str, int]] = []
+    block = last = 0
+    for one in statements(text):
+        block += count_line_ends(text, last, one.start) > 1
+        last = one.end
+        for line in _LINE_END.split(text[one.start : last]):
+            found += [(part.text, block) for part in statements.__wrapped__(line)]
+    sizes = Counter(block for _, block in found)
+    return tuple(
+        _Passage(
+            one,
+            frozenset(specific_terms(one)),
+            block,
+            _find_kind(one, is_alone=sizes[block] == 1 or not block),
+            len(_DATED.findall(one)),
+        )
+        for one, block in found
+    )
+
+
+def _find_kind(text: str, *, is_alone: bool) -> str:
+    if text.rstrip("*_ ").endswith((":", "：")):
+        return "heading"
+    if _ENTRY.match(text):
+        return "entry"
+    is_title = text.startswith("#") or (is_alone and not _SENTENCE.search(text))
+    is_title = is_title and not _ITEM.match(text)
+    return "title" if is_title else "effect" if _EFFECT.search(text) else ""
+
+
+def _has_figure(text: str) -> bool:
+    """Whether a passage has a figure that is part of no date."""
+    mark = _ITEM.match(text)
+    return any(map(str.isdigit, _DATED.sub("", text[mark.end() :] if mark else text)))
+
+
+@lru_cache(1 << 10)
+def _says_end(text: str) -> bool:
+    """Whether a passage says that something has ended, not that it may."""
+    return any(
+        (end := _ENDED.search(clause)) and not _MAY.search(clause[: end.start()])
+        for clause in _CLAUSE_END.split(text)
+        if clause
+    )
+
+
+class _Mention:
+    """The passages of a text that speak of a fact.
+
+    Args:
+        fact: the fact.
+        read: the text.
+    """
+
+    def __init__(self, fact: Fact, read: str) -> None:
+        self._all, self._name = _cut(read), fact.subject.casefold()
+        self._subject, self._relation, self._object = (
+            frozenset(specific_terms(one)) for one in (fact.subject, fact.relation, fact.object)
+        )
+        self._own = self._find(self._object)
+        self._is_named = bool(self._own)
+        self._own = self._own or self._find(self._relation) or self._find(self._subject)
+
+    def _find(self, terms: frozenset[str]) -> list[int]:
+        """Where most of some terms stand, with all of their figures, and nobody else is named."""
+        figures = {term for term in terms if term[0].isdecimal()}
+        shared = [len(terms & one.terms) * (figures <= one.terms) for one in self._all]
+        most = max(shared, default=0)
+        if not 0 < len(terms) <= most * 2:
+            return []
+        found = [at for at, size in enumerate(shared) if size == most]
+        best, own = max(map(self._score, found)), self._subject | self._relation | self._object
+        clear = [
+            at
+            for at in found
+            if self._score(at) == best
+            or own.issuperset(specific_terms("\n".join(names_in(self._all[at].text))))
+        ]
+        return sorted(clear, key=lambda at: not self._all[at].dates)[:_MOST_PLACES]
+
+    def _score(self, at: int) -> int:
+        known = self._all[at].terms
+        return 2 * (self._subject <= known) + bool(self._relation & known)
+
+    def _clause(self, at: int) -> str:
+        """A passage, without clauses that state another figure, with a date of its own."""
+        one = self._all[at]
+        if one.dates < _SPAN:
+            return one.text
+        parts = [*filter(None, _CLAUSE_END.split(one.text))]
+        shared = [len(self._object & {*specific_terms(part)}) for part in parts]
+        own = [part for part, size in zip(parts, shared, strict=True) if size == max(shared)]
+        if not any(map(_DATED.search, own)):
+            return one.text
+        return ", ".join(part for part in parts if part in own or not _has_figure(part))
+
+    def _heads(self, at: int) -> list[_Passage]:
+        """The headings over a passage, up to one with a date."""
+        found: list[_Passage] = []
+        for one in reversed(self._all[:at]):
+            if one.kind in {"heading", "title"}:
+                found.append(one)
+            elif any(head.dates for head in found):
+                break
+        return found
+
+    def _texts(self, at: int) -> list[str]:
+        """A passage, and the next one if it goes on about it."""
+        after = [one for one in self._all[at + 1 : at + 2] if one.block == self._all[at].block]
+        return [self._clause(at), *(one.text for one in after if _REFERS.match(one.text))]
+
+    def _date(self, at: int, *, ends: int) -> list[str]:
+        """The passages with dates for the one at a place."""
+        one, found, heads = self._all[at], self._texts(at), self._heads(at)
+        before = [other for other in reversed(self._all[:at]) if other.block == one.block]
+        is_over = not ends or any(map(_says_end, [*found, *(head.text for head in heads[:1])]))
+        if is_over:
+            titles = [head for head in heads if head.kind == "heading" or not one.dates]
+            titles += [other for other in [one, *before] if other.kind == "entry"][:1]
+            found += [head.text for head in titles]
+        if one.dates:
+            return found
+        if "|" in one.text and before:  # the head of the column
+            cells = zip(before[-1].text.split("|"), one.text.split("|"), strict=False)
+            found += [head for head, cell in cells if self._object <= {*specific_terms(cell)}]
+        if _THEN.search(one.text):
+            found += [other.text for other in before if other.dates][:1]
+        elif not ends:
+            opening = [*before[:1], *(other for other in self._all if other.kind == "effect")]
+            opening = [other for other in opening if not _GOES_ON.match(other.text)]
+            found += [other.text for other in opening if not _has_figure(other.text)]
+        return found
+
+    def of_time(self, *, ends: int) -> list[str]:
+        """Return the passages whose dates may be those of its beginning, or of its end."""
+        if not self._own:
+            return [one.text for one in self._all]
+        found = [text for at in self._own for text in self._date(at, ends=ends)]
+        if ends:
+            found += self._ends_of_subject()
+            if sum(len(_DATED.findall(text)) for text in found) < _SPAN:
+                successors = self._find(self._relation)
+                best = max(map(self._score, successors), default=0)
+                successors = [at for at in successors if self._score(at) == best]
+                found += [text for at in successors for text in self._date(at, ends=0)]
+        return found
+
+    def _ends_of_subject(self) -> list[str]:
+        """The passages that begin with its subject, not as a speaker, and say an end."""
+        texts = (one.text for one in self._all if self._subject <= one.terms)
+        rests = ((text, text.casefold().partition(self._name)) for text in texts)
+        return [
+            text
+            for text, (before, _, rest) in rests
+            if len(before) <= _OPENING and not rest.startswith((":", "：")) and _says_end(text)
+        ]
+
+    def is_over(self) -> bool:
+        """Return whether it has ended."""
+        if not self._is_named:
+            texts = [self._all[at].text for at in self._own] or [one.text for one in self._all]
+            return any(map(_says_end, texts))
+        said = [*self._ends_of_subject(), *(text for at in self._own for text in self._texts(at))]
+        said += [head.text for at in self._own for head in self._heads(at)[:1]]
+        last = max((year for one in self._all for year in find_times(one.text)[0]), default=0)
+        clauses = map(self._clause, self._own)
+        spans = (find_times(text)[0] for text in clauses if len(_DATED.findall(text)) >= _SPAN)
+        is_past = any(max(years, default=last) < last for years in spans)
+        return is_past or any(map(_says_end, said))

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.evidence.places import Evidence
+from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import Facts, read_fact
-from memagent_graph.facts.rules import Entities, ReplayStep, mark_disputes, overwrite, replay
+from memagent_graph.facts.rules import ReplayStep, mark_disputes, overwrite, replay
 
 ANY = Facts()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memagent_graph.facts.graph import Conflict, list_conflicts, select_facts
+from memagent_graph.facts.graph import Conflict, Entities, list_conflicts, select_facts
 from memagent_graph.facts.record import SAME_AS, facts_of, read_date
-from memagent_graph.facts.rules import Entities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
