@@ -492,6 +492,8 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.evidence.statements._GERMAN_MONTH": [("", "Mai", ""), ("", "Jun", "")],
     "memagent_graph.evidence.claims._NOT_ASCII": [("", "é", "")],
+    "memagent_graph.readers.replies._SPEAKER": [("assistant", " ", ""), ("assistant:", "\n", "")],
+    "memagent_graph.text.formats._SPEAKER": [("", "<v.a", ""), ("", "<v a", "")],
     "memagent_graph.facts.rules._DATED": [("", "1 of ", ""), ("", "may ", ""), ("", "2021-1", "")],
     "memagent_graph.facts.rules._LINE_END": [(":", " ", ""), ("", "\n", ""), ("", "\n  ", "a")],
     "memagent_graph.facts.rules._ENTRY": [("[", " ", ""), ("2021", "-1", ""), ("2021", "1", "a")],

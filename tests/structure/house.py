@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(798, 500),
     "modules": Ceiling(173, 130),
-    "lines": Ceiling(57_750, 39_000),
+    "lines": Ceiling(58_060, 39_000),
 }
 
 
