@@ -119,6 +119,13 @@ def test_what_only_begins_like_reasoning_is_heard(reply):
     assert hear(list(reply))[0] == reply
 
 
+@pytest.mark.parametrize("reply", ["end<|im_end|>", "s</s>"])
+def test_a_reply_that_stands_in_the_token_behind_it_is_heard(reply):
+    text, _, _ = hear([reply])
+
+    assert text == without_channels(reply)
+
+
 def test_boxes_are_opened_with_the_braces_in_them_kept():
     reply = r"It is $\boxed{\frac{1}{2}}$, or \boxed{half}."
 

@@ -45,9 +45,9 @@ class Thoughts:
         return self._feed(piece, whole=False)
 
     def _begin_with(self, text: str) -> str:
-        """The reply from the text on that is no reasoning of its head."""
+        """The text of its head, with the white space that may be before more."""
         head, self._head = self._head or "", None
-        return head[head.rindex(text) :]
+        return text and text + head[len(head.rstrip()) :]
 
     def _feed(self, piece: str, *, whole: bool) -> str:
         looked = max(0, len(self._held) - _LONGEST - 1)
