@@ -277,6 +277,8 @@ def _add_fold(builder: _Builder, reading: Reading, retry: RetryPolicy) -> None:
 
 def _without_chunk(state: dict[str, Any]) -> dict[str, Any]:
     """Return what a trace keeps of a step; the trace of the model's call has the chunk's text."""
+    if state.get("chunk") is None:
+        return state  # itself: LangGraph then leaves the callbacks as they are
     return {key: value for key, value in state.items() if key != "chunk"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate, chain, product
 from pathlib import Path
@@ -17,7 +18,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.templates import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Tokenizer(Protocol):
@@ -238,19 +239,15 @@ class EstimatingTokenizer:
 
     def count(self, text: str) -> int:
         """Return the estimated number of tokens of `text`; it never falls as text is added."""
-        return -(-sum(weight for _, weight, _, _ in _blocks(text, _LONG_BLOCK)) // _TOKEN)
+        return -(-sum(weigh(size) for _, size, weigh in _blocks(text, _LONG_BLOCK)) // _TOKEN)
 
     def prefix(self, text: str, tokens: int) -> int:
         """Return the length, in code points, of the longest prefix of at most `tokens` tokens."""
         left = tokens * _TOKEN
-        for start, weight, classes, lead in _blocks(text, _BLOCK):
+        for start, size, weigh in _blocks(text, _BLOCK):
+            weight = weigh(size)
             if weight > left:
-                fits = range(len(classes) - lead)
-                return (
-                    start
-                    + bisect_right(fits, left, key=lambda size: _weight(classes, lead, lead + size))
-                    - 1
-                )
+                return start + bisect_right(range(size), left, key=weigh) - 1
             left -= weight
         return len(text)
 
@@ -261,17 +258,16 @@ _LONG_BLOCK = 64 * 2**10
 """Code points counted at once; other threads wait for about a millisecond."""
 
 
-def _blocks(text: str, size: int) -> Iterator[tuple[int, int, str, int]]:
-    """The blocks of a text: start, weight, classes, and how many classes precede the block.
+def _blocks(text: str, size: int) -> Iterator[tuple[int, int, Callable[[int], int]]]:
+    """The blocks of a text: start, size, and what gives the weight of so many code points of it.
 
     One code point of the block before precedes it, for the transition.
     """
     for start in range(0, len(text), size):
-        block = text[max(start - 1, 0) : start + size]
-        classes = block.translate(_CLASSES)
         lead = min(start, 1)
-        weight = _weight(classes, lead, len(classes), plain=block.isascii())
-        yield start, weight, classes, lead
+        block = text[start - lead : start + size]
+        weigh = partial(_weight, block.isascii(), block.translate(_CLASSES), lead)
+        yield start, len(block) - lead, weigh
 
 
 class _Classes(dict[int, str]):
@@ -365,16 +361,16 @@ def _class_of_letter(character: str, category: str) -> str:
     return _BY_BLOCK[max(block, 0)][1]
 
 
-def _weight(classes: str, start: int, end: int, *, plain: bool = False) -> int:
-    """Weight of `classes[start:end]`, including the transition into it.
+def _weight(plain: bool, classes: str, start: int, size: int) -> int:  # noqa: FBT001 - for `partial`
+    """Weight of `classes[start:start + size]`, including the transition into it.
 
     Args:
+        plain: whether all are of ASCII.
         classes: classes of the characters.
         start: first of them to weigh.
-        end: end of those to weigh.
-        plain: whether all are of ASCII.
+        size: how many to weigh.
     """
-    count = classes.count
+    count, end = classes.count, start + size
     weight = _WORD if start == 0 < end and classes[0] == "a" else 0
     for sign, cost in (_WEIGHTS if plain else _RARE_WEIGHTS).items():
         weight += cost * count(sign, start, end)
