@@ -171,6 +171,7 @@ def read(agent, asked, awaited, config=None):
 
 
 # What a skim or an exit leaves of its share in one round was more than the plan had for the next.
+@pytest.mark.slow
 @example(**plain(awaited=False, lines=28, segments=3, skim="60%", max_calls=13, chunk_tokens=34))
 @example(
     **plain(
@@ -222,6 +223,7 @@ def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
                 assert record["coverage"] == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(awaited=st.booleans(), **{name: DRAWN[name] for name in ("lines", "questions", "found")})
 def test_one_segment_one_round_no_gate_and_no_skim_are_the_plain_fold(awaited, **chosen):
@@ -244,6 +246,7 @@ def test_one_segment_one_round_no_gate_and_no_skim_are_the_plain_fold(awaited, *
     assert {(record["coverage"], record["stopped"]) for record in records} == {(1, "end")}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(share=st.floats(0, 0.99), awaited=st.booleans(), **DRAWN)
 def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, awaited, **chosen):
@@ -267,6 +270,7 @@ def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, aw
     assert repeated.total() <= drawn.plan().calls_at_once
 
 
+@pytest.mark.slow
 @example(**plain(share=0.9375, lines=28, rounds=2, skim="lexical", chunk_tokens=20))
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0, 0.99), **DRAWN)

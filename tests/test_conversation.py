@@ -319,6 +319,7 @@ def test_a_message_longer_than_a_chunk_is_read_chunk_by_chunk():
     assert "My brother Ugo builds organs." in memory.load("ann")
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(turns(), st.integers(1, 9), st.integers(200, 2000), st.randoms(use_true_random=False))
 def test_whatever_fails_each_message_is_folded_once_or_still_there(

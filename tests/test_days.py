@@ -57,6 +57,7 @@ def days_in(text):
     return sorted(int(number) for number in re.findall(r"(?m)^On day (\d+)", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "at_once"), [(150, 1), (300, 30), (300, 300)])
 @pytest.mark.parametrize("dated", [True, False])
 @pytest.mark.parametrize("diary", [soup, meals, lives])

@@ -102,6 +102,7 @@ class TestChatModel:
 
 
 class TestReading:
+    @pytest.mark.slow
     @settings(max_examples=40)
     @given(closed=st.sets(st.integers(0, 15)))
     def test_a_gated_reading_is_one_without_the_chunks_that_add_nothing(self, closed):
@@ -116,6 +117,7 @@ class TestReading:
         assert out["usage"]["gated"] == gated
         assert MemoryBank(store).get(out["version"]).text == memory
 
+    @pytest.mark.slow
     @settings(max_examples=40)
     @given(closed=st.sets(st.integers(0, 15)))
     def test_with_the_gate_off_or_never_used_all_is_as_without_it(self, closed):

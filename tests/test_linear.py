@@ -811,10 +811,12 @@ def is_linear(
     return False
 
 
+@pytest.mark.slow
 def test_each_regular_expression_is_listed_with_its_worst_texts():
     assert {*found()} == {*WORST}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [place for place in WORST if WORST[place]])
 def test_no_text_takes_a_regular_expression_longer_than_its_length_asks(place):
     if place not in found():
@@ -831,6 +833,7 @@ def test_no_text_takes_a_regular_expression_longer_than_its_length_asks(place):
     assert next(bad, None) is None
 
 
+@pytest.mark.slow
 def test_a_quadratic_pattern_would_be_noticed():
     small = SIZE // 4  # where it shows least
     assert not is_linear(re.compile(rb'"(?:\\.|[^"\\])*"'), '"', '\\"', "", base=small)

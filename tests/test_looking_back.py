@@ -467,6 +467,7 @@ class TestBounds:
         assert count(longest) - plain < room + 8 * PART_TOKENS
         assert config.window_tokens == OFF.window_tokens + room + 8 * (RECALL_TOKENS + PART_TOKENS)
 
+    @pytest.mark.slow
     @settings(max_examples=40, deadline=None)
     @given(
         recalls=st.integers(1, 3),
@@ -938,6 +939,7 @@ class TestTogether:
         assert (out["coverage"], out["stopped"]) == (1, "end")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     lines=st.integers(1, 60),

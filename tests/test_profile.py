@@ -617,6 +617,7 @@ NAMES = st.from_regex(r"\A[a-z_]+(\.[a-z_]+)?\Z")
 DAYS = st.sampled_from(["", "2026-03-05", "2025-12-31"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(FieldValue, NAMES, JSON, DAYS)))
 def test_entries_are_read_as_they_were_written(entries):
     assert read_entries(write_entries(entries)) == (entries, [])

@@ -402,6 +402,7 @@ def test_several_queries_are_read_for_in_one_pass_and_get_what_each_gets_alone(h
     assert sorted(answers) == sorted(QUERIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["batch", "abatch"])
 def test_a_query_that_fails_does_not_fail_the_others(how):
     def fails(question):
@@ -468,6 +469,7 @@ async def test_cancelling_leaves_no_reading_behind(queries):
     assert not others
 
 
+@pytest.mark.slow
 def test_a_repeated_query_is_one_call_and_nothing_is_wasted_on_a_new_one():
     corpus = marked(**{name: [f"* {name}"] for name in "abcdefgh"})
     reader = Noting()

@@ -686,6 +686,7 @@ def long_memory(number, tokens=1024):
     return text[:room].rpartition(" Fact ")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_tokens", [5000, 100])
 async def test_64_full_memories_are_merged_within_the_window(chunk_tokens):
     # Word for word: these replies are no notes on what they are given.

@@ -381,6 +381,7 @@ class TestResuming:
         assert head.id == out["version"]
         assert FACT in head.text
 
+    @pytest.mark.slow
     @given(st.integers(0, 30))
     @settings(max_examples=8, deadline=None)
     def test_wherever_a_run_breaks_off_it_ends_as_it_would_have(self, fails):
@@ -440,6 +441,7 @@ def test_segments_are_skimmed_and_merged():
     assert len(reader.spans) <= 5
 
 
+@pytest.mark.slow
 def test_the_record_of_what_is_skipped_is_bounded():
     text = "".join(f"{'Yes' if n % 2 else 'No'}, {n} is one of the lines.\n" for n in range(1400))
     config = ReadingConfig(

@@ -177,6 +177,7 @@ class TestDrop:
         assert out["memory"] == FERRY
         assert out["warnings"][0].startswith("1 statement was left out")
 
+    @pytest.mark.slow
     def test_the_count_outlives_a_stop_and_is_in_the_version(self):
         store, saver = InMemoryStore(), InMemorySaver()
         model = FakeListChatModel(responses=[lines(OWNER, WRONG), lines(OWNER, FERRY), "Ann Lee"])

@@ -65,6 +65,7 @@ def tell(memory, *messages, thread="t"):
     return memory.save(messages, user="ann", thread=thread)
 
 
+@pytest.mark.slow
 def test_a_memory_over_its_budget_is_compacted_by_one_more_call_and_says_so(caplog):
     memory = ConversationMemory(model := Appending(), config=BUDGET, keep_versions=None)
 

@@ -69,6 +69,7 @@ def test_a_reading_whose_memory_is_held_says_so_and_when_it_reads_on(book, tmp_p
     assert "memagent: paused, the memory is held by ann.\nmemagent: reading on.\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_only_a_terminal_is_told_that_no_model_was_named(book):
     command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
     environment = {name: value for name, value in os.environ.items() if "MEMAGENT" not in name}

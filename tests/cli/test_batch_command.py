@@ -73,6 +73,7 @@ def test_without_out_the_results_are_all_that_standard_output_gets(tasks):
     assert done.stderr == "memagent: 12 answered, 0 failed.\n"
 
 
+@pytest.mark.slow
 def test_exact_cuts_take_fewer_calls(tasks):
     text = "The rain went on over the harbour and nobody spoke of it again.\n\n" * 900
     tasks.write_text(json.dumps({"id": 1, "question": "Who spoke?", "document": text}) + "\n")
@@ -186,6 +187,7 @@ def test_a_file_that_holds_something_else_is_not_overwritten(tasks):
     assert out.read_text() == "my novel\nchapter one\n"
 
 
+@pytest.mark.slow
 def test_another_namespace_finds_nothing_of_what_was_read(tasks):
     env = {**os.environ, "MEMAGENT_STORE": str(tasks.parent / "store.sqlite")}
     calls = {}

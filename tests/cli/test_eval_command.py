@@ -46,6 +46,7 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_sample_by_sample(tmp_path):
     words = ["--tasks", "niah_single_1", "--lengths", "16k", "--samples", 6]
     words += ["--model", "extractive"]

@@ -156,6 +156,7 @@ def test_memories_move_as_json_lines(memagent, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("diary")
 def test_a_memory_is_forgotten_with_its_versions(memagent):
     version = memagent("memory", "history", "diary").stdout.split()[0]
@@ -175,6 +176,7 @@ def test_a_memory_is_forgotten_with_its_versions(memagent):
     assert gone.stderr.startswith("memagent: error: There is no memory")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("diary")
 def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tmp_path):
     monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
@@ -241,6 +243,7 @@ def test_catching_up_without_the_model_s_server_says_so_at_once(memagent, tmp_pa
     assert f"cannot be reached at {url}" in done.stderr
 
 
+@pytest.mark.slow
 def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
     (tmp_path / "book").write_text(MONDAY)
     asked = ("ask", QUESTION, tmp_path / "book", "--chunk-tokens", "500")

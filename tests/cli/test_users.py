@@ -96,6 +96,7 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
 
 
+@pytest.mark.slow
 def test_what_waits_for_approval_is_listed_accepted_and_refused(memory, where):
     said = [HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is 4711.")]
     with open_store(where) as store:

@@ -40,6 +40,7 @@ HERE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_the_code_of_a_page_runs_from_an_empty_file_and_prints_what_the_page_shows(
     name, instead, monkeypatch, capsys

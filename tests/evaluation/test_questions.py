@@ -259,6 +259,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=4), min_size=1, max_size=5),
     st.booleans(),
@@ -283,6 +284,7 @@ def test_a_file_of_no_known_format_is_refused_by_name(tmp_path, kind, text):
         made(make_task(f"{kind}:{file}"), 100)
 
 
+@pytest.mark.slow
 def test_the_real_files_have_the_paragraphs_that_are_asked_for(data):
     for name, length in (("hotpotqa_distractor.json", 200), ("nq_open.jsonl", 700)):
         if not (data / name).exists():

@@ -370,6 +370,7 @@ def test_documents_left_as_they_are_have_a_column_and_a_plot(tmp_path):
     assert (tmp_path / "whole.png").exists()
 
 
+@pytest.mark.slow
 def test_the_report_is_markdown_a_page_without_links_and_plots(tmp_path):
     results = run(tmp_path, lengths=(2_000, 4_000), methods=("memagent", "truncate"))
 

@@ -813,6 +813,7 @@ def test_another_reader_is_refused_with_what_to_use():
         create_memagent(ChainReader(), schema=Facts)
 
 
+@pytest.mark.slow
 def test_without_facts_nothing_of_theirs_is_imported_or_entered():
     code = (
         "import sys\nfrom memagent_graph import create_memagent, ConversationMemory\n"

@@ -121,6 +121,7 @@ def test_redis_killed_and_restarted_in_the_middle_costs_nothing(redis):
     assert [version.step for version in history] == list(range(total, 0, -1))
 
 
+@pytest.mark.slow
 def test_a_chunk_costs_one_round_trip(redis):
     proxy = TCPProxy(redis.port)
     trips = {}

@@ -139,6 +139,7 @@ def test_two_processes_pay_for_one_reading(kind, name, request, start, folder, a
     assert first["warnings"] == second["warnings"] == []
 
 
+@pytest.mark.slow
 async def test_eight_agents_of_one_loop_pay_for_one_reading(store, alone):
     readers = [ChainReader(DELAY) for _ in range(8)]
 

@@ -175,6 +175,7 @@ async def test_a_run_that_is_over_frees_its_lease_in_the_same_process(store):
     assert await follower.acquire()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 async def test_the_lease_of_a_killed_process_is_free_at_once(kind, request, tmp_path):
     where, prefix = str(tmp_path / "store.sqlite"), "none"

@@ -420,6 +420,7 @@ def test_a_rejected_field_of_fastapi_is_named_without_what_it_was_given():
     assert words_of({"detail": [item]}) == "body.seed: Not permitted"
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

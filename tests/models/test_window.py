@@ -154,6 +154,7 @@ async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the
     assert out["coverage"] == 1.0
 
 
+@pytest.mark.slow
 def test_many_readings_at_once_on_several_loops_ask_once(openai_server, model):
     async def several():
         await create_memagent(model, config=CONFIG).abatch([ASKED] * 20)

@@ -100,6 +100,7 @@ class TestDocuments:
         assert source.text[source.pictures[0].start :].startswith("[picture 1]")
         assert pixels_of(source)[1].size == (600, 200)
 
+    @pytest.mark.slow
     def test_a_slide_names_its_pictures_with_their_page(self, tmp_path):
         pptx = pytest.importorskip("pptx")
         presentation = pptx.Presentation()

@@ -514,6 +514,7 @@ def comparisons(monkeypatch, memory, chunk, before=""):
     return sum(counts.values())
 
 
+@pytest.mark.slow
 def test_a_long_memory_is_compared_with_few_sentences_for_each_line(monkeypatch):
     lines = [f"- Mary Okafor painted harbour {n} in Oslo" for n in range(5000)]
     chunk = "\n\n".join(f"Mary Okafor painted harbour {n} in Oslo, again." for n in range(300))

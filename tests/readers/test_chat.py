@@ -304,6 +304,7 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
     assert (await update(f"<think>so</think>{said}")).memory.text == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [

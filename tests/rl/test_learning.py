@@ -58,6 +58,7 @@ def known(words):
     return {*words.towns, *words.things}
 
 
+@pytest.mark.slow
 def test_no_word_that_evaluations_ask_about_is_in_a_training_question(bench, language):
     learn, kept = bench("learn"), known(language.HELD_OUT)
     asked = [learn.question(number, seed=5) for number in range(10_000)]
@@ -179,6 +180,7 @@ def test_the_last_conversation_alone_has_an_advantage(bench, reader, fresh):
     assert [bool(row.advantage) for row in rows] == ([False] * 4 + [True]) * 4
 
 
+@pytest.mark.slow
 def test_a_tiny_run_is_resumed_and_reported(bench, tmp_path, monkeypatch, capsys):
     learn, report, rows_of = bench("learn"), bench("learn_report"), bench("learn_rows")
     small = {"iterations": 2, "questions": 2, "group_size": 2, "evaluate_every": 1, "held_out": 2}
@@ -207,6 +209,7 @@ def test_a_tiny_run_is_resumed_and_reported(bench, tmp_path, monkeypatch, capsys
     assert (tmp_path / "plots" / "extrapolation.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_each_change_of_a_setting_is_trained_from_the_same_warm_up(bench, tmp_path):
     ablations, rows_of = bench("learn_ablations"), bench("learn_rows")
     small = {"iterations": 1, "questions": 2, "group_size": 2, "held_out": 2}
@@ -245,6 +248,7 @@ def test_what_the_warm_up_of_gates_shows_is_what_the_reader_of_chats_takes_apart
     assert min(shown.values()) > 30, shown
 
 
+@pytest.mark.slow
 def test_a_tiny_run_with_gates_is_resumed_and_reported(bench, tmp_path):
     gates, rows = bench("learn_gates"), bench("learn_rows")
     small = {"iterations": 2, "questions": 2, "group_size": 2, "evaluate_every": 0, "held_out": 2}

@@ -216,6 +216,7 @@ def test_something_without_a_vocabulary_has_no_fingerprint():
         fingerprint(None)
 
 
+@pytest.mark.slow
 def test_traces_and_rewards_need_neither_torch_nor_pyarrow():
     names = "traces, recorder, sinks, rewards, advantages"
     code = (

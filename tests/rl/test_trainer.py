@@ -350,6 +350,7 @@ def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):
         trainer.restore(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_path):
     settings = GRPOSettings(
         learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1, updates=1

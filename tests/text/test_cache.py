@@ -78,6 +78,7 @@ def entries(folder):
     return sorted(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_of_200_mixed_files_a_second_opening_converts_none_and_one_changed_file_is_one(
     folder, converted, tmp_path
 ):
@@ -437,6 +438,7 @@ class TestTrouble:
         for _ in range(2):
             assert whole(open_source(page)) == "swordfish"
 
+    @pytest.mark.slow
     def test_processes_that_write_at_once_leave_whole_entries(self, tmp_path):
         code = f"""if True:
             from pathlib import Path

@@ -132,6 +132,7 @@ def test_an_exact_cut_within_a_code_point_is_made_before_it(bpe, words, budget):
         assert chunk.tokens > budget - most
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.text("abcdefgh .\n'é漢1", min_size=3000, max_size=6000))
 def test_counting_in_pieces_gives_what_counting_at_once_gives(bpe, text):

@@ -264,6 +264,7 @@ class TestReport:
         said = tool.invoke({"questions": ["Who signed?"], "source": "leases"})
         assert f"Not read: {tmp_path.name}/c.docx." in said
 
+    @pytest.mark.slow
     def test_of_200_mixed_files_each_is_accounted_for(self, tmp_path):
         for number in range(200):
             name, write = [*DOCUMENTS.items()][number % (len(DOCUMENTS) + 3) % len(DOCUMENTS)]
@@ -295,6 +296,7 @@ class TestWarnings:
         assert "scan.pdf: no text on pages 2, 4 of 4" in output["warnings"][0]
         assert not open_source(write_pages(tmp_path / "full.pdf", [said])).warnings
 
+    @pytest.mark.slow
     def test_a_folder_of_pages_without_text_is_not_read_as_if_they_had_some(self, tmp_path):
         write_pages(tmp_path / "scan.pdf", [[], []])
 
@@ -329,6 +331,7 @@ class TestScans:
     def ocr(self):
         pytest.importorskip("rapidocr")
 
+    @pytest.mark.slow
     def test_pages_without_a_text_layer_are_read_by_ocr_and_named(self, tmp_path):
         said = [(72, 700, "Ann Smith signed the lease on 3 May 2021."), (72, 680, "Rent: $1,250")]
         write_scan(tmp_path / "lease.pdf", [[(72, 700, "Lease")], [], said])
@@ -379,6 +382,7 @@ class TestScans:
 
         assert pdf.read_pdf(scan).warnings == ("OCR failed on page 1 (ZeroDivisionError).",)
 
+    @pytest.mark.slow
     def test_a_scan_with_a_stamp_in_its_text_layer_is_read_with_it(self, tmp_path):
         scan = write_scan(tmp_path / "a.pdf", [[(72, 700, "Ann signed.")]]).read_bytes()
         scan = pypdfium2.PdfDocument(scan)
@@ -476,6 +480,7 @@ class TestLimits:
         with pytest.raises(ConfigurationError, match="MEMAGENT_CONVERSION_SECONDS"):
             open_source(DOCUMENTS["a.html"](tmp_path / "a.html", "Hello"))
 
+    @pytest.mark.slow
     def test_a_cell_far_from_the_others_does_not_fill_the_memory(self, tmp_path, limit):
         limit("MEMORY_MB", 384)
         rows = '<row r="1048576"><c r="XFD1048576"><v>12</v></c></row>'

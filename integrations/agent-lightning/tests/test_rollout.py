@@ -182,6 +182,7 @@ def started(module, *words):
     )
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_do_it_says_why_in_one_line(tmp_path):
     few = tmp_path / "hotpot.json"
     few.write_text(json.dumps(questions()))
@@ -196,6 +197,7 @@ def test_a_command_that_cannot_do_it_says_why_in_one_line(tmp_path):
     assert short.stderr.count("\n") == unreached.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_essays_fill_documents_that_a_file_has_too_few_paragraphs_for(tmp_path):
     (tmp_path / "hotpot.json").write_text(json.dumps(questions()))
     essays = tmp_path / "essays"

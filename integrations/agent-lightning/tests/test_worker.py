@@ -53,6 +53,7 @@ async def test_500_rollouts_are_read_in_one_event_loop_at_once():
     assert worker.done == 500
 
 
+@pytest.mark.slow
 async def test_each_rollout_is_read_by_one_worker_with_the_policy_as_it_is():
     async with Gateway(knows) as gateway:
         for number in range(40):
@@ -106,6 +107,7 @@ async def test_a_worker_that_is_cancelled_leaves_no_rollout_behind_as_running():
     assert {one["error_message"] for one in gateway.rollouts.values()} == {"the worker was stopped"}
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_cannot_be_reached_is_an_http_error():
     worker = Worker(f"http://127.0.0.1:{free_port()}", config=SMALL)
 

@@ -128,6 +128,7 @@ def broken(rng: random.Random, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(1, 9))
 def test_values_of_a_body_are_counted_whatever_its_texts_have(value, window):
     def count(value):

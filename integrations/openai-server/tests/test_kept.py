@@ -170,6 +170,7 @@ def test_a_response_is_deleted_with_what_was_read_for_it(keeping, store, asked):
     assert not [name for name in heads if first.id in name or second.id in name]
 
 
+@pytest.mark.slow
 def test_what_was_read_for_a_deleted_response_leaves_nothing(keeping, store, asked):
     client = keeping().client()
     with client.responses.stream(model="small", input=asked()) as stream:
@@ -260,6 +261,7 @@ def test_what_nobody_used_for_long_is_forgotten_and_the_rest_stays(any_store, mo
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_quota_holds_for_each_tenant_alone_and_the_oldest_go_first(any_store, monkeypatch):
     async def run():
         now = [1e9]

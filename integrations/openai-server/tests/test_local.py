@@ -51,6 +51,7 @@ def test_a_model_in_this_process_answers_as_it_does_when_asked_itself(served):
     assert whole.usage.completion_tokens == 12
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_it_is_read(served, asked):
     completion = served.client().chat.completions.create(
         model=served.service.name, messages=asked(90)

@@ -71,6 +71,7 @@ def test_a_model_that_sees_is_shown_the_pictures_of_what_is_read_in_their_order(
     assert not [line for line in reply["memagent"]["warnings"] if "not read" in line]
 
 
+@pytest.mark.slow
 def test_without_the_setting_the_words_in_a_picture_are_read(behind, upstream, text_with):
     pytest.importorskip("rapidocr")
 
