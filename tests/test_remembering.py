@@ -409,7 +409,8 @@ if end == "kill":
 
 
 def run_child(tmp_path, end):
-    done = warm_python(*COMMAND_LINE).run([sys.executable, "-c", CHILD, tmp_path, end])
+    command = [sys.executable, "-c", CHILD, tmp_path, end]
+    done = warm_python(*COMMAND_LINE).run(command, whole_end=True)
     assert done.returncode == (-9 if end == "kill" else 0)
 
 

@@ -83,7 +83,8 @@ def outcomes(folder, sinks, commands, **environment):
     if "PYTHONUNBUFFERED" in environment:  # it is for the start of an interpreter
         printed = subprocess.check_output([*map(str, command)], text=True, timeout=110, env=env)
     else:
-        printed = PYTHON.run(command, check=True, env=env).stdout
+        whole_end = sinks != ["terminal"]  # which takes all
+        printed = PYTHON.run(command, check=True, env=env, whole_end=whole_end).stdout
     return json.loads(printed)
 
 

@@ -4,12 +4,15 @@ python = warm_python(*COMMAND_LINE)
 python.run([sys.executable, "-m", "memagent_graph", "ask", ...]).stdout
 
 What is forked is a process of its own: pid, signals, exit code, environment, working folder and
-standard streams are those that `subprocess` would give it, and the interpreter ends as ever. Only
-what Python reads when it starts (`-W`, `PYTHONIOENCODING`, `PYTHONPATH`) has no effect.
+standard streams are those that `subprocess` would give it, and its threads and exit functions end
+as ever. What `run` has run then skips the teardown of the interpreter, which takes longer than most
+commands; `whole_end=True` is for tests about the end. Only what Python reads when it starts (`-W`,
+`PYTHONIOENCODING`, `PYTHONPATH`) has no effect.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -22,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -101,12 +105,14 @@ class WarmPython:
         stderr: int | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
+        whole_end: bool = True,
     ) -> WarmProcess:
         """As `subprocess.Popen` does, with text in its pipes; `stdin` may be a file or a pipe."""
         arguments = [str(word) for word in command if word != sys.executable]
         if arguments[0] == "-W":
             del arguments[:2]
         request = {"arguments": arguments, "folder": str(cwd or Path.cwd())}
+        request["whole end"] = whole_end
         request["environment"] = dict(os.environ if env is None else env)
         status, theirs = os.pipe()
         given, mine = [theirs], {}
@@ -131,6 +137,7 @@ class WarmPython:
         input: str = "",
         check: bool = False,
         timeout: float = 120,
+        whole_end: bool = False,
         **options,
     ) -> CompletedProcess[str]:
         """As `subprocess.run` does with `capture_output` and `text`."""
@@ -138,7 +145,7 @@ class WarmPython:
             given.write(input)
             given.seek(0)
             options = {"stdin": given, "stdout": PIPE, "stderr": PIPE, **options}
-            process = self.start(command, **options)
+            process = self.start(command, whole_end=whole_end, **options)
         try:
             stdout, stderr = process.communicate(timeout)
         finally:
@@ -260,6 +267,16 @@ def _become(request: dict) -> None:
     sys.argv = request["arguments"]
 
 
+def _skip_teardown(code: int) -> None:
+    """End without the teardown of the interpreter; return if output cannot be written."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
     import runpy
 
@@ -270,16 +287,23 @@ if __name__ == "__main__":
     gc.freeze()  # what is imported stays shared with the forked
     _request = _serve(_channel)
     _become(_request)
-    # At the top of the interpreter, so that exits and interrupts end it as they always do.
-    if sys.argv[0] == "-m":
-        del sys.argv[0]
-        sys.path[0] = str(Path.cwd())
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    elif sys.argv[0] == "-c":
-        _code = sys.argv.pop(1)
-        sys.path[0] = ""
-        _names = {"__name__": "__main__"}  # which are there until the interpreter has ended
-        exec(compile(_code, "<string>", "exec"), _names)
-    else:
-        sys.path[0] = str(Path(sys.argv[0]).parent)
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    # At the top of the interpreter, so that errors and interrupts end it as they always do.
+    try:
+        if sys.argv[0] == "-m":
+            del sys.argv[0]
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif sys.argv[0] == "-c":
+            _code = sys.argv.pop(1)
+            sys.path[0] = ""
+            _names = {"__name__": "__main__"}  # which are there until the interpreter has ended
+            exec(compile(_code, "<string>", "exec"), _names)
+        else:
+            sys.path[0] = str(Path(sys.argv[0]).parent)
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if not _request["whole end"] and isinstance(end.code, int | None):
+            _skip_teardown(end.code or 0)
+        raise
+    if not _request["whole end"]:
+        _skip_teardown(0)
