@@ -25,18 +25,15 @@ def layers_of(reading: Reading) -> list[Layer]:
     config = reading.config
     gated = reading.has_update_gate or config.exit != "never"
     trusted = gated and reading.is_watched
-    if config.skim is not None or config.recalls or trusted:  # it takes a while to import numpy
+    if config.skim is not None:  # it takes a while to import numpy
         from memagent_graph.graph.layers.skim import Skim
-        from memagent_graph.text.index import Indexes
-
-        indexes = Indexes()
     return [
         HoldLayer(),
         *([Deadline()] if config.deadline is not None else ()),
-        *([Skim(config, indexes)] if config.skim is not None else ()),
-        *([LookBackLayer(config, indexes)] if config.recalls else ()),
+        *([Skim(config)] if config.skim is not None else ()),
+        *([LookBackLayer(config)] if config.recalls else ()),
         *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
         Versions(),
-        *([Trust(indexes)] if trusted else ()),
+        *([Trust()] if trusted else ()),
         *([CheckLayer()] if reading.reader.shortens else ()),
     ]

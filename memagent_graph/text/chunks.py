@@ -220,13 +220,13 @@ _WINDOW = 1 << 16
 """Code points read at once to cut passages."""
 
 
-def passages(source: Source) -> Iterator[tuple[int, str]]:
+def passages(source: Source, start: int = 0) -> Iterator[tuple[int, str]]:
     """Cut a source into passages of a paragraph or a few sentences; yield (start, text) of each.
 
-    Joined, they are the source. Each ends at the last paragraph, sentence, line or word end in the
-    second half of the longest passage allowed, if there is one.
+    Joined, they are the source from `start` on. Each ends at the last paragraph, sentence, line or
+    word end in the second half of the longest passage allowed, if there is one.
     """
-    start, window, at = 0, "", 0
+    window, at = "", 0
     while True:
         if len(window) - at <= LONGEST_PASSAGE + _LONGEST_GRAPHEME:
             window, at = window[at:] + source.read(start + len(window) - at, _WINDOW), 0

@@ -1,42 +1,38 @@
 """An index of passages: where in a text the words of a question stand.
 
 It ranks by BM25 over `text.terms`, and so works in all scripts. Each file has its own part of the
-index, kept in the user's cache under the file's digest: if one file of a corpus changes, only that
-file is indexed again. Parts are joined, and idf is computed, when the index is opened.
+index, a long one several, kept in the user's cache under the file's digest: if one file of a corpus
+changes, only that file is indexed again. Parts are joined, and idf is computed, when the index is
+opened. Of a long document only the ends and sizes of passages stay in memory.
 
-No BM25 library keeps an index like this. For 1M tokens (4 MB of text in 5,000 passages; cutting
-it into terms takes 1.4 s in each case):
-
-| | index, s | query, ms | kept as |
-|---|---|---|---|
-| numpy, as here | 0.24 | 0.05 | own bytes: by file, can be encrypted |
-| bm25s 0.3.16 | 0.70, import 1.0 | 0.03 | files of scores, valid for one corpus |
-| tantivy 0.27 | 0.27 | 0.04 | own files, not encrypted; a wheel of 17 MB |
-| rank-bm25 0.2 | 0.31 | 6.0 | not kept; 30 MB of dictionaries |
-
-numpy has wheels for all Python versions and systems that this package runs on.
+No BM25 library keeps an index like this: by file, and so that it can be encrypted
+(docs/measuring/reading.md, "The index").
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
-from itertools import compress
-from math import ceil, log1p
+from itertools import takewhile
+from math import log1p
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
 
 from memagent_graph.sync import to_thread
-from memagent_graph.text.cache import open_cache
+from memagent_graph.text.cache import may_write_plain, open_cache
 from memagent_graph.text.chunks import passages
-from memagent_graph.text.source import JoinedSource, TextSource
+from memagent_graph.text.source import JoinedSource, TextSource, digests_of
 from memagent_graph.text.terms import content_terms
 from memagent_graph.text.terms import terms as cut_terms
 
@@ -47,19 +43,27 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
 
-_FORM = "index 2"
+_FORM = "index 3"
 """Version of passages and terms, part of each cache key."""
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
-_BLOCK_TERMS = 1 << 18
-"""Terms counted at once: what they take in memory does not grow with the document."""
-_MOST_TABLES = 256
-"""Tables of an index: each query looks its terms up in all of them."""
+_PART_LENGTH = 1 << 20
+"""Code points of a text that make a part."""
+_TABLE_POSTINGS = 1 << 20
+"""Postings from which on parts are joined."""
+_MOST_PARTS = 256
+"""Parts that are not joined: each query looks its terms up in all of them."""
 _RECENT_BYTES = 1 << 26
-"""Size of the parts kept in memory for the next question, in bytes."""
+"""Size of the indexes kept in memory for the next question, in bytes."""
+_DISK = 8
+"""Bytes in a temporary file that count as much as one in memory."""
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
+_ROW = np.dtype([("hash", "i8"), ("first", "i4"), ("end", "i4")])
+_PAGE = 256
+"""Rows that are read at once from a temporary file: 4 KB."""
+_HASH_BITS = 64
 
 
 class IndexHit(NamedTuple):
@@ -90,6 +94,7 @@ class IndexPart:
             `[terms + 1]`.
         numbers: numbers of the passages that have the term; `[postings]`.
         counts: how often each has it, at most 255; `[postings]`.
+        heading: whether it counts as the begin of the next part's first passage.
     """
 
     ends: NDArray[Any]
@@ -98,27 +103,32 @@ class IndexPart:
     first: NDArray[Any]
     numbers: NDArray[Any]
     counts: NDArray[Any]
+    heading: bool = False
 
     @classmethod
     def of(cls, texts: Iterable[str], cut: Callable[[str], Sequence[str]] = cut_terms) -> IndexPart:
         """Index texts, each one a passage that `cut` makes terms of."""
         known: defaultdict[str, int] = defaultdict()
         known.default_factory = known.__len__
-        ids, first = array("I"), 0
-        ends, sizes, end = [], [], 0
-        blocks: list[_Block] = []
+        ids, sizes, ends, end = array("I"), [], [], 0
         for text in texts:
             found = cut(text)
             ids.extend(map(known.__getitem__, found))
             end += len(text)
             ends.append(end)
             sizes.append(len(found))
-            if len(ids) > _BLOCK_TERMS:
-                blocks.append(_count(ids, sizes, first))
-                ids, first = array("I"), len(sizes)
-        blocks.append(_count(ids, sizes, first))
+        known.default_factory = None  # it refers to `known`, which would wait for the collector
+        passages_of = max(len(sizes), 1)
+        pairs = np.array(ids, np.int64) * passages_of + np.repeat(np.arange(len(sizes)), sizes)
+        pairs, counts = np.unique(pairs, return_counts=True)
+        rows, numbers = np.divmod(pairs, passages_of)
         return cls(
-            np.array(ends, _INT), np.array(sizes, _INT), {**known}, *_join(blocks, len(known))
+            np.array(ends, _INT),
+            np.array(sizes, _INT),
+            known,
+            np.searchsorted(rows, np.arange(len(known) + 1)).astype(_INT),
+            numbers.astype(_INT),
+            np.minimum(counts, _MOST_COUNTED).astype(_BYTE),
         )
 
     def encode(self) -> tuple[bytes, ...]:
@@ -154,131 +164,152 @@ class IndexPart:
         """Length of the text, in code points."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    @property
-    def size(self) -> int:
-        """Approximate size in memory, in bytes."""
-        return 150 * len(self.terms) + 5 * len(self.numbers) + 8 * len(self.ends)
+
+_Begun = list[tuple[IndexPart, int]]
+"""Parts, each with the number of its first passage."""
+_Row = tuple["NDArray[Any]", "NDArray[Any]", int]
+"""Passages that have a term, how often each has it, and the number that they are counted from."""
 
 
-class _Block(NamedTuple):
-    """Postings of some passages, sorted by term.
-
-    Attributes:
-        rows: the terms that occur, ascending; `[rows]`.
-        lengths: number of postings of each; `[rows]`.
-        numbers: see `IndexPart`.
-        counts: see `IndexPart`.
-    """
-
-    rows: NDArray[Any]
-    lengths: NDArray[Any]
-    numbers: NDArray[Any]
-    counts: NDArray[Any]
-
-
-def _count(ids: array[int], sizes: list[int], first: int) -> _Block:
-    """Count the terms of the passages from `first` on."""
-    numbers = np.repeat(np.arange(first, len(sizes)), sizes[first:])
-    pairs = np.array(ids, np.int64) * max(len(sizes), 1) + numbers
-    pairs, counts = np.unique(pairs, return_counts=True)
-    row, number = np.divmod(pairs, max(len(sizes), 1))
-    counts = np.minimum(counts, _MOST_COUNTED).astype(_BYTE)
-    return _Block(*np.unique(row, return_counts=True), number.astype(_INT), counts)
-
-
-def _join(blocks: list[_Block], rows: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return `first`, `numbers` and `counts` of all blocks, whose rows are below a number."""
-    lengths = np.zeros(rows + 1, np.int64)
-    for block in blocks:
-        lengths[block.rows + 1] += block.lengths
-    first = np.cumsum(lengths)
+def _join(
+    parts: _Begun, rows: list[NDArray[Any]], most: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return `first`, `numbers` and `counts` of parts, the rows of whose terms are these."""
+    lengths = [np.diff(part.first) for part, _ in parts]
+    of_rows = np.zeros(most + 1, np.int64)
+    for own, length in zip(rows, lengths, strict=True):
+        of_rows[own + 1] += length
+    first = np.cumsum(of_rows)
     numbers, counts = np.empty(first[-1], _INT), np.empty(first[-1], _BYTE)
     free = first.copy()
-    for block in blocks:
-        begins = np.cumsum(block.lengths) - block.lengths
-        places = np.repeat(free[block.rows] - begins, block.lengths)
+    for own, length, (part, begin) in zip(rows, lengths, parts, strict=True):
+        places = np.repeat(free[own] - part.first[:-1], length)
         places += np.arange(len(places))
-        numbers[places], counts[places] = block.numbers, block.counts
-        free[block.rows] += block.lengths
-    return first.astype(_INT), numbers, counts
+        numbers[places], counts[places] = part.numbers + _INT.type(begin), part.counts
+        free[own] += length
+    return first, numbers, counts
 
 
-class _Table(NamedTuple):
-    """Postings of one part, or of several; passages are counted from `begin`.
+def _hash(term: str) -> int:
+    return hash(term) ^ len(term)  # "penc" and "数据" are the same bytes, and so have one hash
 
-    `first` is a view that gives numbers of Python: an array takes four times as long for one.
+
+class _Tables:
+    """Postings of many parts by Python's hashes of their terms, in a temporary file if possible.
+
+    With 64 bits, two of a million terms share one with a chance of 1 in 40 million.
+
+    Args:
+        on_disk: whether the file, which has no name, may be written; else they stay in memory.
     """
 
-    terms: Mapping[str, int]
-    first: memoryview[int]
-    numbers: NDArray[Any]
-    counts: NDArray[Any]
-    begin: int
+    def __init__(self, *, on_disk: bool) -> None:
+        self._on_disk, self._file = on_disk, None  # type: tuple[bool, Any]
+        self._lock = threading.Lock()
+        self._tables: list[tuple[bytes | int, int, int, NDArray[Any]]] = []
+        self.size = 0
 
+    def take(self, parts: _Begun) -> None:
+        """Move parts to a table: rows by hash, then numbers, then counts."""
+        own = [np.fromiter(map(_hash, part.terms), np.int64, len(part.terms)) for part, _ in parts]
+        hashes = np.unique(np.concatenate(own))
+        found = [np.searchsorted(hashes, each) for each in own]
+        first, numbers, counts = _join(parts, found, len(hashes))
+        parts.clear()
+        rows = np.empty(len(hashes), _ROW)
+        rows["hash"], rows["first"], rows["end"] = hashes, first[:-1], first[1:]
+        data = b"".join((rows.data, numbers.data, counts.data))
+        place = self._write(data)
+        self.size += len(data) if place is data else len(data) // _DISK
+        self._tables.append((place, len(rows), len(numbers), hashes[::_PAGE].copy()))
 
-def _tabulate(parts: Sequence[IndexPart], begins: Sequence[int]) -> _Table:
-    """Join the postings of parts whose passages begin at these numbers."""
-    if len(parts) == 1:
-        (part,) = parts
-        return _Table(part.terms, _view(part.first), part.numbers, part.counts, begins[0])
-    known: dict[str, int] = {}
-    add = known.setdefault
-    blocks = [
-        _Block(
-            np.fromiter((add(term, len(known)) for term in part.terms), _INT, len(part.terms)),
-            np.diff(part.first),
-            part.numbers + _INT.type(begin),
-            part.counts,
-        )
-        for part, begin in zip(parts, begins, strict=True)
-    ]
-    first, numbers, counts = _join(blocks, len(known))
-    return _Table(known, _view(first), numbers, counts, 0)
+    def _write(self, data: bytes) -> bytes | int:
+        """Return where in the file these bytes are now; the bytes if they are not in it."""
+        with suppress(OSError):
+            if self._on_disk and self._file is None:
+                self._file = TemporaryFile()  # noqa: SIM115
+                finalize(self, self._file.close)
+            if self._on_disk:
+                place = self._file.seek(0, os.SEEK_END)
+                self._file.write(data)
+                self._file.flush()
+                return int(place)
+        return data
 
+    def find(self, term: str) -> Iterator[_Row]:
+        """Yield what each table has of a term."""
+        sought = np.int64(_hash(term))
+        for place, rows, postings, pages in self._tables:
+            page = max(int(np.searchsorted(pages, sought, "right")) - 1, 0) * _PAGE
+            some = self._read(place, page * _ROW.itemsize, _ROW, min(_PAGE, rows - page))
+            row = int(np.searchsorted(some["hash"], sought))
+            if row < len(some) and some["hash"][row] == sought:
+                _, first, end = some[row].tolist()
+                numbers = rows * _ROW.itemsize
+                counts = numbers + postings * _INT.itemsize
+                yield (
+                    self._read(place, numbers + first * _INT.itemsize, _INT, end - first),
+                    self._read(place, counts + first, _BYTE, end - first),
+                    0,
+                )
 
-def _view(first: NDArray[Any]) -> memoryview[int]:
-    return first.astype(np.intc, copy=False).data
+    def _read(self, place: bytes | int, at: int, kind: np.dtype[Any], size: int) -> NDArray[Any]:
+        if isinstance(place, bytes):
+            return np.frombuffer(place, kind, size, at)
+        if sys.platform != "win32":  # a process that was forked shares the position in the file
+            found = os.pread(self._file.fileno(), size * kind.itemsize, place + at)
+            return np.frombuffer(found, kind)
+        with self._lock:
+            self._file.seek(place + at)
+            return np.frombuffer(self._file.read(size * kind.itemsize), kind)
 
 
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
     Args:
-        parts: the parts, in order.
-        headings: numbers of parts that are headings; each counts as the begin of the next part's
-            first passage.
+        parts: the parts, in order; after headings comes a part with a passage.
+        on_disk: whether postings of many parts are joined, in a temporary file or in memory; None
+            if they stay with their parts, which another index has as well.
     """
 
-    def __init__(self, parts: Sequence[IndexPart], headings: Collection[int] = ()) -> None:
-        own = [number not in headings for number in range(len(parts))]
-        before = np.cumsum([0, *(len(part.ends) * it for part, it in zip(parts, own, strict=True))])
-        together = max(1, ceil(len(parts) / _MOST_TABLES))
-        begins = before.tolist()
+    def __init__(self, parts: Iterable[IndexPart], *, on_disk: bool | None = None) -> None:
+        ends, sizes = [np.empty(0, np.int64)], [np.empty(0, _INT)]
+        left: _Begun = []
+        self._joined = _Tables(on_disk=bool(on_disk))
+        joins = on_disk is not None and sys.hash_info.width == _HASH_BITS
+        begin = offset = above = postings = 0
+        for part in parts:
+            left.append((part, begin))
+            if part.heading:
+                above += int(part.sizes.sum())
+            elif len(part.ends):
+                ends.append(part.ends + np.int64(offset))
+                sizes.append(part.sizes.copy())
+                sizes[-1][0] += above
+                above, begin = 0, begin + len(part.ends)
+            offset += part.length
+            postings += len(part.numbers)
+            if joins and postings >= _TABLE_POSTINGS:
+                self._joined.take(left)
+                postings = 0
+        if left and joins and (self._joined.size or len(left) > _MOST_PARTS):
+            self._joined.take(left)
+        # A view gives numbers of Python: an array takes four times as long for one.
         self._tables = [
-            _tabulate(parts[at : at + together], begins[at : min(at + together, len(parts))])
-            for at in range(0, len(parts), together)
+            (part, part.first.astype(np.intc, copy=False).data, begin) for part, begin in left
         ]
-        empty = np.empty(0, _INT)
-        sizes = np.concatenate([empty, *(part.sizes for part in compress(parts, own))])
-        for number in headings:
-            sizes[before[number]] += parts[number].sizes.sum()
-        usual = sizes.mean() if sizes.sum() else 1.0
-        self._damp = (_K1 * (1 - _B + _B * sizes / usual)).astype(np.float32)
-        self._parts, self._own = parts, own
+        self._ends, all_sizes = np.concatenate(ends), np.concatenate(sizes)
+        usual = all_sizes.mean() if all_sizes.sum() else 1.0
+        self._damp = (_K1 * (1 - _B + _B * all_sizes / usual)).astype(np.float32)
+        kept = sum(150 * len(part.terms) + 5 * len(part.numbers) for part, _ in left)
+        self.size = kept + 12 * len(self) + self._joined.size
+        """Approximate size in memory, in bytes."""
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Index:
-        """Index texts in memory, each one a passage.
-
-        Offsets refer to all texts joined.
-        """
+        """Index texts in memory, each one a passage of all texts joined."""
         return cls([IndexPart.of(texts)])
-
-    @cached_property
-    def _ends(self) -> NDArray[Any]:
-        offsets = np.cumsum([0, *(part.length for part in self._parts)])
-        ends = [part.ends + begin for part, begin in zip(self._parts, offsets, strict=False)]
-        return np.concatenate([np.empty(0, _INT), *compress(ends, self._own)])
 
     def __len__(self) -> int:
         return len(self._damp)
@@ -308,26 +339,21 @@ class Index:
 
     def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the numbers of the passages that have a term, and how often each has it."""
-        found = [
-            (table, slice(table.first[row], table.first[row + 1]))
-            for table in self._tables
-            if (row := table.terms.get(term)) is not None
-        ]
-        numbers = [table.numbers[there] + table.begin for table, there in found]
-        counts = [table.counts[there] for table, there in found]
-        return (
-            np.concatenate([np.empty(0, _INT), *numbers]),
-            np.concatenate([np.empty(0, np.float32), *counts], dtype=np.float32),
-        )
+        found = [*self._rows(term)]
+        numbers = [np.empty(0, _INT), *(own + begin for own, _, begin in found)]
+        counts = [np.empty(0, np.float32), *(own for _, own, _ in found)]
+        return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
+
+    def _rows(self, term: str) -> Iterator[_Row]:
+        yield from self._joined.find(term)
+        for part, first, begin in self._tables:
+            if (row := part.terms.get(term)) is not None:
+                there = slice(first[row], first[row + 1])
+                yield part.numbers[there], part.counts[there], begin
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        having = (
-            table.first[row + 1] - table.first[row]
-            for table in self._tables
-            if (row := table.terms.get(term)) is not None
-        )
-        return self._rarity(sum(having))
+        return self._rarity(sum(len(numbers) for numbers, _, _ in self._rows(term)))
 
     def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
@@ -373,12 +399,16 @@ def open_index(source: Source) -> Index:
         SourceChangedError: The source changed since it was opened.
     """
     leaves = [*_leaves(source)]
-    parts = [IndexPart.of([leaf]) if isinstance(leaf, str) else _part(leaf) for leaf in leaves]
-    headings = [number for number, leaf in enumerate(leaves) if isinstance(leaf, str)]
-    filled = max(
-        (n for n, part in enumerate(parts) if part.length and n not in headings), default=-1
-    )
-    return Index(parts, [number for number in headings if number < filled])
+    key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
+    if (found := _recent.find(key)) is not None:
+        return found
+    with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
+        found = _recent.find(key)
+        if found is None:
+            on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
+            found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
+            _recent.keep(key, found, digests_of(source))
+    return found
 
 
 def forget_recent(digests: Collection[str]) -> None:
@@ -396,19 +426,34 @@ def _leaves(source: Source) -> Iterator[Source | str]:
         yield from _leaves(part)
 
 
-def _part(source: Source) -> IndexPart:
-    key = _key(source)
-    kept = open_cache() if source.uri else None
-    for find in (_recent.find, partial(_decode, kept)):
-        found = find(key)
-        if found is not None:
-            _recent.keep(key, found)
-            return found
-    part = IndexPart.of(text for _, text in passages(source))
-    _recent.keep(key, part)
-    if kept is not None:
-        kept.keep(key, part.encode())
-    return part
+def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
+    filled = max(
+        (n for n, leaf in enumerate(leaves) if not isinstance(leaf, str) and leaf.length), default=0
+    )
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, str):
+            yield replace(IndexPart.of([leaf]), heading=number < filled)
+        else:
+            yield from _parts_of(leaf)
+
+
+def _parts_of(source: Source) -> Iterator[IndexPart]:
+    """The parts of a source that is not joined, from the cache if they are there."""
+    start, kept, whole = 0, open_cache() if source.uri else None, _key(source)
+    while start < source.length:
+        key = f"{source.digest}-{sha256(f'{whole} {start}'.encode()).hexdigest()[:16]}"
+        part = _decode(kept, key)
+        if part is None or not part.length:
+            part = _index(source, start)
+            if kept is not None:
+                kept.keep(key, part.encode())
+        yield part
+        start += part.length or source.length
+
+
+def _index(source: Source, start: int) -> IndexPart:
+    found = takewhile(lambda passage: passage[0] < start + _PART_LENGTH, passages(source, start))
+    return IndexPart.of(text for _, text in found)
 
 
 def _decode(kept: Any, key: str) -> IndexPart | None:
@@ -420,75 +465,47 @@ def _decode(kept: Any, key: str) -> IndexPart | None:
 
 
 def _key(source: Source) -> str:
-    """The cache key of a source's index; it begins with the source's digest."""
+    """The key of a source's index."""
     text = source.digest
-    if isinstance(source, TextSource):  # a converted file's own digest is that of its bytes
+    if isinstance(source, TextSource) and source.uri:  # converted: the digest is that of its bytes
         text = sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()
-    about = sha256(f"{_FORM} {text} {source.length}".encode()).hexdigest()[:16]
-    return f"{source.digest}-{about}"
+    return f"{_FORM} {source.digest} {text} {source.length}"
 
 
 class _Recent:
-    """The most recently used parts, up to a limit."""
+    """The most recently used indexes, up to a limit, and the newest."""
 
     def __init__(self) -> None:
-        self._parts: OrderedDict[str, IndexPart] = OrderedDict()
+        self._indexes: OrderedDict[str, tuple[Index, list[str]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, key: str) -> IndexPart | None:
+    def find(self, key: str) -> Index | None:
         with self._lock:
-            return self._parts.get(key)
+            if key not in self._indexes:
+                return None
+            self._indexes.move_to_end(key)
+            return self._indexes[key][0]
 
-    def keep(self, key: str, part: IndexPart) -> None:
+    def keep(self, key: str, index: Index, digests: list[str]) -> None:
         with self._lock:
-            self._parts[key] = part
-            self._parts.move_to_end(key)
-            left = _RECENT_BYTES
-            for old in [*reversed(self._parts)]:
-                left -= self._parts[old].size
+            self._indexes[key] = index, digests
+            left = _RECENT_BYTES - index.size
+            for old in [*reversed(self._indexes)][1:]:
+                left -= self._indexes[old][0].size
                 if left < 0:
-                    del self._parts[old]
+                    del self._indexes[old]
 
     def forget(self, digests: Collection[str]) -> None:
         with self._lock:
-            for key in [key for key in self._parts if key.partition("-")[0] in digests]:
-                del self._parts[key]
+            for key, (_, own) in [*self._indexes.items()]:
+                if not {*own}.isdisjoint(digests):
+                    del self._indexes[key]
 
 
 _recent = _Recent()
+_opens = [threading.Lock() for _ in range(64)]
 
 
-_KEPT_INDEXES = 4
-"""Number of documents whose indexes are kept."""
-
-
-class Indexes:
-    """Opens indexes, each only once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Index] = {}
-        self._lock = threading.Lock()
-
-    async def of(self, source: Source, seconds: float | None = None) -> Index:
-        """Return the index of a document.
-
-        Args:
-            source: the document.
-            seconds: time limit for opening it, in seconds; None for no limit.
-
-        Raises:
-            LateError: It took longer.
-        """
-        known = self._known.get(source.digest)
-        if known is not None:
-            return known
-        return await to_thread(partial(self._open, source), seconds)
-
-    def _open(self, source: Source) -> Index:
-        with self._lock:  # a second caller finds the first one's index
-            known = self._known.get(source.digest)
-            if known is None:
-                known = self._known[source.digest] = open_index(source)
-                while len(self._known) > _KEPT_INDEXES:
-                    del self._known[next(iter(self._known))]
-            return known
+async def aopen_index(source: Source, seconds: float | None = None) -> Index:
+    """Do what `open_index` does, or raise `LateError` after this time."""
+    return await to_thread(partial(open_index, source), seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Event
 
 import numpy as np
@@ -191,7 +193,7 @@ class TestKept:
         assert not folder.exists()
 
     def test_what_stays_in_memory_is_bounded(self, folder, indexed, monkeypatch):
-        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * IndexPart.of([FILLER]).size // 2)
+        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * Index.of([FILLER]).size // 2)
         indexed.clear()
         for number in (0, 1, 2, 2, 1, 0):
             open_index(TextSource(f"{FILLER}{number}"))
@@ -229,6 +231,119 @@ class TestKept:
         assert len(indexed) == 2
 
 
+class TestJoined:
+    """Of a long document, only where its passages end stays in memory."""
+
+    TEXT = "\n\n".join(
+        f"The lion {number} met a tiger. 天文台 {number % 7} penc 数据{number} 文台 zebra." * 3
+        for number in range(400)
+    )
+    WORDS = ("lion", "天文", "penc", "数据", "397", "zebra", "=", "walrus", "")
+
+    @pytest.fixture
+    def long(self, folder, monkeypatch, tmp_path):
+        monkeypatch.setattr(indexes, "_PART_LENGTH", 5_000)
+        monkeypatch.setattr(indexes, "_TABLE_POSTINGS", 300)
+        (tmp_path / "long.txt").write_text(self.TEXT, "utf-8")
+        return open_source(tmp_path / "long.txt")
+
+    @pytest.fixture
+    def files(self, monkeypatch):
+        made = []
+        monkeypatch.setattr(
+            indexes,
+            "TemporaryFile",
+            lambda: made.append(TemporaryFile()) or made[-1],  # noqa: SIM115
+        )
+        return made
+
+    def compare(self, index):
+        whole = Index.of(text for _, text in passages(TextSource(self.TEXT)))
+        assert len(index) == len(whole)
+        assert [*map(index.span, range(len(index)))] == [*map(whole.span, range(len(whole)))]
+        for word in self.WORDS:
+            assert index.scores({word: 1.0}).tobytes() == whole.scores({word: 1.0}).tobytes()
+            assert index.rarity(word) == whole.rarity(word)
+
+    def test_it_finds_the_same_and_keeps_no_postings(self, long, files):
+        index = open_index(long)
+
+        assert os.fstat(files[0].fileno()).st_nlink == 0
+        assert index.size < 100 * len(index)
+        self.compare(index)
+
+    def test_its_file_is_closed_with_it(self, long, files):
+        open_index(long)
+        assert not files[0].closed
+        forget_memory()
+        gc.collect()
+
+        assert files[0].closed
+
+    def test_parts_from_the_cache_find_the_same(self, long, folder, indexed):
+        open_index(long)
+        forget_memory()
+        indexed.clear()
+
+        index = open_index(long)
+        assert indexed == []
+        self.compare(index)
+        assert forget_converted(long.digest) > 1
+        assert [*folder.iterdir()] == []
+
+    def test_words_with_the_same_bytes_are_told_apart(self, monkeypatch):
+        monkeypatch.setattr(indexes, "_TABLE_POSTINGS", 1)
+        index = Index([IndexPart.of(["penc"]), IndexPart.of(["other"])], on_disk=False)
+
+        assert hash("penc") == hash("数据")
+        assert [hit.number for hit in index.find(["penc"])] == [0]
+        assert index.find(["数据"]) == []
+
+    def test_a_full_disk_leaves_them_in_memory(self, long, monkeypatch):
+        class Full:
+            def __init__(self):
+                raise OSError
+
+        monkeypatch.setattr(indexes, "TemporaryFile", Full)
+        self.compare(open_index(long))
+
+    @pytest.mark.parametrize("key", ["0123456789abcdef", ""])
+    def test_no_file_is_made_where_it_would_have_to_be_encrypted(
+        self, long, monkeypatch, key, files
+    ):
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", key)
+        if not key:
+            cache.keep_no_plain_text()
+        self.compare(open_index(long))
+
+        assert files == []
+
+    def test_no_file_is_made_for_a_text_that_is_in_none(self, long, files):
+        self.compare(open_index(TextSource(self.TEXT)))
+
+        assert files == []
+
+    def test_the_parts_of_many_short_texts_are_joined(self, monkeypatch):
+        monkeypatch.setattr(indexes, "_MOST_PARTS", 3)
+        texts = [f"The lion {number} met a tiger. " for number in range(5)]
+        parts = [IndexPart.of([text]) for text in texts]
+        index = Index(parts, on_disk=False)
+        apart = Index(parts)
+
+        assert (index._tables, len(apart._tables)) == ([], 5)
+        for word in ("lion", "tiger", "4", "5"):
+            assert index.scores({word: 1.0}).tobytes() == apart.scores({word: 1.0}).tobytes()
+
+    def test_a_part_that_was_indexed_is_free_at_once(self):
+        gc.collect()
+        gc.disable()
+        try:
+            IndexPart.of(["The lion sleeps."])
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+
+
 class TestForgetting:
     def of(self, tmp_path) -> Path:
         write_headed(tmp_path / "a.docx", "The swordfish is in the cellar.")
@@ -254,14 +369,6 @@ class TestForgetting:
 
         assert done.cached == 1
         assert len(indexed) == 2
-
-
-def test_an_index_is_the_same_however_many_terms_are_counted_at_once(monkeypatch):
-    texts = ["The fox and the fox", "", "A dog", "The lamp of the fox 12", "犬と狐"]
-    at_once = IndexPart.of(texts).encode()
-    monkeypatch.setattr(indexes, "_BLOCK_TERMS", 2)
-
-    assert IndexPart.of(texts).encode() == at_once
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.25, 3.0])), st.integers(0, 40))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.graph.state import Fold
-    from memagent_graph.text.index import Indexes
 
 
 class Gated(TypedDict):
@@ -129,15 +128,9 @@ class Trust(Layer):
     bears on the question, is tried: the section is asked about once more without it. An exit is
     taken only with an answer that the notes hold. Replies that are taken word for word, in recorded
     rollouts and with `exact_cuts`, are left alone.
-
-    Args:
-        indexes: the indexes of documents.
     """
 
     name = "trust"
-
-    def __init__(self, indexes: Indexes) -> None:
-        self._indexes = indexes
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take the step with the gates that are trusted.
@@ -190,7 +183,9 @@ class Trust(Layer):
             return False
         if scope(step.query) == "all":
             return True
-        index = await self._indexes.of(step.chunk.source, step.call.seconds_left())
+        from memagent_graph.text.index import aopen_index  # it takes a while to import numpy
+
+        index = await aopen_index(step.chunk.source, step.call.seconds_left())
         found = index.find(step.query, _PASSAGES)
         if not found:  # it is vague, or in another language; else the text does not have its words
             return not names_something(step.query)

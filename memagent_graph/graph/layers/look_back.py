@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold, FoldVersions
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.chunks import Chunk
-    from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
 
 
@@ -67,13 +66,12 @@ class LookBackLayer(Layer):
 
     Args:
         config: gives `recalls` and `recall_from`.
-        indexes: the indexes of documents.
     """
 
     name = "look_back"
 
-    def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
-        self._most, self._from, self._indexes = config.recalls, config.recall_from, indexes
+    def __init__(self, config: ReadingConfig) -> None:
+        self._most, self._from = config.recalls, config.recall_from
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take the step with what was asked for; after the last chunk, only if it is found.
@@ -151,7 +149,9 @@ class LookBackLayer(Layer):
         words, sought = recall.words, {*content_terms(recall.words)}
         if not words:
             return ()
-        index = await self._indexes.of(chunk.source, call.seconds_left())
+        from memagent_graph.text.index import aopen_index  # it takes a while to import numpy
+
+        index = await aopen_index(chunk.source, call.seconds_left())
         scores = index.scores(dict.fromkeys(sought, 1.0))
         found_spans: list[tuple[int, int]] = []
         for number in (-scores).argsort(kind="stable").tolist():

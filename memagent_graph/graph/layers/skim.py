@@ -18,7 +18,7 @@ from memagent_graph.models.failures import model_error
 from memagent_graph.readers.scope import scope
 from memagent_graph.sync import to_thread
 from memagent_graph.text.chunks import passages
-from memagent_graph.text.index import Index, find_highest
+from memagent_graph.text.index import Index, aopen_index, find_highest
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.text.chunks import Chunk
-    from memagent_graph.text.index import Indexes
     from memagent_graph.text.source import Source
 
 # Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/measuring/ways.md.
@@ -67,14 +66,12 @@ class Skim(Layer):
 
     Args:
         config: gives `skim`.
-        indexes: the indexes of documents.
     """
 
     name = "skim"
 
-    def __init__(self, config: ReadingConfig, indexes: Indexes) -> None:
+    def __init__(self, config: ReadingConfig) -> None:
         self._config = config
-        self._indexes = indexes
         self._known: dict[str, SkimCriterion] = {}
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
@@ -112,7 +109,7 @@ class Skim(Layer):
             return known
         found: SkimCriterion
         if self._config.skim == LEXICAL:
-            found = Lexical(await self._indexes.of(source, seconds))
+            found = Lexical(await aopen_index(source, seconds))
         elif is_embeddings(self._config.skim):
             found = await Semantic.of(source, self._config.skim)
         else:
@@ -133,7 +130,7 @@ class Lexical:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._wanted = lru_cache(64)(self._look)
-        self._of_query = lru_cache(64)(self._scores)
+        self._of_query = lru_cache(16)(self._scores)  # 8 bytes a passage each
 
     async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether a chunk has a passage, or part of one, that is to be read."""
