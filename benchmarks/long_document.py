@@ -19,7 +19,7 @@ from pathlib import Path
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
 PREPARE = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.text.chunks import chunks
@@ -44,7 +44,8 @@ found = cut()
 """
 REPORT = """
 seconds = time.process_time() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+peak = int(status["VmHWM"].split()[0]) / 1024  # that of `getrusage` counts the parent's too
 print(json.dumps([found, seconds, peak]))
 """
 

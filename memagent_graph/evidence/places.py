@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,7 +159,7 @@ def with_text(text: str, memory: Memory) -> Memory:
     """Return a memory with another text, and the evidence and marks that still apply."""
     evidence = tuple(item for item in memory.evidence if item.text in text)
     unsupported = tuple(item for item in memory.unsupported if item.text in text)
-    return replace(memory, text=text, evidence=evidence, unsupported=unsupported)
+    return Memory(text, evidence, unsupported, memory.dropped, memory.pictures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,10 +133,9 @@ def _stop(
 async def ask(step: FoldStep) -> FoldUpdate:
     """Ask the reader for the new memory, and keep it within the budget.
 
-    It takes as many calls as the model's window requires: a chunk that does not fit the model's
-    context is halved until it does; one that the server rejects for a reason that is not
-    recognized is halved for as long as the prompt may not fit. White space costs no call. A memory
-    over its budget is asked for once more, and then cut.
+    It takes as many calls as the model's window requires: a chunk that does not fit is halved until
+    it does; one that is rejected for an unknown reason, for as long as its prompt may not fit.
+    White space costs no call. A memory over its budget is asked for once more, and then cut.
 
     Args:
         step: the step.
@@ -155,7 +154,7 @@ async def ask(step: FoldStep) -> FoldUpdate:
     update = await (asked if seconds is None else asyncio.wait_for(asked, seconds))
     memory, cut = update.memory, False
     if memory is None:
-        tokens = call.reading.tokenizer.count(step.memory.text)
+        tokens = call.reading.count(step.memory.text)
     else:
         memory, tokens, cut = call.reading.within_budget(memory)
     return FoldUpdate(
@@ -188,7 +187,7 @@ async def _overwrite(
         return Update(None)
     started = perf_counter()
     try:
-        update = await _within_budget(reading, step, again=again, config=config)
+        return await _within_budget(reading, step, again=again, config=config)
     except (ContextLengthError, BadRequestError) as error:
         if isinstance(error, BadRequestError) and not _may_be_too_long(reading, step):
             raise
@@ -200,7 +199,6 @@ async def _overwrite(
         if len(step.chunk.text) == 1:
             raise
         return await _overwrite_halves(reading, step, failed, again=again, config=config)
-    return replace(update, usage=replace(update.usage, seconds=perf_counter() - started))
 
 
 def _may_be_too_long(reading: Reading, step: Step) -> bool:
@@ -216,10 +214,11 @@ async def _within_budget(
 ) -> Update:
     """Ask the reader, and once more if its memory is over the budget and it can be shorter."""
     update = await _ask(reading, step, config)
-    over = update.memory is not None and (update.unfinished or reading.is_over(update.memory))
+    most, memory = reading.config.memory_tokens, update.memory
+    over = memory is not None and (update.unfinished or reading.count(memory.text) > most)
     if not (over and again and reading.reader.shortens):
         return update
-    kept, refused = update, -1
+    kept, refused, started = update, -1, perf_counter()
     try:
         kept = await _ask(reading, replace(step, shorter=True), config)
         refused = -2
@@ -228,8 +227,8 @@ async def _within_budget(
     if config is not None:
         for observer in observers(config):
             observer.on_refuse(step_of(config), refused)
-    usage = update.usage + (Usage(1) if kept is update else kept.usage)
-    return replace(kept, usage=usage, recall=kept.recall or update.recall)
+    usage = Usage(1, seconds=perf_counter() - started) if kept is update else kept.usage
+    return replace(kept, usage=update.usage + usage, recall=kept.recall or update.recall)
 
 
 async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
@@ -239,18 +238,19 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
         EmptyReplyError: The reader returned an empty memory.
         ModelError: The reader failed.
     """
+    started = perf_counter()
     update = await reading.reader.update(step, config=config)
-    calls = update.usage.calls if reading.reader.adds else 1  # with that of a merge
-    usage = replace(update.usage, calls=max(1, calls))
-    update = replace(update, done=update.done and step.exit_gate, usage=usage)
-    if update.memory is None:
-        return update
-    if not update.memory.text.strip():
+    memory, used = update.memory, update.usage
+    calls = max(1, used.calls) if reading.reader.adds else 1  # with that of a merge
+    usage = Usage(calls, used.input_tokens, used.output_tokens, perf_counter() - started)
+    if memory and not memory.text.strip():
         raise EmptyReplyError("The reader returned an empty memory; the previous one is kept.")
-    memory = reading.keep_supported(replace(update.memory, dropped=step.memory.dropped))
-    if not memory.text.strip():
+    if memory and memory.dropped != step.memory.dropped:
+        memory = replace(memory, dropped=step.memory.dropped)
+    memory = memory and reading.keep_supported(memory)
+    if memory and not memory.text.strip():
         memory = replace(step.memory, dropped=memory.dropped)
-    return replace(update, memory=memory)
+    return replace(update, memory=memory, done=update.done and step.exit_gate, usage=usage)
 
 
 async def _overwrite_halves(

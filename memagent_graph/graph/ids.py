@@ -193,7 +193,7 @@ class Lineage:
             step=progress["step"],
             document=_read_up_to(progress["position"], fold),
             memory=memory,
-            tokens=self._reading.tokenizer.count(memory.text),
+            tokens=self._reading.count(memory.text),
             made_by=VersionMerge(ids, query),
             cut=progress["cut"],
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -336,18 +337,17 @@ class Reading:
         """Return a query, cut to its budget."""
         return query[: self.tokenizer.prefix(query, QUERY_TOKENS)].strip()
 
-    def is_over(self, memory: Memory) -> bool:
-        """Whether a memory is over its budget."""
-        return self.tokenizer.count(memory.text) > self.config.memory_tokens
+    @cached_property
+    def count(self) -> Callable[[str], int]:
+        """Counts the tokens of a memory, for all who ask about it at once."""
+        return lru_cache(8)(self.tokenizer.count)
 
     def within_budget(self, memory: Memory) -> tuple[Memory, int, bool]:
         """Return a memory within its budget, its tokens, and whether it was cut."""
         text, budget = memory.text, self.config.memory_tokens
-        tokens = self.tokenizer.count(text)
-        if tokens <= budget:
-            return with_text(text, memory), tokens, False
-        text = self.cut(text, budget, self.tokenizer)
-        return with_text(text, memory), self.tokenizer.count(text), True
+        if is_over := self.count(text) > budget:
+            text = self.cut(text, budget, self.tokenizer)
+        return with_text(text, memory), self.count(text), is_over
 
     def make_cutter(self, source: Source, questions: int) -> Cutter:
         """Return what cuts a document for so many questions."""
