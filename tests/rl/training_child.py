@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import Training
 
@@ -60,6 +61,7 @@ def lines(out):
 
 
 def main(model, out, *fields):
+    Journal.draw = lambda _: None  # the curves cost as much as an iteration
     given = dict(map(lambda field: field.split("=", 1), fields))
     stop = int(given.pop("stop", -1))
     rank = os.environ.get("RANK", "0")
