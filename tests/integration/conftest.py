@@ -30,8 +30,9 @@ def start():
 
     def run(script: str, *arguments: object) -> WarmProcess:
         command = [sys.executable, Path(__file__).with_name(script), *arguments]
-        started.append(warm_python(*COMMAND_LINE).start(command, stdout=PIPE))
-        return started[-1]
+        process = warm_python(*COMMAND_LINE).start(command, stdout=PIPE, whole_end=False)
+        started.append(process)
+        return process
 
     yield run
     for process in started:
