@@ -190,8 +190,10 @@ def _join(
     return first, numbers, counts
 
 
-def _hash(term: str) -> int:
-    return hash(term) ^ len(term)  # "penc" and "数据" are the same bytes, and so have one hash
+def _hash(terms: Collection[str]) -> NDArray[Any]:
+    found = np.fromiter(map(hash, terms), np.int64, len(terms))
+    # "penc" and "数据" are the same bytes, and so have one hash.
+    return found ^ np.fromiter(map(len, terms), np.int64, len(terms))
 
 
 class _Tables:
@@ -211,7 +213,7 @@ class _Tables:
 
     def take(self, parts: _Begun) -> None:
         """Move parts to a table: rows by hash, then numbers, then counts."""
-        own = [np.fromiter(map(_hash, part.terms), np.int64, len(part.terms)) for part, _ in parts]
+        own = [_hash(part.terms) for part, _ in parts]
         hashes = np.unique(np.concatenate(own))
         found = [np.searchsorted(hashes, each) for each in own]
         first, numbers, counts = _join(parts, found, len(hashes))
@@ -238,7 +240,7 @@ class _Tables:
 
     def find(self, term: str) -> Iterator[_Row]:
         """Yield what each table has of a term."""
-        sought = np.int64(_hash(term))
+        (sought,) = _hash([term])
         for place, rows, postings, pages in self._tables:
             page = max(int(np.searchsorted(pages, sought, "right")) - 1, 0) * _PAGE
             some = self._read(place, page * _ROW.itemsize, _ROW, min(_PAGE, rows - page))
@@ -403,8 +405,7 @@ def open_index(source: Source) -> Index:
     if (found := _recent.find(key)) is not None:
         return found
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
-        found = _recent.find(key)
-        if found is None:
+        if (found := _recent.find(key)) is None:
             on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
             found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
             _recent.keep(key, found, digests_of(source))
@@ -480,11 +481,10 @@ class _Recent:
         self._lock = threading.Lock()
 
     def find(self, key: str) -> Index | None:
-        with self._lock:
-            if key not in self._indexes:
-                return None
+        with self._lock, suppress(KeyError):
             self._indexes.move_to_end(key)
             return self._indexes[key][0]
+        return None
 
     def keep(self, key: str, index: Index, digests: list[str]) -> None:
         with self._lock:
