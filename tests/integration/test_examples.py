@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,7 +56,11 @@ def test_an_answer_is_shown_with_links_to_its_sources(tmp_path):
 
     plain = shown(*asked)
     on_terminal = shown(*asked, FORCE_COLOR="1", TERM="xterm-256color")
-    own = shown("cited_answers.py")
+    # What it asks without arguments, but for the pictures: to read their text takes half a minute.
+    pictures = shutil.ignore_patterns("*.png", "*.svg")
+    shutil.copytree(EXAMPLES.parent / "docs", tmp_path / "here" / "docs", ignore=pictures)
+    (tmp_path / "here" / "examples").mkdir()
+    own = shown(shutil.copy(EXAMPLES / "cited_answers.py", tmp_path / "here" / "examples"))
 
     assert plain.splitlines() == [answer, f"[1] {place}  {answer}"]
     address, name = re.escape(file.as_uri()), re.escape(place)
