@@ -336,7 +336,9 @@ class ConversationMemory(Generic[Shape]):
             )
             backlog.last_seen = memory
             if kept.pages:
-                found = await asyncio.to_thread(self._find, kept, text, messages, personal)
+                find = partial(self._find, kept, text, messages, personal)
+                # One page is searched in about the time that a thread takes.
+                found = await asyncio.to_thread(find) if len(kept.pages) > 1 else find()
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
@@ -346,14 +348,8 @@ class ConversationMemory(Generic[Shape]):
             memory = self._fields.render(memory)
         elif self._facts is not None and found:
             memory = _facts_near(memory, text, reading)
-        return choose_recalled(
-            memory,
-            found,
-            text,
-            reading.config.memory_tokens,
-            reading.tokenizer,
-            whole=self._fields is not None,
-        )
+        whole, tokens = self._fields is not None, reading.config.memory_tokens
+        return choose_recalled(memory, found, text, tokens, reading.tokenizer, whole=whole)
 
     async def aobserve(
         self,

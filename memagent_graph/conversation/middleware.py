@@ -189,18 +189,14 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         return None
 
     async def awrap_model_call(
-        self,
-        request: _Request,
-        handler: Callable[[_Request], Awaitable[_Response]],
+        self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
         """Tell the model what is remembered."""
         request = _without_left(request)
         return await handler(_add_memory(request, await self._recall(request)))
 
     def wrap_model_call(
-        self,
-        request: _Request,
-        handler: Callable[[_Request], _Response],
+        self, request: _Request, handler: Callable[[_Request], _Response]
     ) -> _Response:
         """Do what `awrap_model_call` does."""
         request = _without_left(request)

@@ -144,7 +144,7 @@ def _fit(
     left, missed = tokens, 0
     for passage in found:
         day = "" if passage.said.day in days else f"{passage.said.day}\n"
-        cost = tokenizer.count(f"{day}{passage.said.speaker}: {_join([passage])}\n")
+        cost = _count(tokenizer.count, f"{day}{passage.said.speaker}: {_join([passage])}\n")
         fits = cost <= left
         missed = 0 if fits else missed + 1
         if fits:
@@ -157,22 +157,27 @@ def _fit(
 
 
 @lru_cache(maxsize=64)
-def prepare(memory: str) -> tuple[Sequence[Remark], Index]:
-    """The facts of a memory, and an index of them: what a fold prepares, the next reply finds."""
+def prepare(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
+    """Return facts, their numbers by day, and their index: a reply finds what a fold prepared."""
     facts = [*read_remarks(memory)]
-    return facts, Index.of(fact.text for fact in facts)
+    return facts, _newest_first(facts), Index.of(fact.text for fact in facts)
+
+
+@lru_cache(maxsize=4096)
+def _count(count: Callable[[str], int], line: str) -> int:
+    return count(line)  # a turn shows many lines that the turn before has shown
 
 
 def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenizer) -> str:
     """Facts that bear on a text, and the newest, in their order; none that is said already."""
-    facts, index = prepare(memory)
+    facts, newest, index = prepare(memory)
     bearing = [found.number for found in index.find(about, len(facts))]
     chosen: dict[int, None] = {}
     used = 0
-    for order, most in ((bearing, tokens * _BEARING), (_newest_first(facts), tokens)):
+    for order, most in ((bearing, tokens * _BEARING), (newest, tokens)):
         for number in order:
             if number not in chosen and facts[number].text not in said:
-                used += tokenizer.count(facts[number].text + "\n")
+                used += _count(tokenizer.count, facts[number].text + "\n")
                 if used > most:
                     break
                 chosen[number] = None
