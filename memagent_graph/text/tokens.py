@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import unicodedata
 from bisect import bisect_right
@@ -9,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import accumulate, chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import regex
 from tokenizers import Tokenizer as BackendTokenizer
@@ -266,47 +267,58 @@ def _blocks(text: str, size: int) -> Iterator[tuple[int, int, Callable[[int], in
     for start in range(0, len(text), size):
         lead = min(start, 1)
         block = text[start - lead : start + size]
-        weigh = partial(_weight, block.isascii(), block.translate(_CLASSES), lead)
-        yield start, len(block) - lead, weigh
+        classes = block.encode("ascii", _HANDLER).translate(_OF_BYTES)
+        costs = [each for each in _COSTS if each[0] in classes]
+        yield start, len(block) - lead, partial(_weight, classes, costs, lead)
 
 
 class _Classes(dict[int, str]):
-    """Maps code points to the classes below; each is computed once."""
+    """Maps code points to the classes below, as bytes that are not ASCII; each is computed once."""
 
     def __missing__(self, code_point: int) -> str:
-        found = self[code_point] = _class(chr(code_point))
+        found = self[code_point] = chr(0x80 | ord(_class(chr(code_point))))
         return found
 
 
 _CLASSES = _Classes()
+_HANDLER = "memagent_graph.classes"
+
+
+def _to_classes(error: Any) -> tuple[bytes, int]:
+    """Encode what is not ASCII as its classes: ASCII, most of a text, is left to fast code."""
+    run = error.object[error.start : error.end]
+    return run.translate(_CLASSES).encode("latin-1"), error.end
+
+
+codecs.register_error(_HANDLER, _to_classes)
 _CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u3000-\u303f\uff00-\uffef]")
-_ASTRAL = 0x10000
 _TOKEN = 100
-_WEIGHTS: dict[str, int] = {  # in hundredths of a token, so that sums are exact
-    "a": 3,  # letter of an alphabet with short words
-    "A": 42,  # its capital
-    "d": 90,  # digit
-    "p": 43,  # ASCII punctuation
-    "n": 100,  # line end
-    "s": 4,  # other space: it mostly joins the next word
+_WEIGHTS = {  # of a character, and of a word that begins after it, in hundredths of a token
+    "a": (3, 0),  # letter of an alphabet with short words
+    "A": (42, 58),  # its capital
+    "d": (90, 100),  # digit
+    "p": (43, 100),  # ASCII punctuation
+    "n": (100, 100),  # line end
+    "s": (4, 100),  # other space: it mostly joins the next word
+    "q": (50, 100),  # other punctuation
+    "c": (98, 100),  # CJK character
+    "e": (250, 100),  # emoji and the like
+    "b": (65, 100),  # box drawing
+    "m": (125, 100),  # mathematical and other symbols
+    "k": (150, 60),  # combining mark of any script
+    "r": (43, 100),  # Cyrillic
+    "t": (74, 100),  # Arabic, Hebrew
+    "g": (100, 100),  # Greek
+    "w": (92, 100),  # Thai, Lao
+    "h": (115, 100),  # Devanagari
+    "i": (150, 100),  # other scripts of India
+    "o": (175, 100),  # letter of another script
+    "x": (210, 100),  # letter of a script with few tokens, digit of another script
 }
-_RARE_WEIGHTS = {  # classes beyond ASCII; marks count as letters
-    **_WEIGHTS,
-    "q": 50,  # other punctuation
-    "c": 98,  # CJK character
-    "e": 250,  # emoji and the like
-    "b": 65,  # box drawing
-    "m": 125,  # mathematical and other symbols
-    "k": 150,  # combining mark of any script
-    "r": 43,  # Cyrillic
-    "t": 74,  # Arabic, Hebrew
-    "g": 100,  # Greek
-    "w": 92,  # Thai, Lao
-    "h": 115,  # Devanagari
-    "i": 150,  # other scripts of India
-    "o": 175,  # letter of another script
-    "x": 210,  # letter of a script with few tokens, digit of another script
-}
+_Cost = tuple[bytes, int, bytes, int]
+_COSTS: list[_Cost] = [
+    (sign.encode(), own, f"{sign}a".encode(), begin) for sign, (own, begin) in _WEIGHTS.items()
+]
 _BY_BLOCK = (  # first code point of a range of scripts, and their class
     (0x0370, "g"),
     (0x0400, "r"),
@@ -323,12 +335,6 @@ _BY_BLOCK = (  # first code point of a range of scripts, and their class
     (0x2000, "o"),
     (0x10000, "x"),
 )
-_WORD = 100
-_STARTS = {  # additional weight of the beginning of a word, in pairs for `str.count`
-    **{before + "a": _WORD for before in "snpd"},
-    "Aa": _WORD - 42,
-}
-_RARE_STARTS = {**_STARTS, **{before + "a": _WORD for before in "qcebmrtgwhiox"}, "ka": 60}
 
 
 def _class(character: str) -> str:
@@ -345,7 +351,7 @@ def _class(character: str) -> str:
         return "k"
     if category[0] in "LM":
         return _class_of_letter(character, category)
-    if ord(character) >= _ASTRAL:
+    if character >= "\U00010000":
         return "e"
     if character.isascii():
         return "p"
@@ -361,20 +367,14 @@ def _class_of_letter(character: str, category: str) -> str:
     return _BY_BLOCK[max(block, 0)][1]
 
 
-def _weight(plain: bool, classes: str, start: int, size: int) -> int:  # noqa: FBT001 - for `partial`
-    """Weight of `classes[start:start + size]`, including the transition into it.
+_OF_BYTES = bytes([*(ord(_class(chr(byte))) for byte in range(128)), *range(128)])
+"""Classes of ASCII, and then of the bytes that `_to_classes` wrote."""
 
-    Args:
-        plain: whether all are of ASCII.
-        classes: classes of the characters.
-        start: first of them to weigh.
-        size: how many to weigh.
-    """
-    count, end = classes.count, start + size
-    weight = _WORD if start == 0 < end and classes[0] == "a" else 0
-    for sign, cost in (_WEIGHTS if plain else _RARE_WEIGHTS).items():
-        weight += cost * count(sign, start, end)
-    before = max(start - 1, 0)
-    for pair, cost in (_STARTS if plain else _RARE_STARTS).items():
-        weight += cost * count(pair, before, end)
+
+def _weight(classes: bytes, costs: list[_Cost], start: int, size: int) -> int:
+    """Weight of `classes[start:start + size]`, with the transition into it."""
+    count, end, before = classes.count, start + size, max(start - 1, 0)
+    weight = 100 if start == 0 < end and classes.startswith(b"a") else 0
+    for sign, own, pair, begin in costs:
+        weight += own * count(sign, start, end) + begin * count(pair, before, end)
     return weight

@@ -178,6 +178,18 @@ def test_the_estimate_does_not_depend_on_how_much_is_counted_at_once(text, size)
         assert EstimatingTokenizer().count(text) == expected
 
 
+@given(st.one_of(TEXTS, st.text(), st.text("aA 1.\n\x01\x80\x85’é文д😀\u0301\ud800")))
+def test_the_estimate_is_the_sum_of_characters_and_beginnings_of_words(text):
+    classes = "".join(map(tokens._class, text))
+    weights = [
+        own * classes.count(sign) + begin * classes.count(f"{sign}a")
+        for sign, (own, begin) in tokens._WEIGHTS.items()
+    ]
+    weight = sum(weights) + 100 * classes.startswith("a")
+
+    assert EstimatingTokenizer().count(text) == -(-weight // 100)
+
+
 @pytest.mark.parametrize(
     ("text", "tokens"),  # the mean of Qwen's count and cl100k's
     [
