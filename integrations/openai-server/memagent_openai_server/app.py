@@ -22,7 +22,7 @@ from memagent_openai_server.http.door import Door
 from memagent_openai_server.http.limits import Limits
 from memagent_openai_server.http.records import Metrics
 from memagent_openai_server.http.refusals import body_of, refusal
-from memagent_openai_server.http.requests import ChatRequest, limited_body
+from memagent_openai_server.http.requests import BareRoute, ChatRequest, limited_body
 from memagent_openai_server.memories.routes import MemoryText, memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
 from memagent_openai_server.responses import endpoint as responses
@@ -118,6 +118,7 @@ def create_app(
         redirect_slashes=False,  # `Door` removes them
         generate_unique_id_function=lambda route: route.name,
     )
+    app.router.route_class = BareRoute
     app.state.models, app.state.service = models, models.first
     app.add_middleware(
         Door, keys=keys or {}, hosts=hosts, origins=origins, limits=limits, metrics=metrics

@@ -14,6 +14,7 @@ from typing import (
 )
 
 import orjson
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
@@ -28,7 +29,10 @@ _WINDOW = 64 * 2**10
 """Bytes scanned at once, during which the event loop waits."""
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from memagent_openai_server.http.limits import Limits
 
@@ -56,6 +60,18 @@ class Message(TypedDict):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: NotRequired[Annotated[str | Objects | None, Field(description=_CONTENT)]]
     tool_calls: NotRequired[Objects | None]
+
+
+class BareRoute(APIRoute):
+    """A route that calls its endpoint with the request, if it takes no more and responds itself."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what handles a request."""
+        annotated = self.endpoint.__annotations__
+        if annotated == {"request": "Request", "return": "Response"}:
+            handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+            return handler
+        return super().get_route_handler()
 
 
 class StreamOptions(_Fields):

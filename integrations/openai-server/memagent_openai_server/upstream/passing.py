@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.endpoint import passed
 from memagent_openai_server.http.delivery import unless_gone
-from memagent_openai_server.http.requests import aparse, limited_body
+from memagent_openai_server.http.requests import BareRoute, aparse, limited_body
 from memagent_openai_server.http.schema import described
 from memagent_openai_server.upstream.server import Upstream
 
@@ -82,7 +82,7 @@ PASSED = (CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeReques
 
 def passing(models: Models) -> APIRouter:
     """Return the routes whose requests are passed on."""
-    router = APIRouter()
+    router = APIRouter(route_class=BareRoute)
 
     def add(
         path: str, body: type[BaseModel], answer: type[BaseModel], *, streams: bool = False
