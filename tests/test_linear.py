@@ -362,7 +362,15 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("<details>", " ", ""),
         ("<details><summary>", "reasoning ", ""),
     ],
-    "memagent_graph.readers.completion._MARKS": [("", "<|end|>", "a"), ("", "<|", "")],
+    "memagent_graph.readers.completion._HEAD": [
+        ("", "<|start|>assistant ", ""),
+        ("", "[/INST]", "a"),
+    ],
+    "memagent_graph.readers.completion._TAIL": [
+        ("", "<|end|>", "a"),
+        ("a", "</s> ", ""),
+        ("", "<|", ""),
+    ],
     "memagent_graph.readers.completion._THOUGHT": [("<", "a", ""), ("<", "begin_of_", "")],
     "memagent_graph.readers.completion._end_of_thought": [],
     "memagent_graph.readers.replies._ABOUT_NOTES": [("", "note", ""), ("", "note_", "-")],

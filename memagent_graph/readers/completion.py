@@ -8,6 +8,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import regex
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
 
@@ -131,12 +132,14 @@ _BARE_CHANNELS = re.compile(
     r"\A(?:analysis|commentary)(?:.*assistantfinal|(?=[A-Z]).*\Z)", re.DOTALL
 )
 """Reasoning in channels whose control tokens the server left out: "analysisShe may ..."."""
-_MARKS = re.compile(
-    r"\A(?:<\|(?:im_)?start\|>\s?assistant\b|<\|START_RESPONSE\|>|<\|begin_of_solution\|>"
+_HEAD = re.compile(
+    r"\A\s*(?:(?:<\|(?:im_)?start\|>\s?assistant\b|<\|START_RESPONSE\|>|<\|begin_of_solution\|>"
     r"|<\|start_header_id\|>\s?assistant\s?<\|end_header_id\|>|<\|assistant\|>|\[/INST\]|<\|message\|>"
-    r"|<start_of_turn>\s?model\b)"
-    r"|(?<![\s\"'`“‘(])(?:<[|｜](?:return|end|END_RESPONSE|end_of_solution|im_end|eot_id|eom_id|endoftext|end▁of▁sentence"
-    r"|end_of_text|eos|END_OF_TURN_TOKEN)[|｜]>|</s>|<eos>|<end_of_turn>|\[EOS\])\Z"
+    r"|<start_of_turn>\s?model\b)\s*)*"
+)
+_TAIL = regex.compile(  # matched from the end
+    r"(?r)(?:(?<![\s\"'`“‘(])(?:<[|｜](?:return|end|END_RESPONSE|end_of_solution|im_end|eot_id|eom_id|endoftext"
+    r"|end▁of▁sentence|end_of_text|eos|END_OF_TURN_TOKEN)[|｜]>|</s>|<eos>|<end_of_turn>|\[EOS\])\s*)*\Z"
 )
 """Control tokens around a reply that some servers leave in it."""
 
@@ -169,9 +172,9 @@ def _end_of_thought(text: str) -> int:
 
 
 def _without_marks(text: str) -> str:
-    while (bare := _MARKS.sub("", text.strip()).strip()) != text:
-        text = bare
-    return text
+    text = _HEAD.sub("", text.rstrip())
+    found = _TAIL.match(text)
+    return text[: found.start() if found else None].rstrip()
 
 
 def without_reasoning(text: str) -> str:

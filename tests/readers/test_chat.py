@@ -327,7 +327,7 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
         "<|im_start|>assistant\n{}<|im_end|>",
         "<|start_header_id|>assistant<|end_header_id|>\n\n{}<|eot_id|>",
         "<start_of_turn>model\n{}<end_of_turn>",
-        "<|im_start|>assistant\n" * 1500 + "{}" + "</s>" * 1500,
+        "<|im_start|>assistant\n" * 30_000 + "{}" + "</s>" * 30_000,
     ],
 )
 async def test_reasoning_and_control_tokens_of_all_families_are_taken_off(reply):
