@@ -336,9 +336,7 @@ class ConversationMemory(Generic[Shape]):
             )
             backlog.last_seen = memory
             if kept.pages:
-                find = partial(self._find, kept, text, messages, personal)
-                # One page is searched in about the time that a thread takes.
-                found = await asyncio.to_thread(find) if len(kept.pages) > 1 else find()
+                found = await asyncio.to_thread(self._find, kept, text, messages, personal)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
