@@ -12,7 +12,7 @@ from pathlib import Path
 import tqdm
 import wonderwords
 
-COUNT = 2
+COUNT = 4
 
 
 class FirstSamples(tqdm.tqdm):

@@ -125,8 +125,8 @@ def asked(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("turns", "chance"), [(100, 0.0), (120, 0.2)], ids=["healthy", "failing"])
-def test_a_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
+@pytest.mark.parametrize(("turns", "chance"), [(150, 0.0), (200, 0.2)], ids=["healthy", "failing"])
+def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
     dice = random.Random(7)
     reader = Failing(lambda: dice.random() < chance)
     memory = ConversationMemory(reader, window=20, remember="window")
@@ -146,8 +146,8 @@ def test_a_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(turns
     for fact in FACTS:
         assert fact in told
     sizes = [count_tokens_approximately(messages) for messages in model.heard]
-    early, late = sizes[50:100], sizes[-50:]  # by the fiftieth call, turns have been folded
-    assert max(late) <= 1.1 * max(early)
+    early, late = sizes[50:150], sizes[-100:]
+    assert max(late) <= 1.25 * max(early)
     assert max(late) < 3_000
     folded = {number for text in reader.read for number in turns_in(text)}
     state = agent.get_state(ANN).values

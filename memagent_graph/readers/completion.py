@@ -172,9 +172,8 @@ def _end_of_thought(text: str) -> int:
 
 
 def _without_marks(text: str) -> str:
-    text = _HEAD.sub("", text.rstrip())
-    found = _TAIL.match(text)
-    return text[: found.start() if found else None].rstrip()
+    bare: str = _TAIL.sub("", _HEAD.sub("", text.rstrip()), 1)
+    return bare
 
 
 def without_reasoning(text: str) -> str:

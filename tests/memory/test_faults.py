@@ -315,7 +315,7 @@ async def write_chain(bank, name, length):
 async def test_a_branch_that_races_with_forgetting_has_all_or_is_refused(two_stores):
     one, other = map(MemoryBank, two_stores)
     outcomes = []
-    for number in range(16 * 5):  # each length of the chain meets each delay
+    for number in range(200):
         a, b = f"a{number}", f"b{number}"
         head = await write_chain(one, a, 2 + number % 5)
 
