@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import tracemalloc
 import zlib
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,9 +16,10 @@ import httpx
 import pytest
 from servers.redis_server import wait_until
 from servers.warm_python import PIPE, SERVERS, warm_python
+from starlette.requests import Request
 
 from memagent_graph.errors import ConfigurationError
-from memagent_http.bodies import BytesUnderWay
+from memagent_http.bodies import BytesUnderWay, read_body
 from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
 
@@ -186,19 +188,43 @@ def test_what_is_not_packed_as_it_says_is_refused(shared, content):
     assert found.json()["error"]["code"] == "content_encoding"
 
 
-@pytest.mark.slow
-def test_a_bomb_is_refused_and_not_unpacked(process):
+def bomb(megabytes: int) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    bomb = b"".join(packer.compress(b" " * MB) for _ in range(400)) + packer.flush()
+    return b"".join([*(packer.compress(b" " * MB) for _ in range(megabytes)), packer.flush()])
+
+
+@pytest.mark.slow
+def test_a_bomb_is_refused_by_a_server(process):
     url = f"http://127.0.0.1:{int(process.stdout.readline())}{CHAT}"
     assert httpx.post(url, json=HI, timeout=240).status_code == 200
-    before = resident(process.pid)
+    before, packed = resident(process.pid), bomb(400)
 
-    found = httpx.post(url, content=bomb, headers={**JSON, "content-encoding": "gzip"}, timeout=240)
+    found = httpx.post(
+        url, content=packed, headers={**JSON, "content-encoding": "gzip"}, timeout=240
+    )
 
-    assert len(bomb) < MB
+    assert len(packed) < MB
     assert found.status_code == 413
     assert resident(process.pid, "VmHWM") - before < 80 * MB
+
+
+async def test_a_bomb_that_comes_at_once_is_not_unpacked_at_once():
+    body = {"type": "http.request", "body": bomb(40), "more_body": False}
+
+    async def receive():
+        return body
+
+    scope = {"type": "http", "headers": [(b"content-encoding", b"gzip")]}
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal) as caught:
+            await read_body(Request(scope, receive), most=4 * MB, seconds=600)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert caught.value.status_code == 413
+    assert peak < 8 * MB
 
 
 def test_a_packed_body_of_the_longest_length_is_taken(serve):
