@@ -36,14 +36,20 @@ from memagent_graph.text.source import Converted
 KEY = "0123456789abcdef"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """Converts for all tests: what they ask of the cache has nothing to do with it."""
+    yield
+    converter.shared.end()
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where entries are kept."""
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     user_cache._cache.cache_clear()
-    yield tmp_path / "cache" / "converted"
-    converter.shared.end()
+    return tmp_path / "cache" / "converted"
 
 
 @pytest.fixture
