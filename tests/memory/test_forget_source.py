@@ -103,13 +103,19 @@ def stored(bank, request):
     return scan
 
 
+@pytest.fixture(scope="module")
+def one_pool():
+    """Converts for each of the stores."""
+    yield
+    converter.shared.end()
+
+
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch, one_pool):
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     user_cache._cache.cache_clear()
-    yield tmp_path / "cache"
-    converter.shared.end()
+    return tmp_path / "cache"
 
 
 def agent(bank, reader=None, config=SMALL):

@@ -76,17 +76,33 @@ def is_gone(process):
     return True
 
 
-@pytest.fixture(autouse=True)
-def no_process_stays(monkeypatch):
-    """Nor is any given up because a busy machine is slow."""
+@pytest.fixture(scope="module")
+def one_pool():
+    """Idle processes stay for the next test that is not about them, too."""
     converter.shared.end()  # tests of other modules leave theirs
+    yield
+    converter.shared.end()
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays(monkeypatch, request):
+    """Nor is any given up because a busy machine is slow."""
+    shares = "one_pool" in request.fixturenames
+
+    def none_stays():
+        if shares:
+            return len(converting()) == len(converter.shared._idle)
+        converter.shared.end()
+        return not converting()
+
+    none_stays()
     monkeypatch.setattr(converter, "_KEPT_SECONDS", HANG)
     yield
     for process in converting():
         with suppress(psutil.Error):
             if process.status() == psutil.STATUS_STOPPED:  # it would never end
                 process.kill()
-    wait_until(lambda: converter.shared.end() or not converting())
+    wait_until(none_stays)
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +158,7 @@ def peak():
         thread.join()
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_each_format_is_converted(tmp_path):
     for name, write in DOCUMENTS.items():
         write(tmp_path / name, f"Hello {name}")
@@ -158,6 +175,7 @@ def test_each_format_is_converted(tmp_path):
     assert covered == set(FORMATS.values()) - {FORMATS[".msg"], FORMATS[".png"]}
 
 
+@pytest.mark.usefixtures("one_pool")
 class TestSeveral:
     @pytest.fixture
     def together(self, monkeypatch):
@@ -218,6 +236,7 @@ class TestSeveral:
         assert whole(source.parts[0]) == "shown"
 
 
+@pytest.mark.usefixtures("one_pool")
 class TestReport:
     """Every source that is opened has a record."""
 
@@ -284,6 +303,7 @@ class TestReport:
         assert all(source["by"] or source["skipped"] for source in output["sources"])
 
 
+@pytest.mark.usefixtures("one_pool")
 class TestWarnings:
     def test_pages_without_text_are_named_by_number(self, tmp_path):
         said = [(72, 700, "Ann signed.")]
@@ -832,6 +852,7 @@ class TestBrokenProcesses:
             open_source(document)
 
 
+@pytest.mark.usefixtures("one_pool")
 @pytest.mark.parametrize("open_it", [lambda path: BytesIO(path.read_bytes()), Path.read_bytes])
 def test_the_name_of_a_stream_or_bytes_says_its_format_and_nothing_is_cached(
     tmp_path, monkeypatch, open_it
