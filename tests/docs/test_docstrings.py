@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import doctest
-import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -74,22 +71,3 @@ def test_the_examples_of_a_module_run_from_an_empty_file(package, file, instead)
         told = []
         failed, _ = doctest.DocTestRunner().run(found, out=told.append)
         assert not failed, "".join(told)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file", [file for package, file in FILES if package.name == "memagent_ray"]
-)
-def test_the_examples_for_ray_run_in_a_process_that_it_may_leave_threads_in(file, tmp_path):
-    local = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0"}
-
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "doctest", str(file)],
-        cwd=tmp_path,
-        env={**os.environ, **local},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -90,7 +90,8 @@ def engine(request):
 
 @pytest.fixture(scope="module")
 def model():
-    model = resolve_model(f"hf:{convert(REAL)}")
+    # A CPU that has no bfloat16 reads three times as fast in float32.
+    model = resolve_model(f"hf:{convert(REAL)}", dtype="float32")
     yield model
     model.close()
 

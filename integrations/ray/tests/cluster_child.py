@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import doctest
+import io
 import json
 import re
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import psutil
@@ -16,10 +20,11 @@ import ray
 from ray.cluster_utils import Cluster
 from servers.openai_server import OpenAIServer
 from servers.redis_server import wait_until
+from snippets import snippets
 
 from memagent_graph import ReadingConfig
 from memagent_graph.memory.redis import RedisStore
-from memagent_ray import read_dataset
+from memagent_ray import read_dataset, reading
 
 CONFIG = ReadingConfig(chunk_tokens=200, memory_tokens=100)
 PLACE = ("ann", "memagent")
@@ -140,8 +145,13 @@ def lost_worker(url, _):
     print(f"of {len(calls)} calls, {again} were made again")
 
 
-def errors(_, folder):
-    ray.init(address="local", num_cpus=2, logging_level="ERROR")
+def readme(_):
+    """The code of the README, which starts the cluster that the other parts use too."""
+    ((code, _),) = snippets(Path(__file__).parents[1] / "README.md")
+    exec(code, {"__name__": "example"})
+
+
+def errors(folder):
     file = folder / "lease.txt"
     file.write_text("The lease was signed by Mr. Fox.\n")
     rows = [
@@ -164,11 +174,27 @@ def errors(_, folder):
     by_error = {str(row["error"]).partition(":")[0]: row for row in found}
     assert set(by_error) == {"None", "SourceNotFoundError", "QuestionError"}, by_error
     assert by_error["None"]["answer"] == "The lease was signed by Mr. Fox."
-    ray.shutdown()
     print("answers and errors")
 
 
+def examples(_):
+    print(doctest.testmod(reading))
+
+
+def one_cluster(_, folder):
+    """What each part prints, or how it failed."""
+    told = {}
+    for part in (readme, errors, examples):
+        with redirect_stdout(io.StringIO()) as out:
+            try:
+                part(folder)
+            except Exception:  # noqa: BLE001 - it is printed
+                traceback.print_exc(file=out)
+        told[part.__name__] = out.getvalue()
+    ray.shutdown()
+    print(json.dumps(told))
+
+
 if __name__ == "__main__":
-    {"lost_node": lost_node, "lost_worker": lost_worker, "errors": errors}[sys.argv[1]](
-        sys.argv[2], Path(sys.argv[3])
-    )
+    works = {"lost_node": lost_node, "lost_worker": lost_worker, "one_cluster": one_cluster}
+    works[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from servers.redis_server import RedisServer
-from snippets import snippets
 
-README = Path(__file__).parents[1] / "README.md"
 CHILD = Path(__file__).with_name("cluster_child.py")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -30,6 +29,7 @@ def child(*words):
         env={
             **os.environ,
             **QUIET,
+            "RAY_ADDRESS": "local",
             "PYTHONPATH": os.pathsep.join(paths),
             "OPENAI_API_KEY": "not-needed",
         },
@@ -60,30 +60,15 @@ def test_a_worker_that_is_killed_costs_two_calls_of_each_task_of_its_batch_at_mo
     assert last_line("lost_worker", tmp_path).endswith("were made again")
 
 
-def test_failed_tasks_tell_their_error_and_results_go_to_parquet(tmp_path):
-    done = child("errors", "", tmp_path)
+def test_one_cluster_runs_the_readme_tells_errors_writes_parquet_and_runs_the_examples(tmp_path):
+    done = child("one_cluster", "", tmp_path)
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "answers and errors"
-
-
-def test_the_code_of_the_readme_runs_on_this_machine(tmp_path):
-    ((code, _),) = snippets(README)
-    (tmp_path / "tasks.py").write_text(code)
-
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "tasks.py"],
-        cwd=tmp_path,
-        env={**os.environ, **QUIET, "RAY_ADDRESS": "local"},
-        capture_output=True,
-        text=True,
-        timeout=1000,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
     answers = {"Ann Kestrel signed the lease.", "The lease ends in April 2029."}
-    assert answers <= {*done.stdout.splitlines()}
+    assert answers <= {*told["readme"].splitlines()}, told["readme"]
+    assert told["errors"] == "answers and errors\n"
+    assert told["examples"] == "TestResults(failed=0, attempted=5)\n"
 
 
 def test_the_command_line_reads_on_a_cluster(tmp_path):
