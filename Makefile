@@ -8,7 +8,7 @@ INSTALLED_ALL := $(VENV)/.installed-all
 INSTALLED_DOCS := $(VENV)/.installed-docs
 # The CPU build where pip finds one first; PyTorch's site says how to get it elsewhere.
 TORCH ?= torch==2.13.0
-# Of what follows there are hundreds of packages: uv takes a quarter of the time that pip takes.
+# Of what follows there are hundreds of packages, which uv installs faster than pip.
 UV = $(1)/python -m uv pip install --quiet --python $(1)/python
 
 VLLM_VENV ?= .venv-vllm
