@@ -7,6 +7,9 @@ import json
 import httpx
 import openai
 import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_openai import ChatOpenAI
 from tiny_model import tiny_model
 
@@ -103,3 +106,22 @@ def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
     assert (found.function.name, found.function.arguments) == ("price", '{"item": 3}')
     assert completion.choices[0].finish_reason == "tool_calls"
     assert upstream.requests[-1]["tools"][0]["function"]["name"] == "price"
+
+
+class Breaking(GenericFakeChatModel):
+    """Loses its provider after a word."""
+
+    def _stream(self, messages, stop=None, run_manager=None, **options):
+        yield ChatGenerationChunk(message=AIMessageChunk("A"))
+        raise httpx.ReadError("connection reset by 10.0.0.7")
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_that_names_the_model_and_nothing_else(serve):
+    server = serve(Breaking(messages=iter(())))
+    body = {"model": server.service.name, "messages": HI, "stream": True}
+
+    parts = server.post(json=body).text.split("\n\n")
+
+    assert '"content": "A"' in parts[1]
+    assert json.loads(parts[2].removeprefix("data: "))["error"]["code"] == "model_failed"
+    assert "10.0.0.7" not in "".join(parts)

@@ -13,6 +13,7 @@ from snippets import run, snippets
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
 from memagent_http.refusals import Refusal
 from memagent_openai_server.http.delivery import ALIVE
+from memagent_openai_server.upstream.server import Reply
 from memagent_openai_server.upstream.streams import events as passed_events
 
 INTEGRATION = Path(__file__).parents[1]
@@ -57,7 +58,7 @@ async def test_signs_of_life_come_between_the_events_of_a_model_s_server_whereve
             yield whole[:at]
             yield whole[at:]
 
-        passed = [part async for part in passed_events(httpx.Response(200, content=pieces()))]
+        passed = [part async for part in passed_events(Reply(200, {}, pieces()))]
 
         assert b"".join(passed) == whole
         told = ALIVE.join(passed).replace(ALIVE, b"")
@@ -73,7 +74,7 @@ async def test_an_event_without_an_end_is_not_held_for_ever(monkeypatch):
             yield b"data"
 
     with pytest.raises(Refusal, match="broke off"):
-        _ = [part async for part in passed_events(httpx.Response(200, content=endless()))]
+        _ = [part async for part in passed_events(Reply(200, {}, endless()))]
 
 
 def test_tools_and_unknown_fields_of_a_short_request_are_passed_on(behind, upstream):

@@ -39,7 +39,6 @@ from memagent_openai_server.upstream.errors import TOO_LONG
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    import httpx
     from starlette.types import Receive
 
     from memagent_graph.text.source import Source
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from memagent_openai_server.memories.remembering import Turn
     from memagent_openai_server.memories.sessions import Sessions
     from memagent_openai_server.service import Service
+    from memagent_openai_server.upstream.server import Reply
 
 NOTES = """\
 These are your notes on the earlier part of this conversation and on what was read in it, which is \
@@ -197,8 +197,8 @@ def _write(fields: dict[str, Any], service: Service) -> bytes:
 
 async def decide(
     service: Service, sessions: Sessions, where: Place, arrived: Arrived
-) -> httpx.Response | Answering:
-    """Return the response of the model's server if the request fits; otherwise the reading.
+) -> Reply | Answering:
+    """Return the reply of the model's server if the request fits; otherwise the reading.
 
     Raises:
         Refusal: The request has no question, or asks for something unsupported.

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator
 
-    import httpx
     from starlette.requests import Request
 
     from memagent_openai_server.http.records import Record
     from memagent_openai_server.memories.remembering import Turn
     from memagent_openai_server.models import Models
+    from memagent_openai_server.upstream.server import Reply
 
 SESSION_HEADER = "x-memagent-session"
 MEMORY_HEADER = "x-memagent-memory"
@@ -87,25 +87,25 @@ def stream(
 
 
 async def passed(
-    response: httpx.Response, request: Request, record: Record, turn: Turn | None = None
+    reply: Reply, request: Request, record: Record, turn: Turn | None = None
 ) -> Response:
     """Return the response of the model's server, byte for byte.
 
     Args:
-        response: the model server's response.
+        reply: the reply of the model's server.
         request: the client's request.
         record: record of the request.
         turn: turn of a remembered user; None without one.
     """
-    headers = passed_on(response)
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        body = await read_whole(response, request.receive)
+    headers = passed_on(reply)
+    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+        body = await read_whole(reply, request.receive)
         if turn is not None:
             with suppress(ValueError):  # a body that is not JSON is passed on, but not remembered
                 turn.hear(json.loads(body))
-        return Response(body, response.status_code, headers)
+        return Response(body, reply.status_code, headers)
 
-    pieces = events(response)
+    pieces = events(reply)
     return stream(pieces if turn is None else overheard(pieces, turn.hear), record, None)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -36,20 +36,33 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
         ClientDisconnect: The client is gone.
         Refusal: The server is stopping.
     """
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
-    tasks: list[asyncio.Future[Any]] = [working, gone]
+    here = cast("asyncio.Task[object]", asyncio.current_task())
+    before, ended = here.cancelling(), set[asyncio.Task[object]]()
+
+    def end(task: asyncio.Task[object]) -> None:
+        if not task.cancelled():
+            ended.add(task)
+            here.cancel()
+
+    # A task for the work as well would cost a request that is passed on twice as much.
+    gone = asyncio.create_task(_gone(receive))
+    watching: list[asyncio.Task[Any]] = [gone]
     if stop is not None:
-        tasks.append(asyncio.ensure_future(stop.wait()))
+        watching.append(asyncio.create_task(stop.wait()))
+    for task in watching:
+        task.add_done_callback(end)
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientDisconnect if gone.done() else stopping()
+        return await work
+    except asyncio.CancelledError:
+        for _ in ended:
+            here.uncancel()
+        if not ended or here.cancelling() > before:
+            raise
+        raise (ClientDisconnect() if gone in ended else stopping()) from None
     finally:
-        for task in tasks:
+        for task in watching:
+            task.remove_done_callback(end)
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def last(

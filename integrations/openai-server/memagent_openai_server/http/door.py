@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
@@ -119,8 +118,8 @@ class Door:
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message = {"headers": [], **message}
-                MutableHeaders(scope=message)["x-request-id"] = record.id
+                named = (b"x-request-id", record.id.encode())
+                message = {**message, "headers": [*message.get("headers", ()), named]}
             elif head:
                 message = {**message, "body": b""}
             await send(message)
@@ -146,7 +145,7 @@ class Door:
     def _let_in(self, request: Request, record: Record) -> None:
         check_address(request, self._hosts)
         check_origin(request, self._origins)
-        if request.url.path not in _OPEN:
+        if request.scope["path"] not in _OPEN:
             if self._keys is not None:
                 record.tenant = self._keys.check(request)
             self._rate.take(record.caller)

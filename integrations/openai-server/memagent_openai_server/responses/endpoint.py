@@ -36,13 +36,13 @@ from memagent_openai_server.upstream.streams import parts_of, read_whole
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    import httpx
     from starlette.requests import Request
 
     from memagent_openai_server.http.records import Record
     from memagent_openai_server.memories.sessions import Sessions
     from memagent_openai_server.models import Models
     from memagent_openai_server.responses.chain import Kept
+    from memagent_openai_server.upstream.server import Reply
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,7 @@ class Asking:
             return replace(found, place=replace(found.place, name=name))
         return found
 
-    async def keep(
-        self, found: httpx.Response | Answering, response: dict[str, Any]
-    ) -> dict[str, Any]:
+    async def keep(self, found: Reply | Answering, response: dict[str, Any]) -> dict[str, Any]:
         """Store what a follow-up needs: the memory, and the messages that it does not have.
 
         Returns:
@@ -186,9 +184,7 @@ async def _conversation(sessions: Sessions, key: str, kept: Kept) -> list[Messag
     return messages
 
 
-async def _whole(
-    making: Making, found: httpx.Response | Answering, arrived: Arrived
-) -> dict[str, Any]:
+async def _whole(making: Making, found: Reply | Answering, arrived: Arrived) -> dict[str, Any]:
     """The response.
 
     Raises:
@@ -216,7 +212,7 @@ def _of(making: Making, completion: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _events(
-    asking: Asking, found: httpx.Response | Answering, arrived: Arrived
+    asking: Asking, found: Reply | Answering, arrived: Arrived
 ) -> AsyncGenerator[bytes, None]:
     making = asking.making
     events = EventStream(making)

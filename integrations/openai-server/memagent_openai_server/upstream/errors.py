@@ -13,7 +13,7 @@ from memagent_http.refusals import Refusal
 from memagent_openai_server.upstream.echoes import without_echoes
 
 if TYPE_CHECKING:
-    import httpx
+    from memagent_openai_server.upstream.server import Reply
 
 TOO_LONG = "context_length_exceeded"
 """The code of a request that the model's context cannot hold."""
@@ -41,9 +41,9 @@ _COMMON = frozenset({"input", "messages", "model", "n", "stop", "stream", "tools
 
 
 class _Said(Exception):  # noqa: N818 - what a server said
-    def __init__(self, text: str, status: int, code: Any, response: httpx.Response) -> None:
+    def __init__(self, text: str, status: int, code: Any, reply: Reply) -> None:
         super().__init__(text)
-        self.status_code, self.code, self.response = status, code, response
+        self.status_code, self.code, self.response = status, code, reply
 
 
 def broken() -> Refusal:
@@ -63,25 +63,25 @@ def error_in(said: Any) -> dict[str, Any] | None:
     return {"message": error} if error else None
 
 
-def reworded(response: httpx.Response, payload: bytes) -> Refusal:
+def reworded(reply: Reply, payload: bytes) -> Refusal:
     """Reword an error for the client; `said` has the original, for the log.
 
     Args:
-        response: response of the model's server; its status is kept, unless it is about this
+        reply: the reply of the model's server; its status is kept, unless it is about this
             server's key.
-        payload: the error, from the response's body or the data of an event.
+        payload: the error, from the reply's body or the data of an event.
     """
     try:
         error = error_in(json.loads(payload)) or {}
     except ValueError:
         error = {}
     text = str(error.get("message") or payload.decode(errors="replace"))[:_LONGEST_LOOK]
-    status, code = response.status_code, error.get("code")
-    if response.is_success:
+    status, code = reply.status_code, error.get("code")
+    if reply.is_success:
         status = code if isinstance(code, int) else 502
     status = status if 400 <= status < 600 else 502  # noqa: PLR2004 - HTTP's
-    found = model_error(_Said(text, status, code, response))
-    asked = {} if isinstance(found, ContextLengthError) else _request(response)
+    found = model_error(_Said(text, status, code, reply))
+    asked = {} if isinstance(found, ContextLengthError) else _request(reply)
     if isinstance(found, ContextLengthError):
         window = _WINDOW.search(text)
         long = f" of {window[1]} tokens" if window else ""
@@ -104,8 +104,8 @@ def reworded(response: httpx.Response, payload: bytes) -> Refusal:
         refusal = Refusal(status, message, code="upstream_refused")
     if isinstance(found, TransientModelError) and found.retry_after is not None:
         refusal.headers["retry-after"] = str(ceil(min(found.retry_after, _LONGEST_WAIT)))
-    said = f"{response.status_code} {error.get('type') or ''} {code or ''} {text}"
-    refusal.said = without_echoes(said, asked, _key(response))
+    said = f"{reply.status_code} {error.get('type') or ''} {code or ''} {text}"
+    refusal.said = without_echoes(said, asked, reply.key)
     return refusal
 
 
@@ -120,17 +120,9 @@ def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | Non
     return next((word for word in quoted + words if word in asked), None)
 
 
-def _request(response: httpx.Response) -> dict[str, Any]:
+def _request(reply: Reply) -> dict[str, Any]:
     try:
-        found = json.loads(response.request.content)
-    except (RuntimeError, ValueError):  # a response without a request: of a model in this process
+        found = json.loads(reply.asked)
+    except ValueError:  # nothing was sent: it is of a model in this process
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _key(response: httpx.Response) -> str:
-    try:
-        key: str = response.request.headers.get("authorization", "")
-    except RuntimeError:
-        return ""
-    return key.removeprefix("Bearer ")

@@ -6,7 +6,6 @@ import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_messages
 
 from memagent_graph.errors import ContextLengthError, RefusalError
@@ -15,9 +14,10 @@ from memagent_http.refusals import Refusal
 from memagent_openai_server.chat.shapes import Head
 from memagent_openai_server.http.delivery import event
 from memagent_openai_server.upstream.errors import TOO_LONG
+from memagent_openai_server.upstream.server import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from langchain_core.language_models import BaseChatModel
 
@@ -36,7 +36,7 @@ class LocalModel:
         self._model = model
         self._name = name
 
-    async def complete(self, body: bytes) -> httpx.Response:
+    async def complete(self, body: bytes) -> Reply:
         """Answer a chat completion as a server would.
 
         Raises:
@@ -51,12 +51,11 @@ class LocalModel:
             if fields.get("stream"):
                 options = fields.get("stream_options") or {}
                 events = _events(head, first, parts, usage=bool(options.get("include_usage")))
-                kind = {"content-type": "text/event-stream"}
-                return httpx.Response(200, stream=_Stream(events), headers=kind)
+                return Reply(200, {"content-type": "text/event-stream"}, events)
             whole = first
             async for part in parts:
                 whole = part if whole is None else whole + part
-            return httpx.Response(200, json=_completion(head, whole))
+            return Reply(200, {"content-type": "application/json"}, _once(_completion(head, whole)))
         except (Refusal, ValueError, NotImplementedError) as error:
             if isinstance(error, Refusal):
                 raise
@@ -97,19 +96,6 @@ class LocalModel:
             yield part
 
 
-class _Stream(httpx.AsyncByteStream):
-    """Events that end when the response is closed."""
-
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        self._events = events
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._events
-
-    async def aclose(self) -> None:
-        await self._events.aclose()
-
-
 async def _events(
     head: Head,
     first: AIMessageChunk | None,
@@ -122,10 +108,13 @@ async def _events(
     if first is not None and first.text:
         yield event(head.chunk({"content": first.text}))
     async with aclosing(rest):
-        async for part in rest:
-            whole = part if whole is None else whole + part
-            if part.text:
-                yield event(head.chunk({"content": part.text}))
+        try:
+            async for part in rest:
+                whole = part if whole is None else whole + part
+                if part.text:
+                    yield event(head.chunk({"content": part.text}))
+        except Exception as error:
+            raise model_error(error) from error
     if whole is not None and (calls := _calls(whole)):
         numbered = [{"index": index, **call} for index, call in enumerate(calls)]
         yield event(head.chunk({"tool_calls": numbered}))
@@ -133,6 +122,10 @@ async def _events(
     if usage:
         yield event(head.usage(_usage(whole)))
     yield event("[DONE]")
+
+
+async def _once(completion: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    yield json.dumps(completion, ensure_ascii=False).encode()
 
 
 def _completion(head: Head, message: AIMessage | None) -> dict[str, Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx
 import orjson
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.upstream.errors import broken, reworded
-from memagent_openai_server.upstream.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from memagent_graph.models.endpoint import ChatEndpoint
 
@@ -23,6 +25,69 @@ _LONGEST_CONNECT = 10.0
 _BESIDE = ("/tokenize", "/detokenize")
 """Paths of vLLM that are not below `/v1`."""
 _PASSED_ON = ("content-type", "retry-after")
+
+
+class Reply:
+    """What a model's server replies, or a model that has none: who has it reads or closes it.
+
+    Args:
+        status_code: the HTTP status.
+        headers: the headers, by names in lower case or in any.
+        parts: the body; raises `Refusal` if it breaks off.
+        asked: the body of the request; empty for a model without a server.
+        key: the key that was sent.
+    """
+
+    def __init__(
+        self,
+        status_code: int,
+        headers: Mapping[str, str],
+        parts: AsyncGenerator[bytes, None],
+        *,
+        asked: bytes = b"",
+        key: str = "",
+    ) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self.parts = parts
+        self.asked = asked
+        self.key = key
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status says so."""
+        return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
+
+    async def read(self) -> bytes:
+        """Return the whole body."""
+        try:
+            return b"".join([part async for part in self.parts])
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        await self.parts.aclose()
+
+
+class _Sent(Reply):
+    """A reply that comes over a connection, which is closed with it unless all was read."""
+
+    def __init__(self, response: aiohttp.ClientResponse, asked: bytes, key: str) -> None:
+        super().__init__(response.status, response.headers, _parts(response), asked=asked, key=key)
+        self._response = response
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._response.close()  # the generator may not have begun
+
+
+async def _parts(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    try:
+        async for part in response.content.iter_any():
+            yield part
+    except (aiohttp.ClientError, OSError) as error:
+        raise broken() from error
 
 
 class Upstream:
@@ -37,33 +102,27 @@ class Upstream:
 
     def __init__(self, model: ChatEndpoint, name: str) -> None:
         self._model, self._name = model.model, name
-        base = str(model.base_url).rstrip("/")
-        beside = base.removesuffix("/v1")
-        # Kept, because taking an address apart is a twelfth of the work for a request.
-        self._url = lru_cache(
-            lambda path: httpx.URL((beside if path in _BESIDE else base) + path.removeprefix("/v1"))
+        self._base = str(model.base_url).rstrip("/")
+        self._headers = {
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "user-agent": "memagent",
+        }
+        self._key = model.api_key.get_secret_value() if model.api_key is not None else ""
+        if self._key:
+            self._headers["authorization"] = f"Bearer {self._key}"
+        self._timeout = aiohttp.ClientTimeout(
+            sock_connect=_LONGEST_CONNECT, sock_read=model.timeout
         )
-        self._headers = httpx.Headers(
-            {
-                "accept": "*/*",
-                "accept-encoding": "identity",
-                "content-type": "application/json",
-                "user-agent": "memagent",
-            }
-        )
-        if model.api_key is not None:
-            self._headers["authorization"] = f"Bearer {model.api_key.get_secret_value()}"
-        timeout = httpx.Timeout(model.timeout, connect=_LONGEST_CONNECT, pool=None)
-        self._extensions = {"timeout": timeout.as_dict()}
-        # A client of httpx adds cookies and redirects, which cost more than they are worth here.
-        self._transport = Transport(str(model.base_url))
+        self._opened: aiohttp.ClientSession | None = None
 
-    async def complete(self, body: bytes) -> httpx.Response:
+    async def complete(self, body: bytes) -> Reply:
         """Post a chat completion; see `post`."""
         return await self.post("/v1/chat/completions", body)
 
-    async def post(self, path: str, body: bytes) -> httpx.Response:
-        """Post a body of JSON, and return the response, which the caller closes.
+    async def post(self, path: str, body: bytes) -> Reply:
+        """Post a body of JSON, and return the reply, which the caller reads or closes.
 
         The body is sent unchanged, unless the model's name for clients differs from its server's.
 
@@ -76,37 +135,51 @@ class Upstream:
         """
         if self._model != self._name:
             body = await unless_small(len(body), _renamed, body, self._model)
-        request = httpx.Request(
-            "POST",
-            self._url(path),
-            content=body,
-            headers=self._headers,
-            extensions=self._extensions,
-        )
+        base = self._base.removesuffix("/v1") if path in _BESIDE else self._base
+        url = base + path.removeprefix("/v1")
         try:
-            response = await self._transport.handle_async_request(request)
-        except httpx.TimeoutException as error:
+            response = await self._session().post(
+                url, data=body, headers=self._headers, allow_redirects=False
+            )
+        except TimeoutError as error:
             raise Refusal(504, "The model took too long.", code="upstream_timeout") from error
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, OSError) as error:
             message = "The model's server cannot be reached. Try again."
             raise Refusal(503, message, code="upstream_unreachable") from error
-        if response.is_success:
-            return response
-        try:
-            payload = await response.aread()
-        except httpx.HTTPError as error:
-            raise broken() from error
-        raise await asyncio.to_thread(reworded, response, payload)
+        reply = _Sent(response, body, self._key)
+        if reply.is_success:
+            return reply
+        raise await asyncio.to_thread(reworded, reply, await reply.read())
+
+    def _session(self) -> aiohttp.ClientSession:
+        """The connections, one for each request at once, by the environment's proxy."""
+        if self._opened is None:
+            server = urlsplit(self._base)
+            # Once: aiohttp would look for it in a thread, for each request.
+            known = not proxy_bypass(server.hostname or "")
+            secure = server.scheme == "https"
+            self._opened = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0, ssl=httpx.create_ssl_context() if secure else True
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                proxy=getproxies().get(server.scheme) if known else None,
+                timeout=self._timeout,
+                auto_decompress=False,
+            )
+        return self._opened
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._transport.aclose()
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
 
 
 def _renamed(body: bytes, model: str) -> bytes:
     return orjson.dumps({**orjson.loads(body), "model": model})
 
 
-def passed_on(response: httpx.Response) -> Mapping[str, str]:
-    """Return the headers of a response that the client gets."""
-    return {name: response.headers[name] for name in _PASSED_ON if name in response.headers}
+def passed_on(reply: Reply) -> Mapping[str, str]:
+    """Return the headers of a reply that the client gets."""
+    return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}

@@ -8,8 +8,6 @@ import re
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from memagent_openai_server.http.delivery import unless_gone
 from memagent_openai_server.upstream.errors import broken, error_in, reworded
 
@@ -17,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from starlette.types import Receive
+
+    from memagent_openai_server.upstream.server import Reply
 
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """Byte sequences that end an event."""
@@ -29,31 +29,22 @@ _USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
 """Beginnings of events that are not errors, unless they contain that word."""
 
 
-async def read_whole(response: httpx.Response, receive: Receive) -> bytes:
-    """Return the body of a response.
+async def read_whole(reply: Reply, receive: Receive) -> bytes:
+    """Return the body of a reply.
 
     Raises:
         ClientDisconnect: The client is gone.
         Refusal: The model's server broke off, or the body is an error.
     """
-
-    async def read() -> bytes:
-        try:
-            return await response.aread()
-        except httpx.HTTPError as error:
-            raise broken() from error
-        finally:
-            await response.aclose()
-
-    body = await unless_gone(read(), receive)
+    body = await unless_gone(reply.read(), receive)
     if b'"error"' in body:
         with suppress(ValueError):  # a body that is not JSON is the client's business
             if error_in(json.loads(body)) is not None:
-                raise await asyncio.to_thread(reworded, response, body)
+                raise await asyncio.to_thread(reworded, reply, body)
     return body
 
 
-async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+async def events(reply: Reply) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a stream of events, in pieces that end where events do.
 
     So comments that keep the connection alive can be sent between events, never within one.
@@ -63,22 +54,20 @@ async def events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """
     held = bytearray()
     try:
-        async for part in response.aiter_raw():
+        async for part in reply.parts:
             looked = max(0, len(held) - _LONGEST_END)
             held += part
             ends = [held.rfind(sign, looked) + len(sign) for sign in _ENDS if sign in held[looked:]]
             if end := max(ends, default=0):
-                for piece in _checked(response, bytes(held[:end])):
+                for piece in _checked(reply, bytes(held[:end])):
                     yield piece
                 del held[:end]
             elif len(held) > _LONGEST_EVENT:
                 raise broken()
-        for piece in _checked(response, bytes(held)):
+        for piece in _checked(reply, bytes(held)):
             yield piece
-    except httpx.HTTPError as error:
-        raise broken() from error
     finally:
-        await response.aclose()
+        await reply.aclose()
 
 
 async def overheard(
@@ -93,13 +82,13 @@ async def overheard(
             yield piece
 
 
-async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+async def parts_of(reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the parts of a streamed completion.
 
     Raises:
         Refusal: The model's server broke off, or sent an error.
     """
-    async with aclosing(events(response)) as pieces:
+    async with aclosing(events(reply)) as pieces:
         async for piece in pieces:
             for event in _EVENT.findall(piece):
                 data = _data(event)
@@ -107,7 +96,7 @@ async def parts_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any], N
                     yield json.loads(data)
 
 
-def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
+def _checked(reply: Reply, piece: bytes) -> Iterator[bytes]:
     """Yield whole events unchanged, up to one that is an error."""
     for event in _EVENT.finditer(piece):
         found = event[0]
@@ -115,7 +104,7 @@ def _checked(response: httpx.Response, piece: bytes) -> Iterator[bytes]:
             continue
         if event.start():
             yield piece[: event.start()]
-        raise reworded(response, _data(found) or found)
+        raise reworded(reply, _data(found) or found)
     if piece:
         yield piece
 
