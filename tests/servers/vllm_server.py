@@ -10,6 +10,7 @@ with VLLMServer(tiny_model(tmp_path / "tiny"), tmp_path / "vllm.log") as server:
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import os
 import runpy
@@ -125,6 +126,7 @@ def _forking() -> ForkServerContext:
             "vllm.v1.engine.core",
             "vllm.v1.worker.cpu_worker",
             "vllm.model_executor.models.qwen2",
+            "servers.frozen",  # an engine collects all garbage seven times, a third of a second each
         ]
     )
     return context
@@ -153,3 +155,4 @@ def fork_engines() -> None:
     from vllm.v1.engine import utils
 
     utils.get_mp_context = _forking
+    gc.freeze()
