@@ -1,4 +1,4 @@
-"""Imported last by a process that forks others: they look for no garbage in what it has imported."""
+"""Imported last by what forks others, which look for no garbage in what it has imported."""
 
 import gc
 

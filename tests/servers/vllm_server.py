@@ -126,7 +126,7 @@ def _forking() -> ForkServerContext:
             "vllm.v1.engine.core",
             "vllm.v1.worker.cpu_worker",
             "vllm.model_executor.models.qwen2",
-            "servers.frozen",  # an engine collects all garbage seven times, a third of a second each
+            "servers.frozen",  # an engine looks for garbage seven times, for 0.3 s each
         ]
     )
     return context
