@@ -78,12 +78,6 @@ def calls(folder):
     return log.read_text().splitlines() if log.exists() else []
 
 
-def wait_for_calls(process, folder, count, seconds=60.0):
-    give_up = time.monotonic() + seconds
-    while len(calls(folder)) < count and process.poll() is None and time.monotonic() < give_up:
-        time.sleep(0.0005)
-
-
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [Redis, Sqlite])
@@ -105,10 +99,10 @@ def test_after_a_kill_the_store_has_no_gap_and_the_answer_is_that_of_an_undistur
 
         process = start("stored_child.py", mode, store.where, folder, saves, 0.01, 0)
         at = chosen.randint(1, total)
-        wait_for_calls(process, folder, at)
+        process.wait_for_lines(folder / "calls.log", at)
         if chosen.random() < 0.5:  # checkpoints are written, and versions are not
             with store.held_back():
-                wait_for_calls(process, folder, at + 1, seconds=1)
+                process.wait_for_lines(folder / "calls.log", at + 1, seconds=1)
                 time.sleep(chosen.uniform(0, 0.1))
                 process.kill()
         else:

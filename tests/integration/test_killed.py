@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,7 @@ def spans(folder: Path) -> list[str]:
 
 def kill_at(process: WarmProcess, folder: Path, updates: int) -> None:
     """Kill the process once it has begun that many updates."""
-    give_up, log, begun, seen = time.monotonic() + 600, folder / "updates.log", 0, 0
-    while begun < updates and process.poll() is None:
-        assert time.monotonic() < give_up
-        time.sleep(0.0005)
-        if log.exists() and log.stat().st_size > seen:
-            with log.open("rb") as file:
-                file.seek(seen)
-                new = file.read()
-            begun, seen = begun + new.count(b"\n"), seen + len(new)
+    process.wait_for_lines(folder / "updates.log", updates)
     process.kill()
     assert len(spans(folder)) >= updates, "it failed before it could be killed"
 

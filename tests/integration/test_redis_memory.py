@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -49,10 +48,7 @@ def test_a_killed_reading_goes_on_in_a_new_process_without_a_checkpointer(
         delay = 0.005 * segments
         process = start("redis_child.py", "read", redis.url, folder, delay, segments)
         at = chosen.randint(1, total - 1)
-        give_up = time.monotonic() + 600
-        while len(spans(folder)) < at and process.poll() is None:
-            assert time.monotonic() < give_up
-            time.sleep(0.001)
+        process.wait_for_lines(folder / "updates.log", at)
         process.kill()
         assert len(spans(folder)) >= at
         midway += len(spans(folder)) < total

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -180,6 +181,17 @@ class WarmProcess:
             self.returncode = int(self._status.readline())
             self._status.close()
         return self.returncode
+
+    def wait_for_lines(self, log: Path, lines: int, seconds: float = 600.0) -> None:
+        """Return as soon as a file has so many lines, or the process or the time has ended."""
+        give_up, found, seen = time.monotonic() + seconds, 0, 0
+        while found < lines and self.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.0005)
+            if log.exists() and log.stat().st_size > seen:
+                with log.open("rb") as file:
+                    file.seek(seen)
+                    new = file.read()
+                found, seen = found + new.count(b"\n"), seen + len(new)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Close standard input, read all output, and wait for the end."""
