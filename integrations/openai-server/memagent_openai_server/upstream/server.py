@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -27,31 +28,25 @@ _BESIDE = ("/tokenize", "/detokenize")
 _PASSED_ON = ("content-type", "retry-after")
 
 
+@dataclass(frozen=True)
 class Reply:
-    """What a model's server replies, or a model that has none: who has it reads or closes it.
+    """The reply of a model's server, or of a model that has none; who has it reads or closes it.
 
-    Args:
+    Attributes:
         status_code: the HTTP status.
-        headers: the headers, by names in lower case or in any.
+        headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
         asked: the body of the request; empty for a model without a server.
         key: the key that was sent.
+        response: holds the connection, which is closed unless all was read.
     """
 
-    def __init__(
-        self,
-        status_code: int,
-        headers: Mapping[str, str],
-        parts: AsyncGenerator[bytes, None],
-        *,
-        asked: bytes = b"",
-        key: str = "",
-    ) -> None:
-        self.status_code = status_code
-        self.headers = headers
-        self.parts = parts
-        self.asked = asked
-        self.key = key
+    status_code: int
+    headers: Mapping[str, str]
+    parts: AsyncGenerator[bytes, None]
+    asked: bytes = b""
+    key: str = ""
+    response: aiohttp.ClientResponse | None = None
 
     @property
     def is_success(self) -> bool:
@@ -68,18 +63,8 @@ class Reply:
     async def aclose(self) -> None:
         """Read no more."""
         await self.parts.aclose()
-
-
-class _Sent(Reply):
-    """A reply that comes over a connection, which is closed with it unless all was read."""
-
-    def __init__(self, response: aiohttp.ClientResponse, asked: bytes, key: str) -> None:
-        super().__init__(response.status, response.headers, _parts(response), asked=asked, key=key)
-        self._response = response
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        self._response.close()  # the generator may not have begun
+        if self.response is not None:
+            self.response.close()  # the generator may not have begun
 
 
 async def _parts(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -146,7 +131,8 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             message = "The model's server cannot be reached. Try again."
             raise Refusal(503, message, code="upstream_unreachable") from error
-        reply = _Sent(response, body, self._key)
+        parts = _parts(response)
+        reply = Reply(response.status, response.headers, parts, body, self._key, response)
         if reply.is_success:
             return reply
         raise await asyncio.to_thread(reworded, reply, await reply.read())
