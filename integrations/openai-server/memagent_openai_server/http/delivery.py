@@ -41,6 +41,7 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
 
     def end(task: asyncio.Task[object]) -> None:
         if not task.cancelled():
+            task.exception()  # else it would be reported as never seen
             ended.add(task)
             here.cancel()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -44,8 +44,8 @@ class Reply:
     status_code: int
     headers: Mapping[str, str]
     parts: AsyncGenerator[bytes, None]
-    asked: bytes = b""
-    key: str = ""
+    asked: bytes = field(default=b"", repr=False)
+    key: str = field(default="", repr=False)
     response: aiohttp.ClientResponse | None = None
 
     @property
