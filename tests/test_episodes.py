@@ -401,6 +401,15 @@ def test_a_prompt_takes_one_round_trip_more_than_without_messages():
     assert store.trips == alone + 1
 
 
+def test_what_this_process_remembered_comes_with_its_name_in_one_round_trip():
+    keep(memory := ConversationMemory(store=(store := Counting())), OBOE)
+
+    store.trips = 0
+
+    assert OBOE in told(memory, "")
+    assert store.trips == 1
+
+
 def test_what_was_said_is_indexed_when_it_is_folded_and_not_before_the_next_reply(monkeypatch):
     indexed, init = [], search.MessageSearch.__init__
 

@@ -238,6 +238,7 @@ class MemoryBank:
             ]
             all_given = {**(given or {}), head: pointer_to(expected), place: stored}
             if await records.commit(puts, all_given, topic=name):
+                records.note(name, version.id)
                 return True
             now, known = await records.values([head, place])
             if now != pointer_to(expected) or (given and known == stored):

@@ -127,11 +127,7 @@ class GetThenPut:
             return True
 
     async def watch(
-        self,
-        namespace: Namespace,
-        topic: str,
-        *,
-        after: str = "$",
+        self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
         """Refuse: the store has no announcements.
 
@@ -199,6 +195,11 @@ def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
     return labels
 
 
+_led_to: dict[Place, str] = {}
+"""Where names led when this process looked last: a guess that saves a reader one round trip."""
+_MOST_NAMES = 10_000
+
+
 class Records:
     """The items below one namespace of a store.
 
@@ -249,6 +250,16 @@ class Records:
     def under_way(self, name: str) -> Namespace:
         """Return the namespace that lists the folds that write to a memory."""
         return (*self.all_under_way, label(name))
+
+    def led_to(self, name: str) -> str | None:
+        """Return the id of the version that a name led to when this process looked last."""
+        return _led_to.get((self.heads, name))
+
+    def note(self, name: str, version: str) -> None:
+        """Note where a name leads."""
+        if len(_led_to) > _MOST_NAMES:
+            _led_to.clear()
+        _led_to[self.heads, name] = version
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """Return the operation that sets an item, or deletes it if the value is None."""

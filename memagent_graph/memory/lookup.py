@@ -13,7 +13,7 @@ from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import History, MemoryVersion, text_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
@@ -100,8 +100,15 @@ async def get(records: Records, reference: str) -> MemoryVersion:
 
 async def head(records: Records, name: str) -> MemoryVersion | None:
     """See `MemoryBank.ahead`."""
-    (pointer,) = await records.values([(records.heads, name)])
-    return None if pointer is None else await _follow(records, (records.heads, name), pointer)
+    place, likely = (records.heads, name), records.led_to(name)
+    places = [place] if likely is None else [place, (records.versions, likely)]
+    pointer, *more = await records.values(places)
+    if likely is not None and pointer == {"version": likely} and isinstance(more[0], dict):
+        return await _with_name(name, readable(records, likely, more[0]))
+    found = None if pointer is None else await _follow(records, place, pointer)
+    if found is not None:
+        records.note(name, found.id)
+    return found
 
 
 async def get_reading(records: Records, key: str) -> MemoryVersion | None:
@@ -141,20 +148,12 @@ async def list_memories(
     heads = await versions(records, [key for _, key in pointers], refresh=False)
     found = []
     for (name, key), version in zip(pointers, heads, strict=True):
-        if isinstance(version, MemoryVersion):
+        if not isinstance(version, MemoryVersion):
+            why = str(version or f"version {key} is gone").rstrip(".")
+            _log.warning("Memory %r cannot be listed: %s. Run `memagent memory check`.", name, why)
+        elif question in (None, version.question) and source in (None, version.document.digest):
             found.append((name, version))
-        else:
-            reason = version or f"version {key} is gone"
-            _log.warning(
-                "Memory %r cannot be listed: %s. Run `memagent memory check`.",
-                name,
-                str(reason).rstrip("."),
-            )
-    return [
-        (name, version)
-        for name, version in found
-        if question in (None, version.question) and source in (None, version.document.digest)
-    ]
+    return found
 
 
 async def list_names(records: Records) -> list[tuple[str, str]]:
@@ -224,7 +223,7 @@ async def _follow(
     """
     while True:
         try:
-            return await _resolve_pointer(records, place[1], pointer)
+            return await _with_name(place[1], _version(records, place[1], pointer))
         except MemoryNotFoundError:
             (now,) = await records.values([place])
             if now is None:  # forgotten meanwhile
@@ -234,38 +233,29 @@ async def _follow(
             pointer = now
 
 
-async def _resolve_pointer(
-    records: Records, name: str, pointer: Value | BadRecordError
-) -> MemoryVersion:
-    """The version that a name points to; errors name the memory."""
+async def _with_name(name: str, version: Awaitable[MemoryVersion]) -> MemoryVersion:
+    """The version; errors name the memory."""
     try:
-        return await _version(records, _target(name, pointer))
-    except NewerRecordError as error:
-        message = f"Memory {name!r} cannot be read: {error}"
-        raise NewerRecordError(message, key=name) from error
-    except BadRecordError as error:
-        message = f"Memory {name!r} cannot be read: {error} {_MEND}"
-        raise BadRecordError(message, key=name) from error
-    except MemoryNotFoundError as error:
-        message = f"Memory {name!r} cannot be read: {error} {_MEND}"
+        return await version
+    except (BadRecordError, MemoryNotFoundError) as error:
+        mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
+        message = f"Memory {name!r} cannot be read: {error}{mend}"
+        if isinstance(error, BadRecordError):
+            raise type(error)(message, key=name) from error
         raise MemoryNotFoundError(message) from error
 
 
-async def _version(records: Records, key: str) -> MemoryVersion:
+async def _version(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:
+    """The version that a name points to."""
+    if isinstance(pointer, BadRecordError):
+        raise pointer
+    key = pointer.get("version")
+    if not isinstance(key, str):
+        raise BadRecordError("It points to no version.", key=name)
     (value,) = await records.values([(records.versions, key)])
     if value is None:
         raise owners.no_such_version(key)
     return await readable(records, key, value)
-
-
-def _target(name: str, pointer: Value | BadRecordError) -> str:
-    """The id that a name points to."""
-    if isinstance(pointer, BadRecordError):
-        raise pointer
-    target = pointer.get("version")
-    if not isinstance(target, str):
-        raise BadRecordError("It points to no version.", key=name)
-    return target
 
 
 async def with_texts(

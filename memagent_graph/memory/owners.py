@@ -83,6 +83,7 @@ async def move_head(
         if name not in owners_of(stored):
             puts += adoption_puts(records, name, to, stored)
         if await records.commit(puts, {head: pointer_to(expected), place: stored}):
+            records.note(name, to)
             return True
         (now,) = await records.values([head])
         if now != pointer_to(expected):

@@ -57,19 +57,33 @@ def test_history_is_the_whole_chain_newest_first(bank):
     assert history[-1].parent == history[-1].root
 
 
+def test_a_name_leads_to_its_newest_version_wherever_it_led_when_it_was_last_seen(bank):
+    read(bank, memory_name="ann")
+    newest, before, *_ = bank.history("ann")
+
+    for likely in (newest.id, before.id, "no version"):
+        bank.records.note("ann", likely)
+        assert bank.head("ann") == newest
+        assert bank.records.led_to("ann") == newest.id
+    bank.forget("ann")
+    assert bank.head("ann") is None
+
+
 async def test_a_name_forgotten_between_its_pointer_and_its_version_is_none(monkeypatch):
-    bank, resolve = MemoryBank(store := InMemoryStore()), lookup._resolve_pointer
+    bank, version_of = MemoryBank(store := InMemoryStore()), lookup._version
     agent = create_memagent(ChainReader(), config=SMALL, store=store)
     asked = {"question": "What?", "document": TEXT, "memory_name": "ann"}
 
     async def forget_first(records, name, pointer):
         await MemoryBank(store).aforget(name)
-        return await resolve(records, name, pointer)
+        return await version_of(records, name, pointer)
 
-    monkeypatch.setattr(lookup, "_resolve_pointer", forget_first)
+    monkeypatch.setattr(lookup, "_version", forget_first)
 
-    await agent.ainvoke(asked)
-    assert await bank.ahead("ann") is None
+    for _ in range(2):
+        await agent.ainvoke(asked)
+        bank.records.note("ann", "another")
+        assert await bank.ahead("ann") is None
     await agent.ainvoke(asked)
     with pytest.raises(MemoryNotFoundError, match="There is no memory 'ann'"):
         await bank.aget("ann")
