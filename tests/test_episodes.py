@@ -162,12 +162,12 @@ def test_what_tools_returned_and_system_prompts_say_is_not_kept():
 def test_messages_are_redacted_before_they_are_kept():
     store = InMemoryStore()
     memory = ConversationMemory(
-        Silent(), store=store, redact=lambda text: text.replace("4711", "[pin]")
+        Silent(), store=store, redact=lambda text: text.replace("yoghurt", "[pin]")
     )
-    keep(memory, "My pin is 4711, for the bank.")
+    keep(memory, "My pin is yoghurt, for the bank.")
 
     assert "My pin is [pin], for the bank." in told(memory, "What is my pin?")
-    assert "4711" not in stored(store)
+    assert "yoghurt" not in stored(store)
 
 
 def test_statements_with_a_word_of_never_are_not_kept_and_no_longer_told():
@@ -216,7 +216,7 @@ def test_an_edited_message_takes_the_place_of_the_old_one():
 def test_deleted_messages_are_neither_kept_nor_folded_later():
     memory = ConversationMemory(reader := Silent(), remember_within=1e6)
     keep(memory, said(OBOE, "a"), said("I sail.", "b"))
-    memory.observe([said("My pin is 4711.", "c")], user="ann", thread="old")
+    memory.observe([said("My pin is yoghurt.", "c")], user="ann", thread="old")
 
     assert memory.forget_messages("ann", ["a", "c"], thread="other") == 0
     assert memory.forget_messages("ann", ["a", "c"]) == 1
@@ -226,7 +226,7 @@ def test_deleted_messages_are_neither_kept_nor_folded_later():
     keep(memory, said(OBOE, "a"), said("I sail.", "b"), said("I row.", "d"))
     assert "oboe" not in told(memory, "oboe")
     memory.flush()
-    assert not any("4711" in text for text in reader.calls)
+    assert not any("yoghurt" in text for text in reader.calls)
 
 
 def test_the_oldest_messages_go_when_there_are_too_many():

@@ -357,13 +357,13 @@ def test_no_user_id_reaches_the_memory_of_a_thread_without_a_user():
     agent = agent_with(MemAgentMiddleware(memory), model=model)
     for _ in range(2):
         agent.invoke(
-            {"messages": [("human", "My door code is 4711.")]},
+            {"messages": [("human", "My door code is yoghurt.")]},
             {"configurable": {"thread_id": "t9"}},
         )
     memory.flush()
 
     (found,) = memory.users().list()
-    assert "4711" in found.version.text
+    assert "yoghurt" in found.version.text
     with pytest.raises(ConfigurationError, match="threads without a user"):
         memory.load(str(found.user))
     with pytest.raises(ConfigurationError, match="threads without a user"):
@@ -374,7 +374,7 @@ def test_no_user_id_reaches_the_memory_of_a_thread_without_a_user():
     for user in ("thread t9", "t9", f" {found.user}", found.user.upper()):
         config = {"configurable": {"thread_id": f"of {user}", "user_id": user}}
         agent.invoke({"messages": [("human", "hello")]}, config)
-        assert "4711" not in str(model.heard[-1])
+        assert "yoghurt" not in str(model.heard[-1])
 
 
 class BrokenStore(InMemoryStore):

@@ -57,7 +57,7 @@ def test_nothing_of_a_run_without_writing_is_remembered_ever(access, how):
             return agent.invoke(given, config(access))
         return asyncio.run(agent.ainvoke(given, config(access)))
 
-    say("My PIN is 4711.", access)
+    say("My PIN is yoghurt.", access)
     assert ("Husum" in model.heard[-1]) == (access == "read")
     memory.flush()
     say("I breed goats.")
@@ -65,12 +65,12 @@ def test_nothing_of_a_run_without_writing_is_remembered_ever(access, how):
     catch_up(memory, saver)
 
     assert "goats" in memory.load("ann")
-    assert "4711" not in "".join(dump(store))
+    assert "yoghurt" not in "".join(dump(store))
     told = agent.get_state(config()).values["messages"]
-    assert [m.text for m in told if m.type == "human"] == ["My PIN is 4711.", "I breed goats."]
+    assert [m.text for m in told if m.type == "human"] == ["My PIN is yoghurt.", "I breed goats."]
     resent = [m.model_copy(update={"id": None, "additional_kwargs": {}}) for m in told]
     memory.save(resent, user="ann", thread="monday")
-    assert "4711" not in "".join(dump(store))
+    assert "yoghurt" not in "".join(dump(store))
 
 
 def test_a_run_that_only_writes_is_not_told_what_is_known():
@@ -107,18 +107,18 @@ def test_a_node_remembers_no_run_without_writing(behind):
         builder.add_node("note", ConversationNode(memory)).add_edge("reply", "note")
     graph = builder.compile(InMemorySaver())
 
-    graph.invoke({"messages": [HumanMessage("My PIN is 4711.")]}, config("read"))
+    graph.invoke({"messages": [HumanMessage("My PIN is yoghurt.")]}, config("read"))
     graph.invoke({"messages": [HumanMessage("I breed goats.")]}, config())
     memory.flush()
 
     assert "goats" in memory.load("ann")
-    assert "4711" not in memory.load("ann")
+    assert "yoghurt" not in memory.load("ann")
 
 
 def test_observe_save_and_prompt_follow_the_config(store):
     memory = ConversationMemory("extractive", store=store)
     said = memory.observe(
-        [("human", "My PIN is 4711.")], user="ann", thread="t", config=config("read")
+        [("human", "My PIN is yoghurt.")], user="ann", thread="t", config=config("read")
     )
     memory.flush()
     said = memory.observe(
@@ -126,12 +126,12 @@ def test_observe_save_and_prompt_follow_the_config(store):
     )
 
     assert "goats" in memory.load("ann")
-    assert "4711" not in memory.load("ann")
+    assert "yoghurt" not in memory.load("ann")
     assert memory.save(
         [("human", "I sail.")], user="ann", thread="u", config=config("none")
     ) == memory.load("ann")
     assert memory.prompt("ann", config=config("write")) == []
-    assert "4711" not in "".join(dump(store))
+    assert "yoghurt" not in "".join(dump(store))
 
 
 def test_messages_without_writing_leave_the_window():

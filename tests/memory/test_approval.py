@@ -116,7 +116,7 @@ def test_proposals_are_accepted_in_any_order(store):
 
 def test_single_changes_are_decided(store):
     memory = approving(store)
-    say(memory, "I live in Husum.", "My PIN is 4711.", "My sister breeds goats.")
+    say(memory, "I live in Husum.", "My PIN is yoghurt.", "My sister breeds goats.")
     (proposal,) = memory.proposals("ann")
     home, pin, goats = proposal.changes
 
@@ -124,10 +124,10 @@ def test_single_changes_are_decided(store):
     assert "Husum" in memory.accept("ann", home.id)
     (left,) = memory.proposals("ann")
     assert [str(change) for change in left.changes] == [str(goats)]
-    assert "4711" not in dump(store).replace("monday-My PIN is 4711.", "")
+    assert "yoghurt" not in dump(store).replace("monday-My PIN is yoghurt.", "")
     memory.accept("ann", left.id)
 
-    assert "4711" not in prompted(memory, "What is my PIN 4711?")
+    assert "yoghurt" not in prompted(memory, "What is my PIN yoghurt?")
     assert "goats" in prompted(memory, "What does my sister breed?")
     with pytest.raises(MemoryNotFoundError, match="does not wait"):
         memory.accept("ann", goats.id)
@@ -147,7 +147,7 @@ def test_a_change_cannot_be_accepted_and_refused(store):
 
 def test_proposals_and_changes_are_named_by_themselves_or_by_their_ids():
     memory = approving(InMemoryStore())
-    say(memory, "I live in Husum.", "My PIN is 4711.")
+    say(memory, "I live in Husum.", "My PIN is yoghurt.")
     say(memory, "My sister breeds goats.", thread="tuesday")
     first, second = memory.proposals("ann")
 
@@ -156,7 +156,7 @@ def test_proposals_and_changes_are_named_by_themselves_or_by_their_ids():
 
     assert "Husum" in text
     assert "goats" in text
-    assert "4711" not in text
+    assert "yoghurt" not in text
     for decide_nothing in (memory.accept, memory.refuse):
         with pytest.raises(ConfigurationError, match="Name what to decide"):
             decide_nothing("ann")
@@ -266,7 +266,7 @@ def test_a_forgotten_message_leaves_what_was_proposed_from_it(store):
 
 def test_a_forgotten_subject_leaves_proposals(store):
     memory = approving(store)
-    say(memory, "My phone number is 555.", "I live in Husum.")
+    say(memory, "My phone number is quinoa.", "I live in Husum.")
     say(memory, "Forget my phone number.", thread="tuesday")
 
     texts = [c.added[0].text for p in memory.proposals("ann") for c in p.changes]
@@ -274,7 +274,7 @@ def test_a_forgotten_subject_leaves_proposals(store):
     memory.forget_about("ann", "Husum")
 
     assert memory.proposals("ann") == []
-    assert "555" not in dump(store).replace("monday-My phone number is 555.", "")
+    assert "quinoa" not in dump(store).replace("monday-My phone number is quinoa.", "")
 
 
 def test_a_forgotten_user_has_no_proposals(store):
@@ -328,10 +328,10 @@ def test_a_function_accepts_single_changes(store):
 
     memory = ConversationMemory("extractive", store=store, approve=approve)
 
-    text = say(memory, "I live in Husum.", "My PIN is 4711.")
+    text = say(memory, "I live in Husum.", "My PIN is yoghurt.")
 
     assert "Husum" in text
-    assert "4711" not in text
+    assert "yoghurt" not in text
     assert memory.proposals("ann") == []
 
 
@@ -534,7 +534,7 @@ def invoke(graph, given, how):
 @pytest.mark.parametrize("kind", ["graph", "agent"])
 def test_a_graph_is_interrupted_for_approval(kind, how):
     memory = approving(InMemoryStore(), remember="end")
-    say(memory, "I live in Husum.", "My PIN is 4711.")
+    say(memory, "I live in Husum.", "My PIN is yoghurt.")
     graph = reviewing(memory, kind)
     hello = {"messages": [HumanMessage("Hello.")]}
 
@@ -545,14 +545,14 @@ def test_a_graph_is_interrupted_for_approval(kind, how):
     home, pin = (change["id"] for change in proposal["changes"])
     assert [change["add"] for change in proposal["changes"]] == [
         ["I live in Husum."],
-        ["My PIN is 4711."],
+        ["My PIN is yoghurt."],
     ]
     if _TYPED:
         assert {*asked.response_schema["properties"]} == {"accept", "refuse"}
     out = invoke(graph, Command(resume={"accept": [home], "refuse": [pin]}), how)
     assert "__interrupt__" not in out
     assert "Husum" in memory.load("ann")
-    assert "4711" not in memory.load("ann")
+    assert "yoghurt" not in memory.load("ann")
     assert "__interrupt__" not in invoke(graph, hello, how)
 
 

@@ -70,7 +70,9 @@ def test_a_person_is_shown_with_the_messages_that_lines_came_from(page, store):
 
 def test_a_proposal_is_accepted_and_refused_change_by_change(page, store):
     memory = ConversationMemory("extractive", store=store, approve=True)
-    said = [HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is 4711.", "I sail.")]
+    said = [
+        HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is yoghurt.", "I sail.")
+    ]
     memory.save(said, user="ann", thread="t")
     (proposal,) = memory.proposals("ann")
     emus, pin, _ = (change.id for change in proposal.changes)
@@ -87,13 +89,13 @@ def test_a_proposal_is_accepted_and_refused_change_by_change(page, store):
 
     assert re.findall(r"<ins>([^<]+)</ins>", html) == [
         "I breed emus.",
-        "My PIN is 4711.",
+        "My PIN is yoghurt.",
         "I sail.",
     ]
     assert f'name="accept" value="{proposal.id}"' in html
     assert accepted.status_code == refused.status_code == 303
     assert "emus" in memory.load("ann")
-    assert "4711" not in page.get("/person?of=ann").text
+    assert "yoghurt" not in page.get("/person?of=ann").text
     assert (again.status_code, foreign.status_code) == (404, 403)
     assert len(memory.proposals("ann")) == 1
 
