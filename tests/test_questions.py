@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from doubles import ChainReader, numbered, until_together
@@ -14,6 +16,8 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.chunks import Cutter
+from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -71,6 +75,32 @@ def test_each_question_gets_the_answer_that_it_gets_alone_in_order_and_all_at_on
     assert [record["usage"]["calls"] for record in out["answers"]] == [chunks + 1] * 16
     assert len(reader.spans) == 16 * chunks
     assert reader.most == 16
+
+
+def test_a_chunk_that_is_being_cut_is_cut_by_nobody_else_however_many_are_cut_meanwhile():
+    cuts, entered, go = [], Event(), Event()
+
+    class Slow(EstimatingTokenizer):
+        def prefix(self, text, tokens):
+            cuts.append(text)
+            if len(cuts) == 1:
+                entered.set()
+                assert go.wait(60)
+            return super().prefix(text, tokens)
+
+    source = TextSource(numbered(900))
+    cutter = Cutter(source, Asked(), SMALL.model_copy(update={"chunk_tokens": 300}), Slow(), 3)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cutter.chunk, 0)
+        assert entered.wait(60)
+        for position in range(100, 2100, 100):
+            cutter.chunk(position)
+        second = pool.submit(cutter.chunk, 0)
+        wait([second], timeout=0.2)
+        go.set()
+
+        assert second.result() is first.result()
+    assert len(cuts) == len(set(cuts))
 
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])

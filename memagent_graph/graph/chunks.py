@@ -221,12 +221,12 @@ class Cutter:
             found = self._begun.get(position)
             begun = found or _Begun()
             begun.taken += taken
+            self._begun[position] = begun
             if begun.taken >= self._shared:
-                self._begun.pop(position, None)
-            else:
-                self._begun[position] = begun
-            while len(self._begun) > _KEPT * self._segments:
-                del self._begun[next(iter(self._begun))]
+                del self._begun[position]
+            cut = (at for at, one in [*self._begun.items()] if one.future.done())
+            while len(self._begun) > _KEPT * self._segments and (oldest := next(cut, -1)) >= 0:
+                del self._begun[oldest]
             return begun, found is None
 
     def cut(self, position: int) -> Chunk | None:
