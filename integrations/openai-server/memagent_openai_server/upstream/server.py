@@ -100,6 +100,11 @@ class Upstream:
         self._timeout = aiohttp.ClientTimeout(
             sock_connect=_LONGEST_CONNECT, sock_read=model.timeout
         )
+        server = urlsplit(self._base)
+        # Once: aiohttp would look for it in a thread, for each request.
+        known = not proxy_bypass(server.hostname or "")
+        self._proxy = getproxies().get(server.scheme) if known else None
+        self._ssl = httpx.create_ssl_context() if server.scheme == "https" else True
         self._opened: aiohttp.ClientSession | None = None
 
     async def complete(self, body: bytes) -> Reply:
@@ -138,18 +143,12 @@ class Upstream:
         raise await asyncio.to_thread(reworded, reply, await reply.read())
 
     def _session(self) -> aiohttp.ClientSession:
-        """The connections, one for each request at once, by the environment's proxy."""
+        """The connections of this event loop, one for each request at once."""
         if self._opened is None:
-            server = urlsplit(self._base)
-            # Once: aiohttp would look for it in a thread, for each request.
-            known = not proxy_bypass(server.hostname or "")
-            secure = server.scheme == "https"
             self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0, ssl=httpx.create_ssl_context() if secure else True
-                ),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                proxy=getproxies().get(server.scheme) if known else None,
+                proxy=self._proxy,
                 timeout=self._timeout,
                 auto_decompress=False,
             )
