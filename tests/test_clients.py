@@ -117,6 +117,7 @@ def in_threads(agent, turns):
         return [*pool.map(run, turns)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [in_turn, in_one_loop, in_a_loop_each, mixed, in_threads])
 @pytest.mark.parametrize("client", [openai, anthropic])
 def test_a_model_object_replies_and_folds_in_any_kind_of_code(client, way, server, caplog):

@@ -131,6 +131,7 @@ def test_a_long_conversation_that_is_saved_again_and_again_is_folded_once():
     assert said(memory.load("ann")) == [*range(339)]
 
 
+@pytest.mark.slow
 async def test_what_folding_costs_does_not_grow_with_what_was_folded():
     """Operations, what is written and what the model reads, of as many turns later on."""
 

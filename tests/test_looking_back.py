@@ -218,6 +218,7 @@ def by_batch(question, document, config):
 LEVERS = [{"recalls": 1}, {"rounds": 2}, {"rounds": 2, "segments": 3, "skim": "lexical"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", LEVERS, ids=" ".join)
 @pytest.mark.parametrize("ask", [by_node, by_tool, by_retriever, by_batch])
 def test_every_use_reads_with_the_settings_that_it_is_given(ask, given):
@@ -773,6 +774,7 @@ KEPT = {
 
 
 class TestResuming:
+    @pytest.mark.slow
     @pytest.mark.parametrize("at", range(1, 12))
     @pytest.mark.parametrize("kept", ["checkpoints", "store"])
     def test_a_reading_that_broke_off_ends_as_if_it_had_not(self, kept, at):

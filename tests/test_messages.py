@@ -85,6 +85,7 @@ def test_system_messages_are_neither_counted_nor_folded():
     assert system not in folded(messages, window=2)
 
 
+@pytest.mark.slow
 @given(turns(), st.integers(1, 12), st.integers(20, 400))
 def test_what_stays_is_a_conversation_that_strict_servers_take(conversation, window, tokens):
     messages = [message for turn in conversation for message in turn]

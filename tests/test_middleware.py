@@ -237,6 +237,7 @@ def test_a_run_that_names_nobody_is_told_how_to():
         agent.invoke({"messages": [("human", "hi")]})
 
 
+@pytest.mark.slow
 async def test_many_users_at_once_keep_apart():
     memory = ConversationMemory(ScriptedReader(), window=1)
     agent = agent_with(MemAgentMiddleware(memory), model=Agent())

@@ -74,6 +74,7 @@ def batch(reader, **place):
     ), asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", ["sync", "async"])
 @pytest.mark.parametrize(
     "entry",

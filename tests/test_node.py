@@ -289,6 +289,7 @@ def test_a_pause_inside_is_seen_edited_and_resumed_from_the_host(tmp_path):
     assert 5 < steps < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "file"])
 @pytest.mark.parametrize("node", ["read_chunk", "overwrite_memory"])
 def test_send_reads_many_documents_at_once_and_each_goes_on_after_a_stop(kind, node, tmp_path):

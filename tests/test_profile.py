@@ -623,6 +623,7 @@ def test_entries_are_read_as_they_were_written(entries):
     assert read_entries(write_entries(entries)) == (entries, [])
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(FieldValue, st.sampled_from([*Fields(Profile).by_path]), JSON, DAYS)))
 def test_whatever_is_stored_a_profile_is_made_of_what_fits(entries):
     fitted = Fields(Profile).fit(entries)

@@ -254,6 +254,7 @@ def test_the_control_tokens_of_the_tokenizer_are_made_harmless_however_they_look
     assert text.replace("<eos>", "‹eos>") in Prompts().for_answer("q", text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "run",

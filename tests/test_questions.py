@@ -61,6 +61,7 @@ def run(agent, asked, how, config=None):
     return asyncio.run(agent.ainvoke(asked, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_each_question_gets_the_answer_that_it_gets_alone_in_order_and_all_at_once(how):
     reader = Asked(delay=0.001, together=16)
@@ -103,6 +104,7 @@ def test_a_chunk_that_is_being_cut_is_cut_by_nobody_else_however_many_are_cut_me
     assert len(cuts) == len(set(cuts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_the_document_is_cut_once_for_all_questions(how):
     class Watched(EstimatingTokenizer):

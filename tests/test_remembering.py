@@ -523,6 +523,7 @@ class NoteTaker(GenericFakeChatModel):
         yield from super()._stream(messages, *args, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remember", ["turn", "window"])
 @pytest.mark.parametrize(
     "make",

@@ -175,6 +175,7 @@ def test_a_batch_has_it_in_each_output():
     assert result.output["structured_response"] == Lease(**PLAIN)
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_json_that_matches_the_schema_of_a_file(tmp_path, openai_server):
     (tmp_path / "lease.json").write_text(json.dumps(Lease.model_json_schema()))
     (tmp_path / "lease.txt").write_text(TEXT)

@@ -231,6 +231,7 @@ def many_facts(tmp_path_factory):
     return MemAgentRetriever(corpus=fact_files(tmp_path_factory.mktemp("notes")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [3, 117, 40, 66, 88, 151, 199, 0])
 @pytest.mark.parametrize("asked", ASKED)
 def test_among_two_hundred_files_the_one_with_the_answer_comes_first(asked, number, many_facts):
@@ -381,6 +382,7 @@ def test_a_source_without_pages_has_none_and_a_reader_without_evidence_has_a_sco
 QUERIES = ["Where is one?", "Where is two?", "Where is three?"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["batch", "abatch"])
 def test_several_queries_are_read_for_in_one_pass_and_get_what_each_gets_alone(how, monkeypatch):
     sources = marked(a=["* one"], b=["* two"])

@@ -94,6 +94,7 @@ def run(agent, asked, how="invoke", config=None):
     return asyncio.run(agent.ainvoke(asked, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("segments", [1, 4, "chunks", "auto"])
 def test_what_was_found_is_looked_for_further_in_the_next_round(segments, how):
@@ -207,6 +208,7 @@ def test_an_edit_between_rounds_is_read_on_from_and_becomes_a_version():
 # What failed, and what is known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["checkpoints", "store"])
 @pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])

@@ -282,6 +282,7 @@ class TestCode:
             agent.invoke({"question": "Who?", "document": "Mr. Fox."})
         assert not trap.exists()
 
+    @pytest.mark.slow
     def test_the_library_neither_unpickles_nor_evaluates(self):
         """Calls by name: what other packages do with their own formats is not seen."""
         forbidden = {"eval", "exec", "compile", "__import__"}

@@ -388,6 +388,7 @@ def test_a_merged_version_says_whether_a_memory_lost_its_end():
     assert MemoryBank(store).get(out["version"]).cut
 
 
+@pytest.mark.slow
 def test_a_document_that_grows_costs_what_it_grew_by():
     store, reader = InMemoryStore(), Listing()
     agent = create_memagent(reader, config=SMALL, store=store)
@@ -556,6 +557,7 @@ def test_a_deadline_ends_all_segments_and_what_was_read_is_merged():
 # Several questions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_questions_and_segments_are_read_at_once_and_each_chunk_cut_once(how):
     reads = []

@@ -96,6 +96,7 @@ def is_right(out, reader, text=TEXT):
     return merge_spans([[*span] for span in both]) == [[0, len(text)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 4, "chunks"])
 def test_what_was_skipped_is_looked_at_again_for_what_the_next_round_looks_for(segments):
     config = SKIM.model_copy(update={"segments": segments})
@@ -296,6 +297,7 @@ class TestUses:
         assert is_right(out["answers"][0], reader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 4, "auto", "chunks"])
 @pytest.mark.parametrize(
     ("knows", "fallback"), [("Husum", True), ("whale", True), ("whale", False)]

@@ -67,6 +67,7 @@ def heard(parts, *, subgraphs):
     return [message.text for message, _ in pairs], {about["langgraph_node"] for _, about in pairs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subgraphs", [True, False])
 @pytest.mark.parametrize("made", [MemAgentNode, create_memagent])
 async def test_a_host_hears_the_answer_of_its_node_and_no_notes_box_or_thoughts(made, subgraphs):

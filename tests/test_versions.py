@@ -83,6 +83,7 @@ def test_of_a_document_that_grew_only_the_changed_tail_is_read(store):
     assert out["answer"] == fresh["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -136,6 +137,7 @@ def test_memories_of_a_model_that_samples_are_reused(store, twin):
     assert again["answer"] != first["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [Sampling, ChainReader])
 def test_nothing_is_reused_where_that_is_off(store, reader):
     anew = SMALL.model_copy(update={"reuse": False})
@@ -149,6 +151,7 @@ def test_nothing_is_reused_where_that_is_off(store, reader):
         assert again["version"] != first["version"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [0, 1])
 def test_a_memory_edited_over_a_warm_store_is_read_on_from(store, chunks):
     read(store)

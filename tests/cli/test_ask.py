@@ -58,6 +58,7 @@ def book(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_a_reading_whose_memory_is_held_says_so_and_when_it_reads_on(book, tmp_path):
     store = str(tmp_path / "store.sqlite")
     with open_store(store) as opened:
@@ -178,6 +179,7 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
     assert re.search(r"\d+% of the document was read: the budget of calls was spent", done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -444,6 +446,7 @@ def test_an_interrupted_run_that_kept_nothing_says_so(command, openai_server):
     assert "--checkpoint" in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra", "said"), [([], "is in the store"), (["--no-reuse"], "is lost")])
 def test_one_with_a_store_says_whether_it_goes_on_there(
     command, openai_server, tmp_path, extra, said
@@ -623,6 +626,7 @@ def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
     assert "if found" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", ["auto", "4", "chunks"])
 def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path, segments):
     story = tmp_path / "story.txt"

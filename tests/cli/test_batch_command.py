@@ -139,6 +139,7 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
     assert out.read_text().splitlines()[:3] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [

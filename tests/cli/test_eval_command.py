@@ -17,6 +17,7 @@ def run(*words):
     return CliRunner().invoke(app, ["eval", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path):
     done = run(
         "--out",

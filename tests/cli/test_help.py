@@ -46,6 +46,7 @@ def test_the_first_page_lists_each_command_with_a_whole_sentence():
     assert len(page.splitlines()) < 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_each_page_fits_80_columns_and_its_help_texts_are_sentences(words):
     page = told(*words, "--help")

@@ -92,6 +92,7 @@ LOOKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", LOOKS)
 def test_a_store_that_does_not_exist_is_not_created(words, memagent, tmp_path):
     done = memagent("memory", *words.split(), check=False)
@@ -128,6 +129,7 @@ def test_a_stored_memory_is_asked_without_reading(memagent):
     assert memagent("ask", "What shone?", check=False).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("diary")
 def test_an_edit_is_a_new_version_and_diff_shows_it(memagent):
     before = memagent("memory", "history", "diary").stdout.split()[0]
@@ -142,6 +144,7 @@ def test_an_edit_is_a_new_version_and_diff_shows_it(memagent):
     assert "  - The ferry leaves at nine." in diff.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("diary")
 def test_memories_move_as_json_lines(memagent, tmp_path):
     lines = memagent("memory", "export").stdout

@@ -136,6 +136,7 @@ def test_old_messages_are_pruned_with_old_versions(memory, where):
     assert pruned == "ann\t1 version and 1 message deleted\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("arguments", "said"),

@@ -60,6 +60,7 @@ def here(package, file):
     return pytest.param(package, file, id=name, marks=[pytest.mark.slow] * slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "file"), [here(*one) for one in FILES if one[0].name != "memagent_ray"]
 )

@@ -72,6 +72,7 @@ def typed(page):
 COMMANDS = [words for page in PAGES for words in typed(page)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_command_line_knows_each_command_of_a_page(words):
     command = typer.main.get_command(app)

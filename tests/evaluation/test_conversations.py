@@ -371,6 +371,7 @@ class TestRealFiles:
         assert Counter(one.question for one in found for _ in evidence_of(one)) == sources
         assert not any("->->" in piece.text[-20:] for s in found for piece in s.pieces())
 
+    @pytest.mark.slow
     def test_a_message_of_another_conversation_is_hardly_ever_told(self, data):
         file = data / "locomo.json"
         if not file.exists():

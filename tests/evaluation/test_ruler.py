@@ -18,6 +18,7 @@ from memagent_graph.evaluation.tasks.ruler import NOISE, parse, statements
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_official_samples_and_ours_have_the_same_structure(name):
     rows = [row for row in official() if row["task"] == name]
@@ -42,6 +43,7 @@ def test_the_official_prefix_and_question_are_cut_where_ours_are(name):
     assert sample.answer_tokens == CAPS[ours.form.kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("tokenizer", [PLAIN, EstimatingTokenizer()], ids=["plain", "estimate"])
 @pytest.mark.parametrize("length", [8_192, 30_001])

@@ -389,6 +389,7 @@ def test_the_report_is_markdown_a_page_without_links_and_plots(tmp_path):
 SOME = [result(1), result(0.5, unit="whole", length=0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [0, 1, 0.1 * 3])
 def test_a_report_of_equal_scores_is_drawn_however_many_they_are(score, tmp_path):
     results = [

@@ -215,6 +215,7 @@ def gold():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_right_answer_to_real_questions_counts_as_people_and_models_give_it(form):
     wrong = [answers for answers in gold() if scored(form % answers[0], *answers).score != 1]

@@ -66,6 +66,7 @@ def model_tokenizer():
     return load_tokenizer(byte_pairs(2_000).backend_tokenizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "qa:"])
 @pytest.mark.parametrize("length", [6_000, 20_001])
 def test_a_document_has_the_tokens_asked_for_as_a_model_counts_them(
@@ -206,6 +207,7 @@ def test_counting_the_words_gives_the_answer(name, asked, index):
     assert {one for one, _ in counted.most_common(asked)} == {*sample.answers}
 
 
+@pytest.mark.slow
 def test_made_up_words_are_all_different():
     assert len({word(number) for number in range(WORDS)}) > 0.98 * WORDS
     stream = words(random.Random(0))

@@ -219,6 +219,7 @@ def lose(store, version):
     store.delete(("memagent", "versions"), version.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim"])
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.8])
 def test_a_repeated_reading_fills_a_gap_and_takes_over_what_is_after_it(mode, place):
@@ -314,6 +315,7 @@ def test_a_warning_says_why_versions_could_not_be_stored(monkeypatch):
     assert "None" not in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RedisStore, SqliteStore])
 @pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim", "questions"])
 def test_check_fills_gaps_from_the_checkpoints_of_a_reading(mode, kind, redis, tmp_path):

@@ -231,6 +231,7 @@ async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, 
     assert (reader is FailingReader) == isinstance(holding.exception(), ModelError)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Plain has no compare-and-put")
 @pytest.mark.parametrize("leases", [True, False], ids=["no compare-and-put", "lease=False"])
 async def test_without_leases_each_agent_reads_on_its_own(leases, alone):

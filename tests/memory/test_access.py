@@ -210,6 +210,7 @@ WRITES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [pytest.param(w, id=name) for name, w in WRITES.items()])
 def test_a_memory_attached_read_only_refuses_every_write(store, write):
     ConversationMemory("extractive", store=store).save(

@@ -101,6 +101,7 @@ async def mended(bank):
     return [f for f in await bank.acheck() if f.kind in ("dangling", "bad")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILS)
 @pytest.mark.parametrize("which", ["middle", "last"])
 async def test_a_bad_version_is_found_read_again_and_replaced(store, place, kind, which):
@@ -139,6 +140,7 @@ async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(s
     assert place.client.get(key).split(b"\n", 1)[1] == written.split(b"\n", 1)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("which", ["readings", "members", "leases", "threads"])
 async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, which):
@@ -170,6 +172,7 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     assert (await bank.aforget(name)).versions + len(await bank.alist()) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SPOILS, "head cut short", "head a list", "head another type"])
 async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
     store, place, kind, monkeypatch, redis_server, prefix
@@ -215,6 +218,7 @@ async def test_what_a_bad_name_led_to_is_not_collected(store, place, kind, named
     assert await bank.ahistory(name) == history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILS)
 @pytest.mark.parametrize("where", ["head", "version"])
 async def test_a_bad_memory_can_be_forgotten(store, place, kind, where):

@@ -130,6 +130,7 @@ def digest(document):
     return open_source(document).digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 3])
 def test_a_reading_without_a_name_is_forgotten_whole(bank, stored, segments):
     config = ReadingConfig(chunk_tokens=30, segments=segments)
@@ -188,6 +189,7 @@ def test_a_memory_that_had_nothing_else_is_forgotten(bank, stored):
     assert bank.check() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("kept", [None, 1])
 def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored, segments, kept):
@@ -214,6 +216,7 @@ def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored,
     assert bank.forget_source(corpus[1].digest) == NOTHING
 
 
+@pytest.mark.slow
 def test_a_forgotten_part_is_read_anew_when_it_is_asked_about_again(bank):
     corpus = [document(word, word) for word in ("fish", "bird", "bear")]
     first = read(bank, corpus)
@@ -225,6 +228,7 @@ def test_a_forgotten_part_is_read_anew_when_it_is_asked_about_again(bank):
     assert "BIRD b" in again["memory"]
 
 
+@pytest.mark.slow
 def test_what_was_thinned_out_is_known_to_have_been_read(bank, stored):
     config = ReadingConfig(chunk_tokens=30, keep_versions=1)
     for word in ("fish", "bird", "bear"):
@@ -287,6 +291,7 @@ def test_a_preview_changes_nothing_and_counts_the_same(bank, stored):
     assert bank.forget_source(digest(document("fish"))) == preview
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", range(12))
 def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypatch, broken):
     for word in ("fish", "bird"):
@@ -333,6 +338,7 @@ def test_a_named_memory_that_moves_meanwhile_is_looked_at_again(bank, stored, mo
     assert bank.get("diary").text.count("BIRD") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "diary"])
 def test_a_reading_under_way_does_not_bring_its_document_back(bank, stored, name):
     read(bank, document("bird", "bird"), memory_name="diary")
@@ -411,6 +417,7 @@ async def test_the_asynchronous_store_forgets_as_well(tmp_path):
         assert (await bank.aget("diary")).text.count("BIRD") == 3
 
 
+@pytest.mark.slow
 def test_converted_documents_go_from_the_cache(bank, stored, cache, tmp_path):
     folder = tmp_path / "papers"
     folder.mkdir()
@@ -453,6 +460,7 @@ def test_a_reading_that_fails_does_not_bring_its_document_back(bank, stored):
     assert "fish" not in stored()
 
 
+@pytest.mark.slow
 async def test_readers_of_a_memory_lose_nothing_while_a_document_is_forgotten(redis_store):
     bank = MemoryBank(redis_store)
     words = ["bird", "bear", "goat", "lynx"]

@@ -80,6 +80,7 @@ def test_a_forgotten_user_begins_without_a_warning(store, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 def test_prune_takes_what_old_threads_leave(store):
     memory = remember(store, *(f"I own {n} goats." for n in range(30)), keep_versions=2)
     before = Users(store).held("ann").items

@@ -144,6 +144,7 @@ def test_the_first_of_two_puts_stays_and_the_second_learns_its_value(store):
     assert store.get(AT, "v1").value == {"text": "first"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
 def test_threads_that_count_together_lose_nothing(store):
     async def count():
@@ -207,12 +208,14 @@ def count_in_processes(where, prefix, *, guarded):
     assert [process.wait() for process in processes] == [0] * 8
 
 
+@pytest.mark.slow
 def test_processes_that_count_together_in_redis_lose_nothing(redis_server, redis_store, prefix):
     count_in_processes(redis_server.url, prefix, guarded=True)
 
     assert value_of(redis_store) == {"n": 200}
 
 
+@pytest.mark.slow
 def test_processes_that_count_together_in_sqlite_lose_nothing(tmp_path):
     file = str(tmp_path / "store.db")
     with SqliteStore.from_conn_string(file) as store:
@@ -223,6 +226,7 @@ def test_processes_that_count_together_in_sqlite_lose_nothing(tmp_path):
         assert value_of(store) == {"n": 200}
 
 
+@pytest.mark.slow
 def test_processes_that_get_and_then_put_lose_counts(redis_server, redis_store, prefix):
     """So that the tests above are known to be able to fail."""
     count_in_processes(redis_server.url, prefix, guarded=False)
@@ -378,6 +382,7 @@ def test_also_is_carried_out_whether_the_item_was_there_or_not(store, claim):
     assert values(store) == {(AT, "v"): {"n": 1}, (OTHER, "2"): {"n": 2}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
 def test_threads_that_commit_two_items_together_lose_nothing(store):
     async def count():
@@ -666,6 +671,7 @@ def test_old_announcements_are_forgotten(watched):
     assert int(asyncio.run(oldest()).item.key[1:]) > 0
 
 
+@pytest.mark.slow
 def test_news_reach_another_process(redis_server, redis_store, prefix):
     code = (
         "import sys\n"

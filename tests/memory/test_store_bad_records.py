@@ -58,6 +58,7 @@ READS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_bad_record_is_named_by_every_read_that_meets_it(redis_store, bad, read):
     with pytest.raises(BadRecordError, match=r"\('tenant', 'things'\), 'bad'") as raised:

@@ -108,6 +108,7 @@ def test_hundreds_of_conversations_share_few_connections(own_redis_server, store
     assert 0 < most() <= 2 * BOUND
 
 
+@pytest.mark.slow
 def test_operations_of_all_kinds_run_at_once(store):
     """As LangGraph asks of its own stores in `test_large_batches_async`."""
     rounds = 100

@@ -74,6 +74,7 @@ def test_anything_is_stored_and_found_again_exactly(redis_store, namespace, key,
     assert redis_store.get(namespace, key) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVIL)
 def test_no_key_of_another_tenant_is_read_or_touched(redis_server, redis_client, prefix, name):
     label = name.replace(".", "").replace("\0", "") or "x"

@@ -55,6 +55,7 @@ def test_a_sweep_takes_what_expired_out_of_all_indexes(store, client):
     assert len(store.search(())) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_has_no_limit(store, client):
     fill(store, client, count=12_000)
 

@@ -63,6 +63,7 @@ def write_and_read(store, half):
     return asyncio.run(use())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 @pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
 def test_a_server_that_runs_a_script_is_waited_for(own_redis_server, caplog, half, begun):
@@ -89,6 +90,7 @@ def test_a_busy_node_of_a_cluster_is_waited_for(tmp_path, half):
     cluster.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 @pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
 def test_a_server_that_loads_its_data_is_waited_for(tmp_path, half, begun):

@@ -343,6 +343,7 @@ def content(request, store, tmp_path):
     return read
 
 
+@pytest.mark.slow
 def test_no_byte_of_the_store_tells_of_somebody_who_was_forgotten(store, content):
     if hasattr(store, "conn"):
         store.conn.execute("PRAGMA journal_mode=WAL")

@@ -60,6 +60,7 @@ def learn(folder, labels):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "labels", [["score"], NLI, ["LABEL_0", "LABEL_1"]], ids=["one", "nli", "two"]
 )

@@ -75,6 +75,7 @@ async def test_with_one_request_in_ten_failing_all_documents_come_to_their_answe
     await model.aclose()
 
 
+@pytest.mark.slow
 async def test_refusals_before_the_first_reply_of_a_slow_server_cost_no_document(openai_server):
     """The first replies come once all documents' calls are held; the list of models is refused."""
     everyone, first = threading.Barrier(DOCUMENTS), iter(range(DOCUMENTS))

@@ -322,6 +322,7 @@ def test_a_batch_that_memory_is_too_small_for_is_halved(folder, monkeypatch):
     model.close()
 
 
+@pytest.mark.slow
 def test_new_weights_and_an_adapter_change_replies_and_what_may_be_reused(folder, tmp_path):
     model = ChatTransformers(model=folder, max_batch=5)
     adapted = ChatTransformers(model=folder, adapter=str(tiny_adapter(folder, tmp_path)))

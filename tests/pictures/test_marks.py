@@ -114,6 +114,7 @@ class TestDocuments:
         assert "[picture 1, p. 2: image.png]" in source.text
         assert source.pictures[0].page == 2
 
+    @pytest.mark.slow
     def test_a_page_has_its_own_pictures_and_only_the_text_of_others(self, tmp_path):
         data = base64.b64encode(to_bytes(draw_words())).decode()
         page = f'<p>Hi</p><img alt="the door" src="data:image/png;base64,{data}"><p>End</p>'

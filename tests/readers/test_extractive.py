@@ -124,6 +124,7 @@ RETOLD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize(("question", "film", "home", "place"), RETOLD)
 def test_a_second_round_finds_what_stands_before_the_name_that_leads_to_it(

@@ -203,6 +203,7 @@ def test_a_conversation_is_not_read_again_from_its_beginning_at_every_chunk():
     assert 0 < source.taken < source.length / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "[2020-01-01] Bo: I row."])
 def test_who_speaks_is_found_however_far_back_a_message_begins(before):
     long = f"{before} [2020-01-01] Eve: I sail. " * 20_000 + "My boat lies in Husum."

@@ -144,6 +144,7 @@ def test_labels_are_the_right_notes_after_each_section_and_the_right_answer(less
     assert notes == [w for w, learned in zip(*examples[2], strict=True) if learned][:-1]
 
 
+@pytest.mark.slow
 def test_reading_side_by_side_is_what_the_graph_reads(bench, reader, fresh):
     scores = bench("learn_scores")
     samples = scores.held_out(2, 2, 12, seed=5)

@@ -124,6 +124,7 @@ class Host(TypedDict):
     finding: str
 
 
+@pytest.mark.slow
 async def test_a_reading_within_a_host_graph_is_recorded_too(model, sink, recorder):
     builder = StateGraph(Host)
     node = MemAgentNode(

@@ -397,6 +397,7 @@ class TestLimit:
 
 
 class TestTrouble:
+    @pytest.mark.slow
     def test_a_full_disk_is_no_failure(self, folder, page):
         code = f"""if True:
             import resource

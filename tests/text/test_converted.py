@@ -158,6 +158,7 @@ def peak():
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_pool")
 def test_each_format_is_converted(tmp_path):
     for name, write in DOCUMENTS.items():
@@ -240,6 +241,7 @@ class TestSeveral:
 class TestReport:
     """Every source that is opened has a record."""
 
+    @pytest.mark.slow
     def test_each_source_says_what_read_it_or_why_it_was_skipped(self, tmp_path):
         (tmp_path / "a.txt").write_bytes(
             "Müller zahlt die Miete für Größe.\n".encode("latin-1") * 9
@@ -549,6 +551,7 @@ class TestEnd:
         await asyncio.to_thread(wait_until, lambda: not converting())
         assert whole(open_source(page)) == "Hello"
 
+    @pytest.mark.slow
     def test_the_deadline_of_a_reading_ends_the_conversion(self, bomb):
         agent = create_memagent(config=ReadingConfig(deadline=1))
 
@@ -571,6 +574,7 @@ class TestEnd:
         assert output["stopped"] == "deadline"
         assert output["coverage"] == 0
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_the_conversion(self, bomb):
         command = [sys.executable, "-m", "memagent_graph", "ask", "Who signed?", str(bomb)]
         with subprocess.Popen(
@@ -602,6 +606,7 @@ class TestEnd:
         with pytest.raises(asyncio.CancelledError):
             await opening
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("while_it", ["starts", "converts"])
     def test_a_killed_parent_takes_the_conversion_with_it(self, while_it, bomb):
         code = "from pathlib import Path\nfrom memagent_graph.text.files import open_source\n"
@@ -627,6 +632,7 @@ class TestProcesses:
 
         assert len(seen) == 1
 
+    @pytest.mark.slow
     def test_so_many_documents_are_converted_at_once_and_others_wait(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello " * 1000)
         most, done = [0], threading.Event()
@@ -672,6 +678,7 @@ class TestProcesses:
 
         assert whole(open_source(page)) == "Hello"
 
+    @pytest.mark.slow
     def test_a_fork_has_its_own(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         code = f"""if True:
@@ -775,6 +782,7 @@ class TestConfinement:
         assert whole(document) == "Hello"
         assert not trap.exists()
 
+    @pytest.mark.slow
     def test_the_program_that_reads_is_not_run_again(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         program = tmp_path / "program.py"
@@ -789,6 +797,7 @@ class TestConfinement:
 
         assert done.stdout == "begin\nHello\n"
 
+    @pytest.mark.slow
     def test_the_libraries_are_not_imported_here(self, tmp_path):
         page = DOCUMENTS["a.html"](tmp_path / "a.html", "Hello")
         code = f"""if True:
@@ -806,6 +815,7 @@ class TestConfinement:
 class TestBrokenProcesses:
     library = TestConfinement.library
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("code", "said"),
         [

@@ -46,6 +46,7 @@ def test_a_text_has_the_terms_that_it_has_beside_an_unspaced_script(text):
     assert terms(f"{text}\n\n. 灯") == [*terms(text), "灯"]
 
 
+@pytest.mark.slow
 def test_an_unspaced_script_is_found_by_the_ranges_of_letters_that_it_stands_in():
     every = map(chr, range(0x110000))
 

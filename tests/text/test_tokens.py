@@ -95,6 +95,7 @@ def trained(name):
 BACKENDS = {name: trained(name) for name in SPLITTERS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLITTERS)
 @example(text="The fox's door, and the-fox. \n\nThe  Door<|end|> and")
 @given(text=TEXTS)
@@ -109,6 +110,7 @@ def test_word_by_word_gives_the_tokens_of_the_whole(name, text):
     assert tokenizer.count(text) == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLITTERS)
 @given(text=TEXTS, budget=st.integers(1, 50))
 def test_a_prefix_ends_where_the_token_after_the_budget_begins(name, text, budget):

@@ -51,6 +51,7 @@ def check(html: str) -> None:
     Checked().feed(html)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_in_every_field_is_shown_and_does_nothing(page, bank, text):
     line = text.replace("\n", " ")

@@ -31,6 +31,7 @@ def test_nobody_is_said_to_be_remembered(page):
     assert page.get("/person/forget?of=ann").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_list_of_people_comes_in_pages_that_have_each_of_them_once(page, store):
     for number in range(120):
         remember(store, f"user-{number:03}", "I am here.")
@@ -151,6 +152,7 @@ def test_a_person_is_forgotten_after_a_look_at_what_goes(page, store):
     assert "quokkas" not in page.get("/person?of=ann").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [text for text in HOSTILE if text.isprintable()])
 def test_hostile_people_and_messages_are_shown_and_do_nothing(page, store, text):
     remember(store, text, text, thread=text).edit(text, f"{text}\nmore", by=text)

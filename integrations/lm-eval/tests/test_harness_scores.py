@@ -19,6 +19,7 @@ texts = st.lists(words, max_size=6).map(" ".join) | st.text(
 wanted = texts.filter(lambda text: text and text == text.strip())
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(texts, st.lists(wanted, min_size=1, max_size=4))
 def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_score(answer, wanted):
@@ -27,6 +28,7 @@ def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_scor
     assert substring_match(answer, wanted, "all") == scored[str(LENGTH)]
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(texts, wanted)
 def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answer, one):
@@ -37,6 +39,7 @@ def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answe
     assert substring_match(answer, [one], "any") == scored[str(LENGTH)]
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(texts, st.lists(texts, min_size=1, max_size=4))
 def test_exact_match_and_f1_are_those_of_the_harness_for_squad_like_tasks(answer, wanted):

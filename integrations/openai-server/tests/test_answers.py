@@ -87,6 +87,7 @@ def test_an_answer_through_the_responses_api_is_streamed_too(behind, told, asked
     assert "".join(deltas) == ANSWER == events[-1].response.output_text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [

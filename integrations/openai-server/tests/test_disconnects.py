@@ -136,6 +136,7 @@ def test_the_sdk_skips_the_signs_of_life(serve, monkeypatch):
     assert "".join(part.choices[0].delta.content or "" for part in stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
     serve, asked, stream, tmp_path

@@ -30,6 +30,7 @@ def locked(serve):
     return serve(keys=KEYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [None, "wrong", ANN[:-1], f"{ANN}x", ANN.upper(), "ann", "é" * 20])
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/responses/resp_1", "/nowhere"])
 def test_nobody_comes_in_without_a_key(locked, key, path):
@@ -96,6 +97,7 @@ def test_a_name_of_another_tenant_leads_to_nothing(locked, told, how):
     assert "heron" not in found.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reference",
     [

@@ -132,6 +132,7 @@ def test_no_body_that_is_nearly_valid_is_a_500(client, path):
     post()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", POSTS)
 def test_no_json_at_all_is_a_500(client, path):
     @MANY

@@ -190,6 +190,7 @@ def user(*parts: dict) -> dict:
     return {"role": "user", "content": [*parts]}
 
 
+@pytest.mark.slow
 def test_a_thousand_hostile_bodies_are_refused_one_by_one(builtin):
     bodies = [*wrong_types(), *not_json(), *deep(), *halves()]
     bodies += broken(random.Random(7), max(0, 1000 - len(bodies)))
@@ -305,6 +306,7 @@ def test_bodies_of_any_depth_are_understood_or_refused(builtin):
     assert {code for _, code in codes} == {200, 400}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["[]", "{}", "7", '{"a":[]}'])
 def test_a_body_of_very_many_values_is_refused_and_takes_no_memory(builtin, value):
     many = ",".join([value] * (24 * 2**20 // (len(value) + 1)))

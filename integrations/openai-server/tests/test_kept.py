@@ -365,6 +365,7 @@ def test_long_conversations_count_once_and_go_when_they_are_over_the_quota(keepi
     assert size(store) < 45_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["openai:small", "extractive"])
 def test_what_the_ledger_says_is_about_what_there_is(serve, upstream, small, store, asked, model):
     address = {"base_url": upstream.base_url} if ":" in model else {}

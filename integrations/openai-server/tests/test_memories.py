@@ -210,6 +210,7 @@ def test_a_tenant_reaches_no_memory_of_another(server, store, ann, ben):
     assert ann.get() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_name_is_a_name_and_nothing_else(server, store, ann, name):
     talked(store, "joe", "I breed quokkas.")

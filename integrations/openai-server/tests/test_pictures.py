@@ -96,6 +96,7 @@ def test_a_picture_that_is_linked_or_broken_is_named_and_the_rest_is_read(shared
     assert reply["choices"][0]["message"]["content"].startswith("The vault opens at 6:40")
 
 
+@pytest.mark.slow
 def test_a_response_reads_pictures_as_well(shared, question):
     pytest.importorskip("rapidocr")
     made = {"type": "input_image", "image_url": picture()}

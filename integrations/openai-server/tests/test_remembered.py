@@ -205,6 +205,7 @@ def test_a_failed_answer_is_not_remembered(start, upstream):
     assert upstream.folded == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_long_text_is_answered_with_what_is_known_and_its_question_is_remembered(
     start, upstream, text, stream

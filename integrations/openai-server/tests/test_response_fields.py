@@ -121,6 +121,7 @@ def test_a_field_that_chat_completions_have_too_is_passed_on(behind, upstream, n
         assert json.loads(response.to_json())[name] == PASSED[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONOURED)
 def test_a_field_is_honoured_and_repeated_in_the_response(behind, upstream, name):
     fields = {name: HONOURED[name]}

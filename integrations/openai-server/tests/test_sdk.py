@@ -158,6 +158,7 @@ def test_a_long_request_is_read_and_answered_in_the_standard_shape(behind, upstr
     assert completion.memagent["unsupported"] == completion.memagent["warnings"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_the_memory_lacks_is_passed_on_as_such(behind, upstream, asked, stream):
     reply, made_up = upstream.reply, "Bo Tern opens it at 9:15."
@@ -173,6 +174,7 @@ def test_an_answer_that_the_memory_lacks_is_passed_on_as_such(behind, upstream, 
     assert made_up in found["warnings"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_unsupported_statements_can_be_kept_from_clients(serve, upstream, asked, small, stream):
     reply = upstream.reply

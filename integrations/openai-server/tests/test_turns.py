@@ -182,6 +182,7 @@ def test_no_slot_is_lost_or_given_twice_when_any_are_cancelled(plan, slots):
     assert highest <= slots
 
 
+@pytest.mark.slow
 def test_a_short_reading_waits_for_one_chunk_of_the_long_ones(
     serve, upstream, small, text, monkeypatch
 ):

@@ -38,6 +38,7 @@ def check_silent(error: openai.APIError) -> None:
     assert not [secret for secret in SECRETS if secret in heard]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "error", "kind", "code", "param"),
     [
@@ -123,6 +124,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("read", [False, True])
 def test_an_error_within_a_stream_is_reworded_and_what_came_before_it_is_not(
