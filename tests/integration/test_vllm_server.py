@@ -15,7 +15,6 @@ from memagent_graph.models.endpoint import ChatEndpoint
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.xdist_group("server"),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 

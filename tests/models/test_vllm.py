@@ -39,7 +39,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.models.resolve import resolve_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("engine")]
+pytestmark = pytest.mark.vllm
 
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True}
 BUDGETS = {"question_tokens": 32, "chunk_tokens": 150, "memory_tokens": 24, "answer_tokens": 24}
@@ -331,7 +331,6 @@ def test_the_code_of_the_page_about_models_reads_as_a_script(folder, tmp_path):
 
     done = subprocess.run(
         [sys.executable, "-W", "ignore", script],
-        env={**os.environ, "TORCH_COMPILE_DISABLE": "1"},  # it takes half of the time
         capture_output=True,
         text=True,
         check=False,

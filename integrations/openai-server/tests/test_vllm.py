@@ -16,7 +16,6 @@ from memagent_openai_server import Served
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.xdist_group("server"),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm"),
 ]
 
