@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -221,14 +222,17 @@ def test_messages_leave_the_window_once_the_background_has_folded_them():
     assert [sum(f"Fact {n}." in text for text in reader.read) for n in range(12)] == [1] * 12
 
 
-def test_there_is_no_loop_that_a_fold_needs_to_outlive():
-    class Hanging(Keeper):
-        async def update(self, step, *, config=None):
-            if not self.asked.is_set():
-                self.asked.set()
-                await asyncio.Event().wait()
-            return await super().update(step, config=config)
+class Hanging(Keeper):
+    """Waits for ever at the first call."""
 
+    async def update(self, step, *, config=None):
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+        return await super().update(step, config=config)
+
+
+def test_there_is_no_loop_that_a_fold_needs_to_outlive():
     memory = ConversationMemory(reader := Hanging(), **NEVER)
     agent = agent_with(memory)
     asyncio.run(agent.ainvoke(human("One."), of("ann", "monday")))
@@ -243,6 +247,26 @@ def test_there_is_no_loop_that_a_fold_needs_to_outlive():
 
     assert "Two." in memory.load("ann")
     assert memory.flush() == 0
+
+
+def test_a_loop_that_is_closed_within_a_fold_loses_nothing_and_is_no_error(caplog):
+    """As `asyncio.run` closes one on which a fold was begun after it had cancelled all tasks."""
+    memory = ConversationMemory(reader := Hanging(), **SOON)
+    loop = asyncio.new_event_loop()
+
+    async def turn():
+        await agent_with(memory).ainvoke(human("I keep bees."), of("ann", "monday"))
+        await asyncio.to_thread(reader.asked.wait)
+        await loop.shutdown_default_executor()
+
+    loop.run_until_complete(turn())
+    loop.close()
+    wait_until(lambda: reader.read)
+
+    assert memory.flush() == 0
+    assert "I keep bees." in memory.load("ann")
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_folds_run_on_the_loop_of_the_turn_while_it_runs():

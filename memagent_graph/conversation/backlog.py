@@ -9,10 +9,11 @@ import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.user_memory import UserId
 
-if TYPE_CHECKING:
     Fold = Callable[[Sequence[BaseMessage], Mapping[str, bool]], Awaitable[object]]
 
 _MOST_AT_ONCE = 64
@@ -336,8 +336,11 @@ async def fold_all(backlogs: Iterable[Backlog]) -> int:
 
 async def _run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[None]]) -> bool:
     """Do `work` on another loop; False if that loop ended before it was done."""
+    begun: list[asyncio.Task[None]] = []
 
     async def run() -> None:
+        begun.append(task := cast("asyncio.Task[None]", asyncio.current_task()))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
         await work()
 
     if not loop.is_running():
@@ -351,7 +354,8 @@ async def _run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[
     while not future.done():
         await asyncio.wait([future], timeout=_TICK)
         if not future.done() and not loop.is_running():
-            future.cancel()
+            with suppress(IndexError, RuntimeError):  # it was not begun, or the loop is closed
+                loop.call_soon_threadsafe(begun.pop().cancel)
             return False
     return not future.cancelled()
 

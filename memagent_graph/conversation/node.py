@@ -9,13 +9,7 @@ from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph r
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
-from memagent_graph.conversation.messages import (
-    exclude,
-    find_left,
-    is_reply,
-    mark_messages,
-    view,
-)
+from memagent_graph.conversation.messages import exclude, find_left, is_reply, mark_messages, view
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.seams import RunnableCallable
