@@ -79,7 +79,8 @@ def main(document: str, *questions: str) -> None:
         try:
             _wait()
             with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+                found = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+                browser = playwright.chromium.launch(executable_path=found)
                 light = browser.new_page(viewport=SIZE, color_scheme="light")
                 take(light, "/memory?of=pequod", "inspector-memory.png", opened=0)
                 take(light, "/?kind=readings", "inspector-readings.png")

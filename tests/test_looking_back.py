@@ -482,7 +482,7 @@ class TestBounds:
     )
     def test_no_prompt_is_longer_than_the_window(self, recalls, chunk_tokens, words, han, gates):
         count = EstimatingTokenizer().count
-        document = "渡轮在九点离开旧港口，回来时已经是十点了。" * 80 if han else numbered(60)
+        document = "渡轮在九点离开旧港口，回来时已经是十点了。" * 200 if han else numbered(150)
         config = ReadingConfig(
             question_tokens=count("What?"),
             chunk_tokens=chunk_tokens,
