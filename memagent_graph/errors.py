@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class MemAgentError(Exception):
     """Base of every error that this library raises on purpose."""
@@ -25,6 +31,16 @@ class QuestionError(MemAgentError, ValueError):
 
 class MissingDependencyError(MemAgentError, ImportError):
     """An optional package is needed; the message names the extra to install."""
+
+
+@contextmanager
+def install_hint(hint: str) -> Iterator[None]:
+    """Say what to install where an import fails; raises `MissingDependencyError`."""
+    try:
+        yield
+    except ImportError as error:
+        message = f"{hint} ({error})"
+        raise MissingDependencyError(message) from error
 
 
 class SourceError(MemAgentError):

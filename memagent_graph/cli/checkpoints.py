@@ -31,11 +31,12 @@ def open_saver(file: Path) -> Iterator[SqliteSaver]:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.errors import StoreError
+    from memagent_graph.memory.stores import wait_for_others
 
     with ExitStack() as stack:
         try:
             saver = stack.enter_context(SqliteSaver.from_conn_string(str(file)))
-            saver.setup()
+            wait_for_others(saver.setup)
         except sqlite3.Error as error:
             message = (
                 f"The checkpoint file {file} cannot be used: {error}. Check the disk and the "

@@ -26,7 +26,7 @@ from memagent_graph.cli.options import (
     make_reader,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError, MissingDependencyError, SourceError
+from memagent_graph.errors import ConfigurationError, SourceError, install_hint
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -349,11 +349,8 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
 
 
 def _fetch_from_hub(repo: str, file: str, folder: Path, endpoint: str | None) -> Path:
-    try:
+    with install_hint('To download data sets: pip install "memagent-graph[eval]"'):
         from huggingface_hub import hf_hub_download, hf_hub_url
-    except ImportError as error:
-        message = 'To download data sets: pip install "memagent-graph[eval]"'
-        raise MissingDependencyError(message) from error
     target = folder / file
     if target.exists():
         return target

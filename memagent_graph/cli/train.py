@@ -64,15 +64,12 @@ def train(
         given = dict(map(_field, fields or []))
         if documents is not None:
             given["tasks"] = (f"masked:{documents}",)
-        from memagent_graph.errors import MissingDependencyError
+        from memagent_graph.errors import install_hint
         from memagent_graph.rl.settings import TrainingSettings
 
         settings = TrainingSettings.from_file(run, **given) if run else TrainingSettings(**given)
-        try:
+        with install_hint('Training needs: pip install "memagent-graph[rl]"'):
             from memagent_graph.rl.training import Training
-        except ImportError as error:
-            message = f'Training needs: pip install "memagent-graph[rl]" ({error})'
-            raise MissingDependencyError(message) from error
         training = Training(settings)
         stopped = False
 

@@ -15,12 +15,12 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemAgentError,
     MemoryConflictError,
-    MissingDependencyError,
+    install_hint,
 )
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.sync import wait_for
 
-try:
+with install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):
     from deepagents.backends.protocol import (
         BackendProtocol,
         EditResult,
@@ -39,10 +39,6 @@ try:
         perform_string_replacement,
         slice_read_response,
     )
-except ImportError as error:
-    raise MissingDependencyError(
-        "MemoryBackend needs deepagents 0.7 or later: pip install deepagents"
-    ) from error
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -15,16 +15,12 @@ from memagent_graph.conversation.messages import exclude, mark_messages, view
 from memagent_graph.conversation.node import begin, changes, shorten
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import MissingDependencyError
+from memagent_graph.errors import install_hint
 from memagent_graph.sync import wait_for
 
-try:
+with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'):
     from langchain.agents.middleware import AgentMiddleware, AgentState
     from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
-except ImportError as error:
-    raise MissingDependencyError(
-        'MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'
-    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,7 +12,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.errors import ConfigurationError, install_hint
 from memagent_graph.evaluation.samples import format_length
 from memagent_graph.evaluation.scores import Mean, compute_paired_interval, mean_cost, mean_score
 from memagent_graph.templates import escape_controls
@@ -371,11 +371,8 @@ def figure_kind() -> type[Figure]:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    try:
+    with install_hint('To draw plots: pip install "memagent-graph[eval]"'):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        message = 'To draw plots: pip install "memagent-graph[eval]"'
-        raise MissingDependencyError(message) from error
     return Figure
 
 

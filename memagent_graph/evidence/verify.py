@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from memagent_graph.errors import (
     ConfigurationError,
     MemAgentError,
-    MissingDependencyError,
     ModelError,
+    install_hint,
 )
 from memagent_graph.evidence.align import remember
 from memagent_graph.text.terms import specific_terms
@@ -216,12 +216,9 @@ class CrossEncoder:
 
     @cached_property
     def _loaded(self) -> _EntailmentModel:
-        try:
+        with install_hint(f'{self.name} needs: pip install "memagent-graph[transformers]"'):
             import torch
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
-        except ImportError as error:
-            message = f'{self.name} needs: pip install "memagent-graph[transformers]" ({error})'
-            raise MissingDependencyError(message) from error
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.model)
             model = AutoModelForSequenceClassification.from_pretrained(self.model, dtype="float32")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.errors import MissingDependencyError
+from memagent_graph.errors import install_hint
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -327,11 +327,8 @@ def to_networkx(facts: Iterable[Fact]) -> Any:
     Raises:
         MissingDependencyError: networkx is not installed.
     """
-    try:
+    with install_hint('A graph needs: pip install "memagent-graph[graph]"'):
         from networkx import MultiDiGraph
-    except ImportError as error:
-        message = "A graph needs networkx: pip install 'memagent-graph[graph]'."
-        raise MissingDependencyError(message) from error
     facts = [*facts]
     entities = Entities(facts)
     known: dict[str, dict[str, None]] = {}

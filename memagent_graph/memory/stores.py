@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import MissingDependencyError, StoreError
+from memagent_graph.errors import StoreError, install_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from langgraph.store.base import BaseStore
 
 NO_STORE = "none"
+_PATIENCE = 30.0  # seconds
 
 
 @contextmanager
@@ -68,23 +71,35 @@ def default_file() -> Path:
 
 @contextmanager
 def _sqlite(file: Path) -> Iterator[BaseStore]:
-    try:
+    with install_hint('To keep memories in SQLite: pip install "memagent-graph[cli]"'):
         from langgraph.store.sqlite import SqliteStore
 
         from memagent_graph.memory.sqlite import set_up
-    except ImportError as error:
-        message = 'To keep memories in SQLite: pip install "memagent-graph[cli]"'
-        raise MissingDependencyError(message) from error
     with ExitStack() as stack:
         with _blame(file):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
             store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
-            set_up(store)
+            wait_for_others(partial(set_up, store))
         try:
             yield store
         finally:
             with _blame(file), store.lock:  # an interrupted reading may still write in another
                 store.conn.close()  # thread; closing the file meanwhile would crash the process
+
+
+def wait_for_others(set_up: Callable[[], None]) -> None:
+    """Set a file up, again and again while other processes hold it.
+
+    SQLite itself waits five seconds, and not at all where two turn on its write-ahead log at once.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return set_up()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from typing_extensions import override
 
-from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.errors import ConfigurationError, MissingDependencyError, install_hint
 from memagent_graph.seams import find_identifying_params
 
 if TYPE_CHECKING:
@@ -42,11 +42,8 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: object)
     provider, _, name = name_provider(model, base_url).partition(":")
     if provider in _IN_PROCESS and name:
         module, kind, extra = _IN_PROCESS[provider]
-        try:
+        with install_hint(f'{model!r} needs: pip install "memagent-graph[{extra}]"'):
             chat: Callable[..., BaseChatModel] = getattr(import_module(module), kind)
-        except ImportError as error:
-            message = f'{model!r} needs: pip install "memagent-graph[{extra}]" ({error})'
-            raise MissingDependencyError(message) from error
         return chat(model=name, **options)
     if provider == "openai" and name:
         from memagent_graph.models.endpoint import ChatEndpoint

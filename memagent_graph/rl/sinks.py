@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urldefrag
 from uuid import uuid4
 
-from memagent_graph.errors import MissingDependencyError, TraceError
+from memagent_graph.errors import TraceError, install_hint
 from memagent_graph.memory.redis.connection import connect
 from memagent_graph.memory.redis.pipeline import Wire
 from memagent_graph.rl.records import Conversation
@@ -86,12 +86,9 @@ def read_rows(file: Path, skipped: Counter[str]) -> Iterator[object]:
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
-    try:
+    with install_hint('Use JSON lines; or, for Parquet: pip install "memagent-graph[rl]"'):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        message = "Parquet needs pyarrow: pip install 'memagent-graph[rl]', or use JSON lines."
-        raise MissingDependencyError(message) from error
     return pa, parquet
 
 

@@ -13,7 +13,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from memagent_graph.errors import ConfigurationError, MissingDependencyError
+from memagent_graph.errors import ConfigurationError, install_hint
 from memagent_graph.evaluation.samples import Piece
 from memagent_graph.text.chunks import next_chunk
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -168,11 +168,8 @@ def vocabulary() -> Vocabulary:
     Raises:
         MissingDependencyError: wonderwords is not installed.
     """
-    try:
+    with install_hint('For RULER\'s words: pip install "memagent-graph[eval]"'):
         from wonderwords import Defaults, RandomWord
-    except ImportError as error:
-        message = 'For RULER\'s words: pip install "memagent-graph[eval]"'
-        raise MissingDependencyError(message) from error
     adjectives, nouns, verbs = (
         _plain(RandomWord(enhanced_prefixes=False, word=kind).filter())
         for kind in (Defaults.ADJECTIVES, Defaults.NOUNS, Defaults.VERBS)
