@@ -17,7 +17,17 @@ _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class _Record:
+    kind: ClassVar[str]
+
+    def plain(self) -> dict[str, object]:
+        """Return the record as plain values, for a sink."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"kind": self.kind, **values}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation(_Record):
     """A prompt and its completion, in the engine's own tokens.
 
     Attributes:
@@ -90,13 +100,9 @@ class Conversation:
             message = f"step must be at least 0, not {self.step}."
             raise TraceError(message)
 
-    def plain(self) -> dict[str, object]:
-        """Return the record as plain values, for a sink."""
-        return _plain(self)
-
 
 @dataclass(frozen=True, slots=True)
-class End:
+class End(_Record):
     """The end of a rollout; without it, a rollout is incomplete.
 
     Attributes:
@@ -124,13 +130,9 @@ class End:
         if self.reward is not None:
             _check_reward(self.rollout, self.reward)
 
-    def plain(self) -> dict[str, object]:
-        """Return the record as plain values, for a sink."""
-        return _plain(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
+class Feedback(_Record):
     """A reward given later; the last one of a rollout counts.
 
     Attributes:
@@ -149,10 +151,6 @@ class Feedback:
     def __post_init__(self) -> None:
         _check_types(self, str, "rollout")
         _check_reward(self.rollout, self.reward)
-
-    def plain(self) -> dict[str, object]:
-        """Return the record as plain values, for a sink."""
-        return _plain(self)
 
 
 Record: TypeAlias = "Conversation | End | Feedback"
@@ -179,11 +177,6 @@ def fingerprint(tokenizer: object) -> str:
         raise TraceError(message)
     vocabulary = sorted(known.get_vocab().items(), key=lambda entry: (entry[1], entry[0]))
     return sha256(repr(vocabulary).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _plain(record: Record) -> dict[str, object]:
-    values = {item.name: getattr(record, item.name) for item in fields(record)}
-    return {"kind": record.kind, **values}
 
 
 def _check_types(record: Record, kind: type, *names: str) -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import GetOp, PutOp
+from redis.backoff import NoBackoff
 from servers.redis_server import (
     RedisCluster,
     RedisPair,
@@ -158,6 +159,28 @@ def test_a_failover_loses_nothing_that_was_replicated_and_writing_goes_on(pair, 
             found = asyncio.run(use(SynchronousHalf(store)))
 
     assert found == list(range(40))
+
+
+@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
+def test_a_deployment_that_answered_is_waited_for_twice_as_long(pair, monkeypatch, half):
+    """An election takes seconds; a wrong address is told soon."""
+    monkeypatch.setattr("memagent_graph.memory.redis.connection._BACKOFF", NoBackoff())
+
+    async def use(known, unknown):
+        await known.aput(AT, "k", {})
+        pair.kill()
+        for store in (known, unknown):
+            with pytest.raises(StoreError, match="cannot be reached"):
+                await store.aput(AT, "k", {})
+
+    known, unknown = RedisStore.from_url(pair.url), RedisStore.from_url(pair.url)
+    with known, unknown:
+        if half == "asynchronously":
+            asyncio.run(use(known, unknown))
+        else:
+            asyncio.run(use(SynchronousHalf(known), SynchronousHalf(unknown)))
+
+    assert (known.retries, unknown.retries) == (30, 15)
 
 
 class SynchronousHalf:

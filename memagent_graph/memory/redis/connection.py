@@ -194,7 +194,7 @@ class OwnClients:
             closed. Its pool must hold more connections than `max_connections`.
         connect_async: the same for an asynchronous client.
         address: address without secrets, for messages.
-        repeats: most repeats of a call; see `Patience`.
+        repeats: most repeats of a call until one was answered, and from then on; see `Patience`.
         max_connections: most calls under way at once, for all threads together and for each event
             loop; others wait. The same number of blocking reads is allowed in addition.
 
@@ -208,10 +208,11 @@ class OwnClients:
         connect_async: Callable[[], list[Client]],
         *,
         address: str,
-        repeats: int,
+        repeats: tuple[int, int],
         max_connections: int,
     ) -> None:
         self.retries: int = 0
+        self._answered = False
         self._connect = connect
         self._connect_async = connect_async
         self._address = address
@@ -224,24 +225,30 @@ class OwnClients:
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
-        patience = Patience(self._repeats)
+        patience = Patience(self._repeats[self._answered])
         while True:
             try:
                 with self._turns.of(commands):
-                    return send(self._client(), commands)
+                    replies = send(self._client(), commands)
             except ERRORS as error:
                 time.sleep(self._pause_after(error, patience))
+            else:
+                self._answered = True
+                return replies
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
-        patience = Patience(self._repeats)
+        patience = Patience(self._repeats[self._answered])
         while True:
             here = await self._here()
             try:
                 async with here.turns.of(commands):
-                    return await asend(here.client, commands)
+                    replies = await asend(here.client, commands)
             except ERRORS as error:
                 await asyncio.sleep(self._pause_after(error, patience))
+            else:
+                self._answered = True
+                return replies
 
     def _pause_after(self, error: Exception, patience: Patience) -> float:
         pause = patience.pause_after(error)
@@ -374,8 +381,8 @@ _TIMEOUT = 10.0  # seconds, for connecting and for each reply
 # those of a cluster's client that asks for the layout. A full pool raises.
 _POOL = 3
 _FEW_TRIPS: dict[str, Any] = {"protocol": 2}  # version 3 has two round trips more to connect
-_REPEATS = 5  # at most 1.6 seconds of waiting: enough for a restart of the server
-_FAILOVER_REPEATS = 15  # at most 11.6 seconds: enough for the election of a new master
+_REPEATS = 5, 5  # at most 2.5 seconds of waiting, half on average: a restart of the server
+_FAILOVER_REPEATS = 15, 30  # at most 12.5 and 27.5: an election, or a second one after it
 _REDIRECTIONS = 3  # times that a cluster's client looks for a slot again
 
 
