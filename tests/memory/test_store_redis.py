@@ -468,6 +468,7 @@ def test_clusters_and_sentinels_that_are_away_are_the_same_error(url):
         store.get(AT, "k")
 
     assert "hunter2" not in str(raised.value)
+    assert "<" not in str(raised.value)  # as of objects of the client
     store.close()
 
 

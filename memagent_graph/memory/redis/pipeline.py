@@ -108,6 +108,7 @@ def failure(address: str, error: Exception) -> StoreError:
             "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
     if isinstance(error, _UNREACHABLE):
+        reason = reason.partition(" : ")[0]  # sentinels that are away follow, as objects
         return StoreError(
             f"Redis at {address} cannot be reached: {reason}. Check that it is running, and that "
             "the address is right."
