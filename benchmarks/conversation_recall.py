@@ -27,12 +27,11 @@ from langgraph.graph.message import add_messages
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.messages import SAID_AT, render_messages
+from memagent_graph.conversation.messages import SAID_AT, ConversationSource
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements
 from memagent_graph.readers.base import Step
 from memagent_graph.text.chunks import next_chunk
-from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -88,7 +87,7 @@ def with_summary(said: list[Turn], budget: int) -> str:
         memory, position = Memory(), 0
         for message in messages:  # the last summary is read like the others
             message.additional_kwargs.pop("lc_source", None)
-        source = TextSource(render_messages(messages))
+        source = ConversationSource(messages)
         while chunk := next_chunk(source, position, tokenizer=COUNTER, chunk_tokens=5000):
             update = asyncio.run(reader.update(Step("", "", memory, chunk)))
             memory, position = update.memory or memory, chunk.end

@@ -5,7 +5,7 @@ Each has a test in tests/test_seams.py that says what breaks without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,9 +15,11 @@ from langgraph._internal._constants import (
     CONFIG_KEY_RUNTIME,
 )
 from langgraph._internal._runnable import RunnableCallable
+from langgraph.channels.base import BaseChannel
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
@@ -34,7 +36,9 @@ __all__ = [
     "checkpointer_of",
     "drop_empty_namespaces",
     "find_identifying_params",
+    "replaces_messages",
     "runtime_of",
+    "saver_of",
     "with_checkpointer",
     "with_runtime_only",
 ]
@@ -53,6 +57,13 @@ def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSa
     return graph._resolve_checkpointer(config)  # noqa: SLF001 - it has no public name
 
 
+def saver_of(config: RunnableConfig | None) -> BaseCheckpointSaver[Any] | None:
+    """Return the checkpointer of the run in whose node this is; None without one."""
+    found: BaseCheckpointSaver[Any] | None
+    found = (config or {}).get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER)
+    return found
+
+
 def channels_of(config: RunnableConfig) -> Mapping[str, object]:
     """The channels of the state that the node of this config writes to; none outside of a graph."""
     read = config.get("configurable", {}).get(CONFIG_KEY_READ)
@@ -64,6 +75,16 @@ def channels_of(config: RunnableConfig) -> Mapping[str, object]:
         for name, channel in channels.items()
         if not name.startswith(("__", "branch:", "join:"))
     }
+
+
+def replaces_messages(config: RunnableConfig, messages: Sequence[BaseMessage]) -> bool:
+    """Whether the state's reducer puts messages in the place of those with the same ids."""
+    channel = channels_of(config).get("messages")
+    if not isinstance(channel, BaseChannel) or not channel.is_available():
+        return False
+    tried = channel.copy()
+    tried.update([[*messages]])
+    return len(tried.get()) == len(channel.get())
 
 
 def with_checkpointer(config: RunnableConfig, checkpointer: Checkpointer) -> RunnableConfig:

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from doubles import ScriptedReader
 from langchain.agents import create_agent
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware, create_memory_tools
+from memagent_graph import ConversationMemory, create_memory_tools
 from memagent_graph.errors import ConfigurationError
 
 
@@ -101,37 +101,44 @@ def test_what_was_not_found_is_not_reported_as_forgotten():
     assert "Bern" in memory.load("ann")
 
 
-@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
-    "request_", ["Forget my phone number.", "Please forget about my phone number, ok?"]
+    "text",
+    [
+        "Forget my phone number.",
+        "Forget peanuts, even a phone number of 0171 would do.",
+        "Oublie mon phone number 0171.",
+        "Don't forget my phone number.",
+    ],
 )
-def test_what_a_user_asks_to_forget_leaves_notes_and_passages(together, request_):
-    memory = ConversationMemory("extractive", store=InMemoryStore(), remember_within=1e6)
-    agent = create_agent(
-        Model(messages=(AIMessage("Noted.") for _ in range(9))),
-        middleware=[MemAgentMiddleware(memory)],
-        checkpointer=InMemorySaver(),
-    )
-    for text in ("I live in Bern. My phone number is 0171 555.", request_):
-        config = {"configurable": {"user_id": "ann", "thread_id": "t"}}
-        agent.invoke({"messages": [("human", text)]}, config)
-        if not together:
-            memory.flush()
-    memory.flush()
-
-    (prompt,) = memory.prompt("ann", about="What is my phone number?")
-    assert "0171" not in memory.load("ann") + prompt.text
-    assert "I live in Bern." in memory.load("ann")
-
-
-@pytest.mark.parametrize(
-    "text", ["I often forget my phone number.", "Don't forget my phone number.", "Forget it."]
-)
-def test_what_is_no_request_to_forget_deletes_nothing(text):
+def test_a_sentence_alone_deletes_nothing(text):
     memory = ConversationMemory("extractive", store=InMemoryStore())
     memory.save([("human", "My phone number is 0171 555."), ("human", text)], user="a", thread="t")
 
-    assert "0171" in memory.load("a")
+    assert "My phone number is 0171 555." in memory.load("a")
+    assert "0171 555" in memory.prompt("a", about="phone number")[0].text.partition("<passages>")[2]
+
+
+@pytest.mark.parametrize(
+    ("named", "goes"), [("phone number", True), ("rent phone", False), ("", False), ("it", False)]
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_model_says_is_to_be_forgotten_goes_if_the_user_said_its_words(
+    named, goes, together
+):
+    notes = "2026-03-05: phone number 0171 555\n2026-03-05: the rent is 900 euros"
+    replies = [notes, f"{notes}\nForget: {named}"][together:]
+    memory = ConversationMemory(FakeListChatModel(responses=replies), store=InMemoryStore())
+    known = HumanMessage("My phone number is 0171 555. My rent is 900 euros.", name="Ann")
+    asks = HumanMessage("Please forget my phone number.", name="Ann")
+
+    for said in [[known, asks]] if together else [[known], [asks]]:
+        memory.save(said, user="ann", thread="t")
+
+    told = memory.load("ann") + memory.prompt("ann", about="phone number, rent")[0].text
+    assert ("0171" not in told) == goes
+    assert "900 euros" in memory.load("ann")
+    assert "900 euros" in told.partition("<passages>")[2]
+    assert "Forget:" not in memory.load("ann")
 
 
 def test_a_profile_and_a_subject_without_words_are_refused():

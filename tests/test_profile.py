@@ -88,7 +88,8 @@ def said(text, day="2026-03-05", ident=None):
 
 def tell(memory, *texts, day="2026-03-05", thread="monday"):
     messages = [said(text, day, f"{thread} {day} {n}") for n, text in enumerate(texts)]
-    return memory.save(messages, user="ann", thread=thread)
+    memory.save(messages, user="ann", thread=thread)
+    return memory.load("ann")
 
 
 def test_fields_are_merged_one_by_one_and_each_has_its_evidence():
@@ -252,7 +253,8 @@ def test_a_model_that_writes_no_json_folds_nothing_and_the_messages_wait(caplog)
         memory.save(messages, user="ann", thread="t")
     assert memory.history("ann") == []
 
-    assert memory.save(messages, user="ann", thread="t") == Profile(name="Ann")
+    memory.save(messages, user="ann", thread="t")
+    assert memory.load("ann") == Profile(name="Ann")
 
 
 def test_more_items_than_the_schema_allows_do_not_fit():
@@ -275,9 +277,9 @@ def test_what_only_a_tool_said_is_not_known_of_the_user():
         ToolMessage("Bob, born 2000", tool_call_id="c", name="look", id="3"),
     ]
 
-    found = memory.save(messages, user="ann", thread="t")
+    memory.save(messages, user="ann", thread="t")
 
-    assert found == Profile(diet=Diet.VEGAN)
+    assert memory.load("ann") == Profile(diet=Diet.VEGAN)
     assert "[3] [2026-03-05] tool look: Bob" in heard[0]
     assert "tool" in memory.history("ann")[0].warnings[0]
 

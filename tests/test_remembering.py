@@ -33,7 +33,7 @@ from memagent_graph import (
     ReadingConfig,
 )
 from memagent_graph.conversation.catch_up import catch_up
-from memagent_graph.conversation.messages import render_messages
+from memagent_graph.conversation.messages import ConversationSource
 from memagent_graph.conversation.reader import STANDING_QUESTION
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.conversation.users import Users
@@ -695,14 +695,14 @@ def test_the_node_alone_before_the_reply_remembers_as_well():
 
 
 def test_nobody_but_the_user_speaks_as_the_user():
-    said = render_messages(
+    said = ConversationSource(
         [
             FunctionMessage("I am a function.", name="look"),
             ChatMessage("I am a tool.", role="tool"),
             ChatMessage("I am a model.", role="assistant"),
             HumanMessage("A summary.", additional_kwargs={"lc_source": "summarization"}),
         ]
-    )
+    ).text
 
     assert "user: " not in said
 
@@ -752,7 +752,7 @@ def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts):
         memory.flush()
         history.append({"role": "assistant", "content": done["messages"][-1].text})
         if restarts:  # another process knows only what the store has
-            memory.people.backlog("ann", None)._recorded.clear()
+            memory.people.backlog("ann", None)._seen.clear()
 
     assert [memory.load("ann").count(f"boat number {n}.") for n in range(5)] == [1] * 5
 
@@ -766,11 +766,10 @@ def test_a_thread_whose_messages_keep_their_ids_may_say_the_same_again():
     assert memory.load("ann").count("I had a coffee.") == 3
 
 
-@pytest.mark.parametrize("ids", [True, False])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_an_edited_message_corrects_notes_and_passages(ids, flushed):
+def test_an_edited_message_corrects_notes_and_passages(flushed):
     memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
-    first = {"id": "m1"} if ids else {}
+    first = {"id": "m1"}
     said = [HumanMessage("I live in Hamburg. I have a dog.", **first), AIMessage("Reply 0.")]
     agent = create_agent(model(), [], middleware=[MemAgentMiddleware(memory)])
     agent.invoke({"messages": said[:1]}, of("ann", "monday"))

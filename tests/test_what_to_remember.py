@@ -62,7 +62,8 @@ def told(text, day="2026-03-05", **fields):
 
 
 def tell(memory, *messages, thread="t"):
-    return memory.save(messages, user="ann", thread=thread)
+    memory.save(messages, user="ann", thread=thread)
+    return memory.load("ann")
 
 
 @pytest.mark.slow

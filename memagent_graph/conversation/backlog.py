@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.access import ReadOnlyStore
+from memagent_graph.conversation.messages import record_message
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
@@ -28,15 +29,17 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.user_memory import UserId
 
-    Fold = Callable[[Sequence[BaseMessage], Mapping[str, bool]], Awaitable[object]]
+    Fold = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
+    """Folds messages, and returns the ids of those that wait on; of final ones, none does."""
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -45,7 +48,11 @@ _MOST_USERS = 10_000
 _MOST_WAITING = 1_000
 """Messages of one thread that wait, at most; the oldest go first."""
 _MOST_THREADS = 100
-"""Threads of one user whose last folded message is known without asking the store."""
+"""Threads of one user of which a process knows what it has seen."""
+_MOST_SEEN = 2_000
+"""Messages of one thread that a process knows, at most."""
+_AGAIN = 1.0
+"""Seconds after which messages are due again that their thread did not have yet."""
 _MOST_RECENT = 16
 """Users whose `UserMemory` is made once for several calls of a turn."""
 _TICK = 1.0
@@ -57,14 +64,10 @@ _log = logging.getLogger(__name__)
 
 
 class _WaitingMessages(NamedTuple):
-    """One thread's messages that wait, by id, each with when it is due (`monotonic`).
-
-    `sure` is as for `align`.
-    """
+    """One thread's messages that wait, by id, each with when it is due (`monotonic`)."""
 
     fold: Fold
     waiting: dict[str, tuple[float, BaseMessage]]
-    sure: dict[str, bool]
 
 
 class Backlog:
@@ -82,9 +85,7 @@ class Backlog:
         self.last_seen = ""
         self._lock = threading.Lock()
         self._threads: dict[str, _WaitingMessages] = {}
-        self._last: OrderedDict[str, str] = OrderedDict()
-        self._recorded: OrderedDict[str, list[Recorded]] = OrderedDict()
-        self._trusted: set[str] = set()
+        self._seen: OrderedDict[str, dict[str, tuple[Recorded, int]]] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
         self._under_way: tuple[Future[None], asyncio.AbstractEventLoop] | None = None
         self._failed = False
@@ -97,58 +98,62 @@ class Backlog:
         with self._lock:
             return sum(len(said.waiting) for said in self._threads.values())
 
-    def trust(self, thread: str) -> None:
-        """Note that the messages of a thread keep their ids from turn to turn."""
+    def recorded(self, thread: str) -> list[Recorded]:
+        """Return the messages of a thread that this process has seen, in order."""
         with self._lock:
-            if len(self._trusted) >= _MOST_THREADS:
-                self._trusted.clear()
-            self._trusted.add(thread)
+            return [one for one, _ in self._seen.get(thread, {}).values()]
 
-    def trusts(self, thread: str) -> bool:
-        """Whether the messages of a thread are known to keep their ids."""
-        with self._lock:
-            return thread in self._trusted
+    def see(
+        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
+    ) -> list[BaseMessage]:
+        """Return those of a thread's messages that this process sees for the first time.
 
-    def newest(self, thread: str) -> list[Recorded] | None:
-        """Return the newest messages of a thread that were added in this process; None if none."""
+        A message that says something else than before is among them.
+        """
         with self._lock:
-            return self._recorded.get(thread)
+            seen = self._seen.pop(thread, {})
+            self._seen[thread] = seen
+            while len(self._seen) > _MOST_THREADS:
+                self._seen.popitem(last=False)
+            new = []
+            for message in messages:
+                said = hash(
+                    (message.type, str(message.content), str(getattr(message, "tool_calls", "")))
+                )
+                if str(message.id) not in seen or seen[str(message.id)][1] != said:
+                    seen[str(message.id)] = record_message(message, redact), said
+                    new.append(message)
+            for key in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first one begins the thread
+                del seen[key]
+            return new
 
     def add(
         self,
         thread: str,
         messages: Iterable[tuple[float, BaseMessage]],
+        new: Container[str | None],
         fold: Fold,
-        *,
-        recorded: list[Recorded],
-        sure: Mapping[str, bool],
     ) -> None:
-        """Let messages of a thread wait; none is due later than it was before.
+        """Let new messages of a thread wait; none is due later than it was before.
 
         Args:
             thread: whose.
             messages: each with the seconds from now on until it is due; infinity for never.
+            new: ids of those that are new; others are due earlier if they wait.
             fold: folds them; messages that are folded already do no harm.
-            recorded: the newest messages of the thread, these among them.
-            sure: ids of those that are known by their ids alone, see `align`.
         """
         now = monotonic()
         with self._lock:
-            self._recorded[thread] = recorded
-            self._recorded.move_to_end(thread)
-            while len(self._recorded) > _MOST_THREADS:
-                self._recorded.popitem(last=False)
-            before_now = self._threads.get(thread)
-            known, certain = ({}, {}) if before_now is None else before_now[1:]
-            certain.update({key: new for key, new in sure.items() if key not in certain})
+            known = self._threads[thread].waiting if thread in self._threads else {}
             for seconds, message in messages:
                 key = str(message.id)
                 before = known[key][0] if key in known else math.inf
-                known[key] = min(before, now + seconds), message
+                if key in known or key in new:
+                    known[key] = min(before, now + seconds), message
             while len(known) > _MOST_WAITING:
                 del known[next(iter(known))]
             if known:
-                self._threads[thread] = _WaitingMessages(fold, known, certain)
+                self._threads[thread] = _WaitingMessages(fold, known)
             self._home = find_loop()
             self._failed = False
         soon(self._arm)
@@ -171,7 +176,7 @@ class Backlog:
                     del self._threads[thread]
 
     def withdraw(self, ids: Collection[str], thread: str | None) -> None:
-        """Remove waiting messages, so that they are not folded.
+        """Remove waiting messages, so that they are not folded; they are new if they come again.
 
         Args:
             ids: ids of the messages.
@@ -181,21 +186,24 @@ class Backlog:
             for name, said in [*self._threads.items()]:
                 if thread in (None, name):
                     for key in ids:
-                        said.waiting.pop(key, None)
+                        if said.waiting.pop(key, None):
+                            self._seen.get(name, {}).pop(key, None)
                     if not said.waiting:
                         del self._threads[name]
 
-    def last(self, thread: str) -> str | None:
-        """The id of the message of a thread that was folded last; returned once."""
+    def keep_only(self, thread: str, ids: Collection[str]) -> None:
+        """Remove the waiting messages of a thread that it no longer has."""
         with self._lock:
-            return self._last.pop(thread, None)
+            said = self._threads.get(thread)
+            gone = [] if said is None else [key for key in said.waiting if key not in ids]
+        if gone:
+            self.withdraw(gone, thread)
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
         with self._lock:
             self._threads.clear()
-            self._last.clear()
-            self._recorded.clear()
+            self._seen.clear()
             self.last_seen = ""
         await self._others_end(None)
         self.last_seen = ""
@@ -229,17 +237,17 @@ class Backlog:
         failed: set[str] = set()
         try:
             while taken := self._due(due, failed):
-                thread, fold, messages, sure = taken
+                thread, fold, messages = taken
                 try:
-                    await fold(messages, sure)
+                    early = await fold(messages, due == math.inf)
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
                     failed.add(thread)
                     self._failed = True
                     what = plural(self.waits, "message")
                     _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
-                    self.remove(thread, messages)
-                    self._note(thread, str(messages[-1].id))
+                    self.remove(thread, [one for one in messages if one.id not in early])
+                    self._postpone(thread, early)
         except asyncio.CancelledError:  # this event loop ends: another goes on
             soon(self._arm)
             raise
@@ -255,20 +263,18 @@ class Backlog:
                 return
             await asyncio.wait([asyncio.wrap_future(future)], timeout=_TICK)
 
-    def _note(self, thread: str, last: str) -> None:
+    def _postpone(self, thread: str, ids: Collection[str]) -> None:
         with self._lock:
-            self._last[thread] = last
-            while len(self._last) > _MOST_THREADS:
-                self._last.popitem(last=False)
+            waiting = self._threads[thread].waiting if thread in self._threads else {}
+            for key in {*ids} & waiting.keys():
+                waiting[key] = monotonic() + _AGAIN, waiting[key][1]
 
-    def _due(
-        self, due: float, failed: set[str]
-    ) -> tuple[str, Fold, list[BaseMessage], dict[str, bool]] | None:
+    def _due(self, due: float, failed: set[str]) -> tuple[str, Fold, list[BaseMessage]] | None:
         with self._lock:
             for thread, said in self._threads.items():
                 messages = [message for when, message in said.waiting.values() if when <= due]
                 if messages and thread not in failed:
-                    return thread, said.fold, messages, {**said.sure}
+                    return thread, said.fold, messages
         return None
 
     def _arm(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import ASSISTANT, LINE, TOOL, USER, find_continued
+from memagent_graph.conversation.messages import USER, instant, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.evidence.statements import statements
@@ -19,12 +20,12 @@ from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.statements import Statement
+    from memagent_graph.conversation.messages import Line
     from memagent_graph.facts.record import Fact
     from memagent_graph.readers.base import Step
     from memagent_graph.text.chunks import Chunk
@@ -65,13 +66,6 @@ _NOTICE = regex.compile(
     r"(?i)(?:model|tool) call limits? (?:exceeded|reached)|recursion limit of \d"
 )
 """What LangChain's middleware and LangGraph write in place of a reply."""
-
-_FORGET = regex.compile(
-    r"(?i)^\W*+(?:(?:please|now|so|bitte|can you|could you|would you|will you|you can)\W++)?+"
-    r"(?:please\W++)?+(?:forget|vergiss|oublie[zs]?|olvida)\W++(?:about\W++)?+"
-    r"(?P<what>[^,;:!?.\n]{1,80})"
-)
-"""A request to forget, at the beginning of a sentence."""
 
 _IDLE = frozenset(
     terms(
@@ -146,12 +140,6 @@ def topics(instruction: str) -> frozenset[str]:
     return frozenset(_plain_words(instruction) - _INSTRUCTING)
 
 
-def subjects_to_forget(text: str) -> list[frozenset[str]]:
-    """Return the topics that a user asks to forget, such as "Forget my phone number."."""
-    found = (_FORGET.match(statement.text) for statement in statements(text))
-    return [what for one in found if one and (what := topics(one["what"]))]
-
-
 def _plain_words(statement: str) -> set[str]:
     """Its words that are neither grammar nor small talk."""
     return {t for t in specific_terms(statement) if t not in _SMALL_TALK and "'" not in t}
@@ -199,6 +187,13 @@ class NewestReader(ExtractiveReader):
             raise ConfigurationError(message)
         record = json.dumps([_VERSION, sorted(self._wanted), sorted(self._banned)])
         self.identity = self._identity(record)
+        self._times: Mapping[str, str] = {}
+
+    def for_one_fold(self, times: Mapping[str, str]) -> NewestReader:
+        """Return this reader with the times of statements, by which those of one day are sorted."""
+        one = copy(self)
+        one._times = times  # noqa: SLF001 - its own
+        return one
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the newest statements of the memory and the chunk together."""
@@ -223,6 +218,7 @@ class NewestReader(ExtractiveReader):
     def _newest(self, facts: list[Remark]) -> list[Remark]:
         """The newest facts that fit into the memory, in its order; wanted ones come first."""
         known = _once(fact for fact in facts if self._banned.isdisjoint(terms(fact.text)))
+        known.sort(key=lambda one: (*_place(one), instant(self._times.get(one.text, ""))))
         order = sorted(range(len(known)), key=lambda at: (known[at].day, at), reverse=True)
         if self._wanted:
             order.sort(key=lambda index: self._wanted.isdisjoint(terms(known[index].text)))
@@ -271,27 +267,25 @@ def read_remarks(memory: str) -> Iterator[Remark]:
 
 
 def _user_statements(chunk: Chunk) -> Iterator[Remark]:
-    """The statements of users in a rendered conversation."""
-    for day, speaker, said, _ in _user_sentences(chunk):
-        text = said.text.lstrip("@ ")
-        # A day would pass for one of the memory's own lines.
-        if is_statement(text) and not _DAY.fullmatch(text):
-            yield Remark(day, speaker, text)
+    """The statements of users in a conversation."""
+    for line, said in find_said(chunk):
+        for sentence in statements(said):
+            text = sentence.text.lstrip("@ ")
+            # A day would pass for one of the memory's own lines.
+            if is_statement(text) and not _DAY.fullmatch(text):
+                yield Remark(line.day, line.speaker, text)
 
 
-def _user_sentences(chunk: Chunk) -> Iterator[tuple[str, str, Statement, int]]:
-    """The day, the speaker and each sentence of what users say, and where its line begins."""
-    begins = find_continued(chunk)
-    begins_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
-    at = chunk.start
-    for number, line in enumerate(chunk.text.splitlines(keepends=True)):
-        if number > 0 or begins_line:  # else a user could write another's name where chunks end
-            begins = LINE.match(line) or begins
-        own = begins.end() if begins is not None and begins.string is line else 0
-        if begins is not None and not begins["speaker"].startswith((TOOL, ASSISTANT)):
-            for statement in statements(line[own:].rstrip()):
-                yield begins["day"], begins["speaker"], statement, at + own
-        at += len(line)
+def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
+    """Yield what users say in a chunk, and the line of it, each line of a message by itself."""
+    for one in lines_of(chunk):
+        if one.role == USER:
+            at = max(one.words, chunk.start)
+            for text in chunk.source.read(at, min(one.end, chunk.end) - at).splitlines(
+                keepends=True
+            ):
+                yield one._replace(words=at), text.rstrip()
+                at += len(text)
 
 
 def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
@@ -305,24 +299,25 @@ def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
     banned = topics(never)
 
     def find(chunk: Chunk) -> Iterator[Fact]:
-        for _, speaker, (text, start, end), begin in _user_sentences(chunk):
-            fact = state_fact(text, speaker) if banned.isdisjoint(terms(text)) else None
-            if fact is not None:
-                place = locate(fact.line, chunk.source, begin + start, begin + end)
-                yield attribute(
-                    replace(fact, evidence=(place,)), "" if speaker == USER else speaker
-                )
+        for line, said in find_said(chunk):
+            for text, start, end in statements(said):
+                allowed = banned.isdisjoint(terms(text))
+                fact = state_fact(text, line.speaker) if allowed else None
+                if fact is not None:
+                    at = line.words
+                    place = locate(fact.line, chunk.source, at + start, at + end)
+                    yield attribute(
+                        replace(fact, evidence=(place,)),
+                        "" if line.speaker == USER else line.speaker,
+                    )
 
     return find
 
 
 def find_speaker(chunk: Chunk, at: int) -> str:
     """Return who says what ends at an offset; "" for the user, the assistant and tools."""
-    for line in reversed(chunk.source.read(0, at).splitlines()):
-        if begins := LINE.match(line):
-            speaker = begins["speaker"]
-            return "" if speaker == USER or speaker.startswith((TOOL, ASSISTANT)) else speaker
-    return ""
+    line = next((one for one in lines_of(chunk) if one.start < at <= one.end), None)
+    return "" if line is None or line.role != USER or line.speaker == USER else line.speaker
 
 
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
@@ -347,7 +342,11 @@ def _once(facts: Iterable[Remark]) -> list[Remark]:
     kept: dict[tuple[str, str, tuple[str, ...]], Remark] = {}
     for fact in facts:
         kept.setdefault((fact.speaker, fact.day, _words(fact.text)), fact)
-    return sorted(kept.values(), key=lambda fact: (fact.speaker != USER, fact.speaker, fact.day))
+    return sorted(kept.values(), key=_place)
+
+
+def _place(fact: Remark) -> tuple[bool, str, str]:
+    return fact.speaker != USER, fact.speaker, fact.day
 
 
 @lru_cache(1 << 12)

@@ -6,12 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memagent_graph.conversation.messages import (
-    after,
-    is_instruction,
-    mark_messages,
-    spread_exclusion,
-)
+from memagent_graph.conversation.messages import by_owner, identify
+from memagent_graph.conversation.session import messages_in
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.sync import see_checkpoints, wait_for
 
@@ -56,9 +52,9 @@ async def acatch_up(
     """
     threads = await _newest(checkpointer)
     messages = failed = 0
-    for thread, values in threads.items():
+    for thread, kept in threads.items():
         try:
-            messages += await _fold(memory, thread, values, store)
+            messages += await _fold(memory, thread, kept, store)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not another's
             failed += 1
             _log.warning("Thread %r could not be folded: %s", thread, error)
@@ -76,28 +72,37 @@ def catch_up(
 
 
 async def _fold(
-    memory: ConversationMemory, thread: str, values: dict[str, Any], store: BaseStore | None
+    memory: ConversationMemory, thread: str, kept: _Kept, store: BaseStore | None
 ) -> int:
-    known = mark_messages(values.get("messages") or [])
-    known = spread_exclusion(known)
-    said = [m for m in after(known, values.get("memory_folded")) if not is_instruction(m)]
-    user = AnonymousUser.restore(values["memory_user"])
-    return await memory.talk(user, thread, store, None).fold(
-        said, {str(message.id): True for message in said}
-    )
+    newest, users = kept
+    messages = identify(messages_in(newest) or [], thread)
+    last = newest.checkpoint["channel_values"]["memory_user"]
+    folded = 0
+    for owner, said in by_owner(messages, last).items():
+        if owner in users:  # a client can mark messages, too
+            talk = memory.talk(AnonymousUser.restore(owner), thread, store, None)
+            folded += await talk.fold(said)
+    return folded
 
 
-async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, dict[str, Any]]:
-    """The state of each thread that names a user, from its newest checkpoint."""
-    newest: dict[str, CheckpointTuple] = {}
-    await see_checkpoints(checkpointer, partial(_keep, newest))
-    return {thread: found.checkpoint["channel_values"] for thread, found in newest.items()}
+class _Kept(NamedTuple):
+    """The newest checkpoint of a thread that names a user, and all users that one names."""
+
+    newest: CheckpointTuple
+    users: set[str]
 
 
-def _keep(newest: dict[str, CheckpointTuple], found: CheckpointTuple) -> None:
-    thread = str(found.config.get("configurable", {}).get("thread_id"))
-    best = newest.get(thread)
-    if found.checkpoint["channel_values"].get("memory_user") and (
-        best is None or best.checkpoint["id"] < found.checkpoint["id"]
-    ):
-        newest[thread] = found
+async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, _Kept]:
+    found: dict[str, _Kept] = {}
+    await see_checkpoints(checkpointer, partial(_keep, found))
+    return found
+
+
+def _keep(found: dict[str, _Kept], one: CheckpointTuple) -> None:
+    thread = str(one.config.get("configurable", {}).get("thread_id"))
+    user = one.checkpoint["channel_values"].get("memory_user")
+    if not user:
+        return
+    best = found.get(thread, _Kept(one, set()))
+    newer = best.newest if best.newest.checkpoint["id"] > one.checkpoint["id"] else one
+    found[thread] = _Kept(newer, best.users | {str(user)})

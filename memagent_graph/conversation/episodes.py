@@ -80,11 +80,17 @@ class KeptMessage:
 
 
 class Recorded(NamedTuple):
-    """A message of a thread as it was recorded: its id, a digest of what it says, and its day."""
+    """A message of a thread as it was recorded.
+
+    Attributes:
+        id: its id.
+        digest: digest of what it says.
+        checkpoint: id of the checkpoint of the thread in which it was seen; "" if not known.
+    """
 
     id: str
     digest: str
-    day: str
+    checkpoint: str = ""
 
 
 _KEYS = [field.name for field in fields(KeptMessage)]
@@ -330,8 +336,14 @@ class Episodes:
         """Empty the cache, after everything was deleted."""
         self._shelf.leave(())
 
-    async def drop_about(self, subject: frozenset[str]) -> list[str]:
+    async def drop_about(
+        self, subject: frozenset[str], may: Callable[[str], bool] = bool
+    ) -> list[str]:
         """Delete the statements that have all words of a subject, and return them.
+
+        Args:
+            subject: the words.
+            may: whether a statement may be deleted.
 
         Raises:
             MemoryConflictError: Turns of this person were faster each time.
@@ -339,7 +351,7 @@ class Episodes:
         gone: list[str] = []
 
         def change(one: KeptMessage) -> KeptMessage | None:
-            text, dropped = drop_statements(one.text, subject.issubset)
+            text, dropped = drop_statements(one.text, subject.issubset, may)
             gone.extend(dropped)
             return replace(one, text=text) if text else None
 

@@ -18,24 +18,26 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.conversation.built_in import (
     NewestReader,
     drop_ended,
-    subjects_to_forget,
     topics,
     withdraw,
 )
-from memagent_graph.conversation.episodes import Page
+from memagent_graph.conversation.episodes import EpisodePuts, Page
 from memagent_graph.conversation.messages import (
-    USER,
-    align,
+    ConversationSource,
     is_excluded,
-    record_message,
-    render,
+    is_later,
     word_for_word,
 )
-from memagent_graph.conversation.profile import MessageStart, Past, attest, read_entries
+from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
-from memagent_graph.conversation.reader import STANDING_QUESTION, compose_question, resolve_keeper
+from memagent_graph.conversation.reader import (
+    STANDING_QUESTION,
+    NotesReader,
+    compose_question,
+    resolve_keeper,
+)
 from memagent_graph.conversation.search import recall
 from memagent_graph.errors import (
     ConfigurationError,
@@ -60,27 +62,27 @@ from memagent_graph.memory.version import (
     make_fingerprint,
     root_id,
 )
-from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import chunks, cut_at_sentence
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.episodes import KeptMessage, Recorded
+    from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.messages import Line
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.conversation.proposal import Approve, Proposal
-    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.conversation.session import Branch
+    from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported
     from memagent_graph.facts.record import Facts
@@ -262,9 +264,6 @@ def _newest_first(lines: list[str]) -> list[int]:
 
 
 _LOST = "The newest version of the memory was gone: this one continues what was left."
-_REMEMBERED = 100
-"""Folded messages of a thread that are known by their ids after they left it, at least."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -291,7 +290,6 @@ class Folding:
         never: str,
         *,
         redact: Redact,
-        window: int,
         fields: Fields[Any] | None,
         facts: Facts | None,
         past: Past,
@@ -321,12 +319,10 @@ class Folding:
         self.reading = add_layers(Reading("conversation", reader, config, counter, cut=cut))
         asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
         self._question = compose_question(keep, never, asked)
-        self._redact = redact
         self._model = reader.identity.name
         self._past = past
         self._approve = approve
         self.keeping = Keeping(redact, never)
-        self._known = max(_REMEMBERED, 2 * window)
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
             message = (
@@ -341,7 +337,7 @@ class Folding:
         thread: str,
         config: RunnableConfig,
         folding: Sequence[BaseMessage],
-        sure: Mapping[str, bool] | None = None,
+        branch: Branch,
     ) -> int:
         """Fold new and edited messages onto the newest version, and return their number.
 
@@ -350,7 +346,7 @@ class Folding:
             thread: id of the conversation.
             config: configuration of the model's calls.
             folding: messages with ids.
-            sure: see `align`.
+            branch: where the thread is now.
 
         Raises:
             ModelError: The model failed; nothing was folded.
@@ -359,7 +355,7 @@ class Folding:
             ConfigurationError: The memory is a profile, and this one has no schema.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
-        redact = self.keeping.redact
+        redact, replaced = self.keeping.redact, branch.replaced
         before: MemoryVersion | None = None
         seen: dict[str, BaseMessage] = {}
         mark: Value | BadRecordError | None = None
@@ -367,73 +363,68 @@ class Folding:
             await pause(lost)
             head, warnings = await self._find_head(memory)
             marked, mark = mark, await memory.read_mark(thread)
-            if (head is None and before is not None) or (marked and not mark):
+            if (before and not head) or (marked and not mark):
                 return 0  # the user was forgotten at this moment
             self._check(head)
             before = head
-            done = await memory.read_folded(thread, mark)
-            whole = len(done) < self._known
-            found = align(folding, done, whole=whole, sure=sure or {}, redact=redact)
-            replaced = await self._find_replaced(memory, thread, found.edited)
-            changed = {str(message.id): message for message in (*found.edited, *found.new)}
-            given = [
-                message
-                for message in found.known
-                if str(message.id) not in found.resent and not is_excluded(message)
-            ]
-            seen, given = await self._see(given, changed, seen, config)
-            said, gone = _without_forgotten(self.keeping.keep(given, thread), changed)
-            step = await memory.episodes.keep(
-                [one for one in said if one.id not in changed] if self._approve else said,
-                new={str(message.id) for message in found.new},
-                clean=partial(self._clean, gone),
-            )
-            if not changed:
-                if step.puts and not await memory.bank.records.commit(step.puts, step.given):
-                    continue
+            changed = await memory.find_changed(thread, folding, redact)
+            if not changed and not replaced:
                 return 0
-            now = {key: record_message(message, redact) for key, message in changed.items()}
-            recorded = [now.pop(one.id, one) for one in done]
-            # Others may still want to fold what left the thread only now.
-            recorded = [*recorded[-self._known :], *now.values()]
-            mark_now = memory.mark(thread, recorded)
-            step = step._replace(puts=[mark_now, *step.puts])
-            new = [
-                seen.get(str(message.id), message)
-                for message in found.known
-                if str(message.id) in changed and not is_excluded(message)
-            ]
-            if not new:
+            gone = {one.recorded.id for one in changed if one.before} | {r.id for r in replaced}
+            was = await _find_kept(memory, thread, gone)
+            said = [one.message for one in changed if not is_excluded(one.message)]
+            seen = await self._see(said, seen, config)
+            new = [*seen.values()]
+            version, asked = None, list[frozenset[str]]()
+            if new or was:
+                times = await self._find_times(memory, new, thread)
+                version, asked = await self._version(head, new, thread, was, times, config)
+                version = replace(version, warnings=(*warnings, *version.warnings))
+            kept = self.keeping.keep(new, thread)
+            kept = [*drop_subjects(Page(kept[:-1]), asked).said, *kept[-1:]]
+            step = await self._keep(memory, kept, was, changed, asked)
+            marks = memory.put_said(thread, mark, changed, branch)
+            step = EpisodePuts([*marks.puts, *step.puts], {**marks.given, **step.given})
+            if version is None:
                 if await memory.commit(step, head, mark):
                     return 0
                 continue
-            version = await self._version(head, new, thread, recorded, replaced, gone, config)
-            version = replace(version, warnings=(*warnings, *version.warnings))
+            ids = [str(message.id) for message in new]
             if self._approve:
-                edited = {str(message.id) for message in found.edited}
-                step = await revise(memory, thread, edited, gone, step)
+                step = await revise(memory, thread, gone, asked, step)
                 proposal = compose(
                     version,
                     head,
-                    messages=[str(message.id) for message in new],
-                    said=[one for one in said if one.id in changed and one.text],
-                    starts=self._render(new, replaced)[0],
+                    messages=ids,
+                    said=[one for one in kept if one.text],
+                    starts=ConversationSource(new, thread, redact).lines,
                     model=self._model,
                 )
                 if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
                     await self._ask(memory, proposal)
                     return len(new)
-            elif await memory.add(
-                version,
-                after=head,
-                new=[str(message.id) for message in new],
-                model=self._model,
-                step=step,
-            ):
+            elif await memory.add(version, after=head, new=ids, model=self._model, step=step):
                 await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
+
+    async def _keep(
+        self,
+        memory: UserMemory,
+        said: Sequence[KeptMessage],
+        was: Mapping[str, KeptMessage],
+        changed: Sequence[Changed],
+        asked: Sequence[frozenset[str]],
+    ) -> EpisodePuts:
+        """Return the step that keeps messages word for word, unless that needs approval."""
+        left = {one.id for one in said}
+        gone = [replace(one, text="") for key, one in was.items() if key not in left]
+        return await memory.episodes.keep(
+            gone if self._approve else [*said, *gone],
+            new={str(one.message.id) for one in changed if not one.before},
+            clean=lambda page: drop_subjects(self.keeping.clean(page), asked),
+        )
 
     async def _find_head(self, memory: UserMemory) -> tuple[MemoryVersion | None, tuple[str, ...]]:
         """The newest version, and a warning if that was another one, which is gone."""
@@ -443,15 +434,22 @@ class Folding:
                 return head, ()
         return await memory.restore_head(), (_LOST,)
 
-    async def _find_replaced(
-        self, memory: UserMemory, thread: str, edited: Sequence[BaseMessage]
-    ) -> dict[str, KeptMessage]:
-        """Return what edited messages said before, by their ids, as far as it is kept."""
-        if not edited or memory.episodes.off:
+    async def _find_times(
+        self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
+    ) -> dict[str, str]:
+        """Return when statements were made, if new ones are older than kept ones of their day."""
+        if not self._built_in or memory.episodes.off:
             return {}
-        ids = {str(message.id) for message in edited}
-        kept = await memory.episodes.read()
-        return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+        said = self.keeping.keep(new, thread)
+        first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
+        kept = [one for one in (await memory.episodes.read()).said if one.day in first]
+        if not any(is_later(one.at, first[one.day]) for one in kept):
+            return {}
+        return {
+            statement.text.lstrip("@ "): one.at
+            for one in (*kept, *said)
+            for statement in statements(one.text)
+        }
 
     @property
     def _built_in(self) -> bool:
@@ -469,9 +467,6 @@ class Folding:
                 await decide_by(memory, proposal, verdict)
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
-
-    def _clean(self, gone: Sequence[frozenset[str]], page: Page) -> Page:
-        return drop_subjects(self.keeping.clean(page), gone)
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told:
@@ -495,17 +490,26 @@ class Folding:
         head: MemoryVersion | None,
         new: Sequence[BaseMessage],
         thread: str,
-        recorded: Sequence[Recorded],
-        replaced: Mapping[str, KeptMessage],
-        gone: Sequence[frozenset[str]],
+        was: Mapping[str, KeptMessage],
+        times: Mapping[str, str],
         config: RunnableConfig,
-    ) -> MemoryVersion:
+    ) -> tuple[MemoryVersion, list[frozenset[str]]]:
+        """Return the version after some messages, and the subjects that they ask to forget.
+
+        A model is shown what a message said before that was edited or taken back; a rule would
+        take that for said now.
+        """
         reading, profiling = self.reading, None
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
-        said, text = self._render(new, replaced)
-        source = TextSource(text, thread)
+        elif isinstance(reading.reader, NotesReader):
+            reading = replace(reading, reader=reading.reader.for_one_fold())
+        elif isinstance(reading.reader, NewestReader):
+            reading = replace(reading, reader=reading.reader.for_one_fold(times))
+        before = {} if self._built_in else {key: one.text for key, one in was.items()}
+        source = ConversationSource(new, thread, self.keeping.redact, before)
+        said = source.lines
         fingerprint = make_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
         scope = whole_scope(source.length, calls=reading.config.max_calls)
@@ -513,34 +517,30 @@ class Folding:
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)
-            if self._built_in:
+            if isinstance(reading.reader, NewestReader):
                 now = {one.id: one.text for one in self.keeping.keep(new, thread)}
-                edits = [(was.day, was.text, now.get(key, "")) for key, was in replaced.items()]
+                edits = [(one.day, one.text, now.get(key, "")) for key, one in was.items()]
                 fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         sources: tuple[LineSource, ...] = ()
         unsupported: tuple[Unsupported, ...] = ()
+        asked = reading.reader.asked if isinstance(reading.reader, NotesReader) else []
+        for subject in asked:
+            fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
         if self._facts is not None:
-            from memagent_graph.facts.rules import drop_facts
-
-            for subject in gone:
-                fold["memory"], _ = drop_facts(fold["memory"], subject)
             memory = memory_of(fold)
             marks = () if head is None else with_text(memory.text, head.memory).unsupported
             unsupported = tuple(dict.fromkeys((*marks, *memory.unsupported)))
             sources = _attest_facts(() if head is None else head.told, memory, said, thread)
-        elif profiling is None:
-            for subject in gone:
-                fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
         if profiling is not None:
             warnings += profiling.warnings
-            before = () if head is None else head.told
+            known = () if head is None else head.told
             evidence = memory_of(fold).evidence
-            sources = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
+            sources = attest(known, fold["memory"], evidence, said, thread=thread, past=self._past)
         self._warn(warnings)
         progress = fold["progress"]
-        return MemoryVersion(
+        made = MemoryVersion(
             id=child_id(parent, source.digest, fingerprint),
             parent=parent,
             root=root,
@@ -550,59 +550,34 @@ class Folding:
             document=ReadDocument(source.digest, thread, source.length, source.length),
             memory=Memory(fold["memory"], unsupported=unsupported),
             tokens=reading.tokenizer.count(fold["memory"]),
-            made_by=MessageFold(thread, tuple(one.id for one in recorded)),
+            made_by=MessageFold(thread, tuple(str(message.id) for message in new)),
             cut=progress["cut"],
             told=sources,
             warnings=warnings,
         )
+        return made, asked
 
     async def _see(
         self,
-        given: Sequence[BaseMessage],
-        changed: Container[str],
+        messages: Sequence[BaseMessage],
         seen: Mapping[str, BaseMessage],
         config: RunnableConfig,
-    ) -> tuple[dict[str, BaseMessage], list[BaseMessage]]:
-        """Messages by id, and all, each picture of those to be folded described once.
-
-        Folded ones with pictures are left out: what is kept of them has the descriptions.
-        """
-        found: dict[str, BaseMessage] = {}
+    ) -> dict[str, BaseMessage]:
+        """Return messages by their ids, each picture of theirs described once."""
         if not self.reading.config.pictures:
-            return found, [*given]
+            return {str(message.id): message for message in messages}
         from memagent_graph.pictures.sight import describe, holds_pictures
 
         model = getattr(self.reading.reader, "model", None)
         opened = partial(open_source, name="picture.png")
-        for message in given:
+        found: dict[str, BaseMessage] = {}
+        for message in messages:
             key = str(message.id)
-            if not holds_pictures(message):
-                found[key] = message
-            elif key in seen:
-                found[key] = seen[key]
-            elif key in changed and isinstance(message, HumanMessage):
+            if key in seen or not (isinstance(message, HumanMessage) and holds_pictures(message)):
+                found[key] = seen.get(key, message)
+            else:
                 found[key] = await describe(message, model, config, opened)
-        return found, [*found.values()]
-
-    def _render(
-        self, messages: Sequence[BaseMessage], replaced: Mapping[str, KeptMessage]
-    ) -> tuple[list[MessageStart], str]:
-        """The messages as text, and where each begins in it.
-
-        A model is shown what an edited message said before; a rule would take that for said now.
-        """
-        replaced = {} if isinstance(self.reading.reader, ExtractiveReader) else replaced
-        said, parts, start = [MessageStart(0, "", "")], [], 0
-        for message, at, line in render(messages, self._redact):
-            text, before = line, replaced.get(str(message.id))
-            said.append(MessageStart(start, str(message.id), at))
-            if before is not None:
-                words = line.partition("] ")[2].partition(": ")[2]
-                instead = f"(instead of: {' '.join(before.text.split())!r}) "
-                text = line.removesuffix(words) + instead + words
-            parts.append(text)
-            start += len(text)
-        return said[1:] or said, "".join(parts)
+        return found
 
     def _warn(self, warnings: Sequence[str]) -> None:
         """Log each kind of warning once: all are in the history of the memory they are about."""
@@ -614,7 +589,7 @@ class Folding:
 
 
 def _attest_facts(
-    before: Sequence[LineSource], memory: Memory, said: Sequence[MessageStart], thread: str
+    before: Sequence[LineSource], memory: Memory, said: Sequence[Line], thread: str
 ) -> tuple[LineSource, ...]:
     """Return the sources of the lines of facts after a fold, also of those that it changed.
 
@@ -666,19 +641,14 @@ def drop_subjects(page: Page, subjects: Sequence[frozenset[str]]) -> Page:
     return page if said == [*page.said] else Page(said)
 
 
-def _without_forgotten(
-    said: Sequence[KeptMessage], changed: Container[str]
-) -> tuple[list[KeptMessage], list[frozenset[str]]]:
-    """Return messages without what later ones of the same user ask to forget, and what that is."""
-    left: list[KeptMessage] = []
-    subjects: list[frozenset[str]] = []
-    for one in said:
-        asked = subjects_to_forget(one.text) if one.id in changed and one.speaker == USER else []
-        if asked:
-            left = [*drop_subjects(Page(left), asked).said]
-            subjects += asked
-        left.append(one)
-    return left, subjects
+async def _find_kept(
+    memory: UserMemory, thread: str, ids: Collection[str]
+) -> dict[str, KeptMessage]:
+    """Return messages of a thread, by their ids, as they are kept word for word."""
+    if not ids or memory.episodes.off:
+        return {}
+    kept = await memory.episodes.read()
+    return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
 
 
 async def _prepare(memory: UserMemory, text: str) -> None:

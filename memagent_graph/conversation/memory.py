@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, SystemMessage
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
@@ -16,16 +19,20 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation import privacy
 from memagent_graph.conversation.access import refuse_writes
 from memagent_graph.conversation.backlog import UserMemories, fold_all
-from memagent_graph.conversation.built_in import drop_ended, topics
+from memagent_graph.conversation.built_in import (
+    drop_ended,
+    read_remarks,
+    topics,
+    write_remarks,
+)
 from memagent_graph.conversation.episodes import Kept
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
-    exclude,
+    as_messages,
+    by_owner,
     find_current,
-    is_instruction,
     is_reply,
-    mark_messages,
-    spread_exclusion,
+    stamp,
 )
 from memagent_graph.conversation.privacy import check_redaction, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
@@ -39,27 +46,28 @@ from memagent_graph.conversation.proposal import (
 )
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.session import Remember, Talk, access_of, is_subagent
+from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
-from memagent_graph.evidence.statements import drop_statements
+from memagent_graph.evidence.statements import drop_statements, statements
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import date
 
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import MessageLikeRepresentation
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.messages import About
+    from memagent_graph.conversation.messages import About, Given
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal, ProposedChange
     from memagent_graph.conversation.search import MessagePassage
+    from memagent_graph.conversation.session import Branch
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact, Facts
@@ -136,6 +144,8 @@ class ConversationMemory(Generic[Shape]):
             for each field, or `Facts`, or `Facts(Person, Company)`, for facts. A profile needs a
             chat model. The changes that it reports are validated and merged field by field;
             `entries` has the evidence for each, and `facts` that of facts.
+        time_zone: zone of the days on which messages without a time were said, as
+            "Europe/Berlin"; UTC by default.
 
     Raises:
         ConfigurationError: The window does not fit the model, the model is not known, LangGraph
@@ -176,6 +186,7 @@ class ConversationMemory(Generic[Shape]):
         redact: Redact | None = None,
         approve: Approve | bool = False,
         schema: type[Shape | Facts] | Facts = str,  # type: ignore[assignment]
+        time_zone: str | None = None,
     ) -> None:
         if window < 1:
             raise ConfigurationError("window must be at least 1 message.")
@@ -184,6 +195,7 @@ class ConversationMemory(Generic[Shape]):
             raise ConfigurationError(message)
         if not remember_within >= 0:
             raise ConfigurationError("remember_within must be 0 seconds or more.")
+        self.zone = _find_zone(time_zone)
         self.window = window
         self.remember: Remember = remember
         self.remember_within = remember_within
@@ -213,7 +225,6 @@ class ConversationMemory(Generic[Shape]):
             config or ReadingConfig(),
             tokenizer,
             redact=check_redaction(redact),
-            window=window,
             fields=self._fields,
             facts=self._facts,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
@@ -351,7 +362,7 @@ class ConversationMemory(Generic[Shape]):
 
     async def aobserve(
         self,
-        messages: Sequence[MessageLikeRepresentation],
+        messages: Given,
         *,
         user: UserId,
         thread: UserId,
@@ -360,55 +371,71 @@ class ConversationMemory(Generic[Shape]):
     ) -> list[BaseMessage]:
         """Have new messages folded, and return the messages that stay in the conversation.
 
-        Call it before each model call, and continue with the messages it returns: they have ids and
-        times. If a fold fails, this is logged, and the messages stay to be folded next time.
+        Call it before each model call, and continue with the messages it returns: they have ids,
+        by which they are known when they come again, and say whose they are and when they were
+        seen first. If a fold fails, this is logged, and the messages wait to be folded next time.
 
         Args:
-            messages: the conversation.
+            messages: the conversation, its new messages, or a text of the user. A message with a
+                known id and another text is edited, and `RemoveMessage` takes one back. Messages
+                without ids are known by what they say if they begin as the thread did, or with its
+                end: the same text sent twice alone counts once.
             user: id of the user.
             thread: id of the conversation.
             store: store of the host graph, used if this memory has no store of its own.
             config: configuration of the run, whose `configurable` a model may need.
         """
         self._check_writable()
-        given = convert_to_messages(messages)
-        known = mark_messages(given)
-        if not access_of(config).writes:
-            known = exclude(known)
         talk = self.talk(user, thread, store, config)
-        if any(message.id for message in given):
-            talk.backlog.trust(talk.thread)
+        known, removed = await self._take(messages, talk, config)
         await talk.begin(known)
-        talk.note(known, None, ended=is_reply(known))
-        return await talk.shorten(known, None)
+        talk.note([*removed, *known], ended=is_reply(known))
+        return await talk.shorten(known)
+
+    async def _take(
+        self, messages: Given, talk: Talk, config: RunnableConfig | None
+    ) -> tuple[list[BaseMessage], list[BaseMessage]]:
+        """Return messages with ids and their user, and those that are to be removed, emptied."""
+        given = as_messages(messages)
+        removed = [str(message.id) for message in given if isinstance(message, RemoveMessage)]
+        if REMOVE_ALL_MESSAGES in removed:
+            message = "RemoveMessage takes back one message by its id; `forget` deletes all."
+            raise ConfigurationError(message)
+        talk.backlog.withdraw(removed, talk.thread)
+        left = [message for message in given if not isinstance(message, RemoveMessage)]
+        bare = not all(message.id for message in left)
+        known = talk.identify(left, await talk.recorded() if bare else ())
+        user = talk.user if access_of(config).writes else ""
+        empty = [HumanMessage("", id=key) for key in removed]
+        return stamp(known, user, self.zone), stamp(empty, user)
 
     async def asave(
         self,
-        messages: Sequence[MessageLikeRepresentation],
+        messages: Given,
         *,
         user: UserId,
         thread: UserId,
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
-    ) -> Shape:
-        """Fold a whole conversation now, for example at its end, and return the memory.
+    ) -> list[BaseMessage]:
+        """Fold a whole conversation now, for example at its end, and return it with ids.
 
-        Messages that were folded before are not folded again: they are known by their ids, or by
-        their places, roles and texts.
+        Messages that were folded before are not folded again; see `observe`.
 
         Raises:
+            ConfigurationError: What is given is no message and no list of messages.
             ModelError: The model failed; nothing was folded.
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self._check_writable()
-        known = mark_messages(convert_to_messages(messages))
-        known = spread_exclusion(known if access_of(config).writes else exclude(known))
-        said = [message for message in known if not is_instruction(message)]
         talk = self.talk(user, thread, store, config)
-        await talk.fold(said, {})
+        known, removed = await self._take(messages, talk, config)
+        said = by_owner([*removed, *known], talk.user).get(talk.user, [])
+        talk.backlog.see(talk.thread, said, talk.redact)
+        await talk.fold(said)
         talk.backlog.remove(talk.thread, said)
-        return self._shape_notes(await self._head(user, store))
+        return known
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages that wait in this process, before it ends or in a test.
@@ -519,13 +546,25 @@ class ConversationMemory(Generic[Shape]):
 
         Raises:
             ConfigurationError: The subject has no specific word, or the memory is a profile.
-            MemoryConflictError: The memory changed meanwhile.
+            MemoryConflictError: Others changed the memory 50 times meanwhile.
             StoreError: The store failed.
         """
         return await self.drop_about(user, subject, store, by, propose=False)
 
+    async def find_about(self, user: UserId, subject: str, store: BaseStore | None) -> list[str]:
+        """Return the statements about a subject in the notes; arguments as of `aforget_about`."""
+        return self._drop(await self._head(user, store), self._topics(subject))[1]
+
     async def drop_about(
-        self, user: UserId, subject: str, store: BaseStore | None, by: str, *, propose: bool
+        self,
+        user: UserId,
+        subject: str,
+        store: BaseStore | None,
+        by: str,
+        *,
+        propose: bool,
+        known: Collection[str] | None = None,
+        right: str = "",
     ) -> list[str]:
         """Do what `aforget_about` does, for the tools of an agent.
 
@@ -535,24 +574,40 @@ class ConversationMemory(Generic[Shape]):
             store: store of the host graph, used if this memory has no store of its own.
             by: author of the change.
             propose: whether to propose the change of the notes.
+            known: statements of the notes that may be deleted; None for all.
+            right: text whose statements stay.
         """
         self._check_writable()
+        wanted = self._topics(subject)
+        await self.people.backlog(user, store).fold()
+        personal = self.people.of(user, store)
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            head = await personal.head()
+            text, gone = ("", []) if head is None else self._drop(head.text, wanted, known)
+            with suppress(MemoryConflictError):
+                if head is not None and gone and propose:
+                    await propose_edit(personal, head, text, by=by)
+                elif head is not None and gone:
+                    await personal.edit(text, by=by, before=head.id)
+                break
+        else:
+            message = f"The memory of {personal.user!r} kept changing: try again."
+            raise MemoryConflictError(message)
+        await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
+        stay = {statement.text for statement in statements(right)}
+        said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
+        return [*dict.fromkeys([*gone, *said])]
+
+    def _topics(self, subject: str) -> frozenset[str]:
+        """Return the words of a subject that is to be forgotten."""
         wanted = topics(subject)
         if not wanted or self._fields is not None:
             message = f"Name the subject to forget by specific words; {subject!r} has none."
             if wanted:
                 message = "A profile has no statements: edit its fields, or forget the user."
             raise ConfigurationError(message)
-        await self.people.backlog(user, store).fold()
-        personal = self.people.of(user, store)
-        head = await personal.head()
-        text, gone = ("", []) if head is None else self._drop(head.text, wanted)
-        if head is not None and gone and propose:
-            await propose_edit(personal, head, text, by=by)
-        elif head is not None and gone:
-            await personal.edit(text, by=by, before=head.id)
-        await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
-        return [*dict.fromkeys([*gone, *await personal.episodes.drop_about(wanted)])]
+        return wanted
 
     async def edit_notes(
         self, user: UserId, text: str, store: BaseStore | None, *, before: str
@@ -662,11 +717,28 @@ class ConversationMemory(Generic[Shape]):
     refuse = to_sync(arefuse)
 
     def talk(
-        self, user: UserId, thread: UserId, store: BaseStore | None, config: RunnableConfig | None
+        self,
+        user: UserId,
+        thread: UserId,
+        store: BaseStore | None,
+        config: RunnableConfig | None,
+        *,
+        kept: KeptThread | None = None,
+        silent: bool = False,
     ) -> Talk:
-        """A conversation, for the node and the middleware; arguments as of `aobserve`."""
+        """A conversation, for the node and the middleware; arguments as of `aobserve`.
+
+        Args:
+            user: id of the user.
+            thread: id of the conversation.
+            store: store of the host graph, used if this memory has no store of its own.
+            config: configuration of the run.
+            kept: the thread as a checkpointer keeps it.
+            silent: whether nothing of it is remembered.
+        """
         personal, thread = self.people.of(user, store), str(thread)
         return Talk(
+            personal.user,
             thread,
             personal,
             self.people.backlog(user, store),
@@ -675,9 +747,17 @@ class ConversationMemory(Generic[Shape]):
             self.remember_within,
             self.window,
             self._folding.reading.config.chunk_tokens,
-            self._folding.keeping.redact,
-            silent=is_subagent(config),
+            self._redact_or_empty,
+            silent=silent,
+            kept=kept,
         )
+
+    def _redact_or_empty(self, text: str) -> str:
+        """Return a redacted text, or none if that fails: a fold that needs the text says so."""
+        try:
+            return self._folding.keeping.redact(text)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything
+            return ""
 
     @property
     def keeps_facts(self) -> bool:
@@ -709,10 +789,10 @@ class ConversationMemory(Generic[Shape]):
         thread: str,
         config: RunnableConfig,
         messages: Sequence[BaseMessage],
-        sure: Mapping[str, bool] | None = None,
+        branch: Branch,
     ) -> int:
         self._check_writable()
-        return await self._get_folding(user).fold(personal, thread, config, messages, sure)
+        return await self._get_folding(user).fold(personal, thread, config, messages, branch)
 
     async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
@@ -728,13 +808,18 @@ class ConversationMemory(Generic[Shape]):
         best = next(allowed, None)
         return () if best is None else chain([best], allowed)
 
-    def _drop(self, text: str, subject: frozenset[str]) -> tuple[str, list[str]]:
+    def _drop(
+        self, text: str, subject: frozenset[str], known: Collection[str] | None = None
+    ) -> tuple[str, list[str]]:
         """Notes without the statements, or facts, about a subject, and these."""
         if self._facts is None:
-            return drop_statements(text, subject.issubset)
+            may = bool if known is None else known.__contains__
+            left, gone = drop_statements(text, subject.issubset, may)
+            return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
         from memagent_graph.facts.rules import drop_facts
 
-        return drop_facts(text, subject)
+        gone = [line for line in drop_facts(text, subject)[1] if known is None or line in known]
+        return "\n".join(line for line in text.splitlines() if line not in gone), gone
 
     async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()
@@ -743,6 +828,14 @@ class ConversationMemory(Generic[Shape]):
     def _shape_notes(self, text: str) -> Shape:
         text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))
+
+
+def _find_zone(name: str | None) -> ZoneInfo | None:
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError) as error:
+        message = f"{name!r} is no time zone: give one by its name, such as 'Europe/Berlin'."
+        raise ConfigurationError(message) from error
 
 
 _NEAR = 0.25

@@ -6,14 +6,14 @@ import json
 import logging
 import math
 import re
-from collections import deque
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from difflib import SequenceMatcher
 from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -29,10 +29,13 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage, Recorded
 from memagent_graph.conversation.privacy import redact_nothing
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import text_in
+from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator
+    from datetime import tzinfo
 
     from langchain_core.messages import MessageLikeRepresentation
 
@@ -40,50 +43,123 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
 
 REMEMBER = "remember"
-"""Key of a human message's `additional_kwargs`: with False, its turn is not remembered."""
+"""Key of a human message's `additional_kwargs`: with False, its turn is not remembered; with
+`"context"`, as for a text of another agent, it is not what the user says."""
 SAID_AT = "told_at"
 """Key of a message's `additional_kwargs` for the time at which it was said; see `read_time`."""
 
+SEEN = "memory"
+"""Key of a human message's `additional_kwargs` for whose it is and when it was seen first."""
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
-def mark_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The messages, those that lack an id or the time at which they were said as copies with it."""
-    now = datetime.now(UTC).isoformat(timespec="minutes")
-    return [_mark_message(message, now) for message in messages]
+def as_messages(given: Given) -> list[BaseMessage]:
+    """Return messages as LangChain's, from a list of them, from one message, or from its text.
 
-
-def _mark_message(message: BaseMessage, now: str) -> BaseMessage:
-    changes: dict[str, object] = {}
-    if not message.id:
-        changes["id"] = str(uuid4())
-    if isinstance(message, HumanMessage) and message.additional_kwargs.get(SAID_AT) is None:
-        changes["additional_kwargs"] = {**message.additional_kwargs, SAID_AT: now}
-    return message.model_copy(update=changes) if changes else message
-
-
-def exclude(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages, those of the current turn marked as not to be remembered.
-
-    These are the human messages after the last reply. All that follows such a message, up to the
-    next human message, is not remembered either.
+    Raises:
+        ConfigurationError: It is neither a message nor a list of messages.
     """
-    replies = [at for at, message in enumerate(messages) if isinstance(message, AIMessage)]
-    first = replies[-1] + 1 if replies else 0
+    one = isinstance(given, str | dict | BaseMessage) or (
+        isinstance(given, tuple) and [*map(type, given)] == [str, str] and given[0] in _SPEAKING
+    )
+    try:
+        if not (one or isinstance(given, Sequence)) or isinstance(given, bytes):
+            raise TypeError(type(given).__name__)  # noqa: TRY301 - the same error as LangChain's
+        listed: Any = [given] if one else given
+        if any(isinstance(message, str) for message in listed) and not one:
+            raise TypeError("a list of texts")  # noqa: TRY301 - as above
+        return convert_to_messages(listed)
+    except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError) as error:
+        message = (
+            f"Messages cannot be taken from this: {error}. Pass a list of messages, such as "
+            '[("human", "I moved to Bern.")], or one message, or its text.'
+        )
+        raise ConfigurationError(message) from error
+
+
+def identify(
+    messages: Sequence[BaseMessage],
+    thread: str,
+    recorded: Sequence[Recorded] = (),
+    redact: Redact = redact_nothing,
+) -> list[BaseMessage]:
+    """Return messages, those without an id with one that the same message gets again.
+
+    It is the digest of the message and of the id before it, so that a history that is sent again
+    has the ids that it had. Of messages at the beginning without ids, those that were recorded
+    keep their ids: as far as they equal the record from its beginning, or else the longest end of
+    the record with which the messages begin. All others are new, and follow what was recorded.
+
+    Args:
+        messages: the messages.
+        thread: id of their thread.
+        recorded: messages of the thread that were recorded: the first, and the last ones in order.
+        redact: function that a text passes through before its digest is taken.
+    """
+    digests = [record_message(m, redact).digest if not m.id else "" for m in messages]
+    now = [*takewhile(bool, digests)]
+    old = [one.digest for one in recorded]
+    same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(now, old, strict=False))])
+    known = recorded[:same]
+    if not same:
+        ends = (end for end in range(min(len(now), len(old)), 0, -1) if old[-end:] == now[:end])
+        known = recorded[len(old) - next(ends, 0) :]
+    last = recorded[-1].id if recorded and not known else thread
+    found: list[BaseMessage] = []
+    for at, message in enumerate(messages):
+        if message.id:
+            last = message.id
+        elif at < len(known):
+            last = known[at].id
+        else:
+            last = sha256(f"{last}\0{digests[at]}".encode()).hexdigest()[:24]
+        found.append(message if message.id else message.model_copy(update={"id": last}))
+    return found
+
+
+def stamp(
+    messages: Iterable[BaseMessage], user: str, zone: tzinfo | None = None
+) -> list[BaseMessage]:
+    """Return messages, those of users that were not seen before marked with user and time.
+
+    Args:
+        messages: the messages.
+        user: id of the user in whose run they are seen; "" if the run may not remember them.
+        zone: time zone of the time; UTC by default.
+    """
+    mark = {"user": str(user), "at": datetime.now(zone or UTC).isoformat()}
     return [
-        _exclude(message) if at >= first and isinstance(message, HumanMessage) else message
-        for at, message in enumerate(messages)
+        message.model_copy(update={"additional_kwargs": {**message.additional_kwargs, SEEN: mark}})
+        if isinstance(message, HumanMessage) and SEEN not in message.additional_kwargs
+        else message
+        for message in messages
     ]
 
 
-def spread_exclusion(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-    """Return messages, those after one that is not to be remembered marked likewise."""
-    found: list[BaseMessage] = []
-    excluded = False
+def by_owner(messages: Iterable[BaseMessage], user: str) -> dict[str, list[BaseMessage]]:
+    """Return messages by the user whose they are.
+
+    What follows a user's message belongs to it: the reply, calls of tools and their results. What
+    is not to be remembered is among those of `user`, so marked: it is known when it comes again.
+
+    Args:
+        messages: the messages.
+        user: id of the user whose those without a mark are.
+    """
+    found: dict[str, list[BaseMessage]] = {}
+    owner, excluded = str(user), False
     for message in messages:
+        if is_instruction(message):
+            continue
         if isinstance(message, HumanMessage):
-            excluded = is_excluded(message)
-        found.append(_exclude(message) if excluded else message)
+            owner = _seen(message).get("user", str(user))
+            excluded = message.additional_kwargs.get(REMEMBER) is False or not owner
+        if excluded and not is_excluded(message):
+            marked = {**message.additional_kwargs, REMEMBER: False}
+            message = message.model_copy(update={"additional_kwargs": marked})  # noqa: PLW2901
+        found.setdefault(str(user) if excluded else owner, []).append(message)
     return found
 
 
@@ -92,20 +168,28 @@ def is_excluded(message: BaseMessage) -> bool:
     return message.additional_kwargs.get(REMEMBER) is False
 
 
-def _exclude(message: BaseMessage) -> BaseMessage:
-    if is_excluded(message):
-        return message
-    return message.model_copy(
-        update={"additional_kwargs": {**message.additional_kwargs, REMEMBER: False}}
-    )
+def seen_at(message: BaseMessage) -> str:
+    """Return when a message of a user was seen first (ISO 8601, UTC); "" if not known."""
+    found = read_time(_seen(message).get("at"))
+    return datetime.fromtimestamp(instant(found), UTC).isoformat() if found else ""
+
+
+def _seen(message: BaseMessage) -> Mapping[str, str]:
+    """Return who said a message, and when it was seen first, as far as it is marked."""
+    mark = message.additional_kwargs.get(SEEN)
+    return mark if isinstance(mark, dict) else {}
 
 
 def is_instruction(message: BaseMessage) -> bool:
     """Whether a message is the application's: a system prompt, or LangChain's own summary."""
     if isinstance(message, ChatMessage):
         return message.role in _PROMPTING
-    written = message.additional_kwargs.get("lc_source")
-    return isinstance(message, SystemMessage) or written == "summarization"
+    return isinstance(message, SystemMessage) or is_summary(message)
+
+
+def is_summary(message: BaseMessage) -> bool:
+    """Whether a message is LangChain's summary of messages that it took out of the thread."""
+    return message.additional_kwargs.get("lc_source") == "summarization"
 
 
 def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
@@ -209,168 +293,14 @@ def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> 
     return next(gone, None)
 
 
-def after(messages: Sequence[BaseMessage], last: str | None) -> list[BaseMessage]:
-    """Return the messages after the one with this id; all if it is not among them."""
-    ids = [message.id for message in messages]
-    return [*messages[ids.index(last) + 1 :]] if last in ids else [*messages]
-
-
-_UNSURE: Mapping[str, bool] = {}
-
-
-class Alignment(NamedTuple):
-    """The result of `align`: messages under the ids that they were recorded with.
-
-    Attributes:
-        known: all messages, in their order.
-        new: those that were not recorded.
-        edited: those that say something else than what was recorded.
-        resent: ids of those that were recognized by what they say, not by their ids.
-    """
-
-    known: list[BaseMessage]
-    new: list[BaseMessage]
-    edited: list[BaseMessage]
-    resent: set[str]
-
-
-def align(
-    messages: Sequence[BaseMessage],
-    recorded: Sequence[Recorded],
-    *,
-    whole: bool = True,
-    sure: Mapping[str, bool] = _UNSURE,
-    redact: Redact = redact_nothing,
-) -> Alignment:
-    """Recognize the messages of a thread, also from a client that sends them without ids.
-
-    A message is known by its id or, if no id is known, by its place among the others, its role and
-    its content. One that says something else at the place of a recorded one replaces it. If no
-    reply is among the messages, they must be of the recorded day, too: what is said again on
-    another day is new.
-
-    Args:
-        messages: the messages, with ids; without those of the application.
-        recorded: those that were recorded, in order.
-        whole: whether `recorded` is complete. If not, messages before the first of them are known.
-        sure: ids of messages that are known by their ids alone, with whether they are new if they
-            were not recorded.
-        redact: function that a text passes through before its digest is taken.
-    """
-    given = [record_message(message, redact) for message in messages]
-    places = _find_places(messages, given, recorded, sure)
-    first = next((at for at, place in enumerate(places) if place is not None), 0)
-    found = Alignment([], [], [], set())
-    for at, (message, one, place) in enumerate(zip(messages, given, places, strict=True)):
-        if place is None:
-            found.known.append(message)
-            if sure.get(one.id, whole or at >= first):
-                found.new.append(message)
-            continue
-        before = recorded[place]
-        same = message if before.id == one.id else message.model_copy(update={"id": before.id})
-        found.known.append(same)
-        if before.digest and before.digest != one.digest:
-            found.edited.append(same)
-        elif same is not message:
-            found.resent.add(before.id)
-    return found
-
-
 def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Recorded:
-    """Return what `align` recognizes a message by."""
+    """Return the id of a message, and a digest of what it says."""
     role, text = _role(message), _describe(message)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     said = [message.name, redact(text) if text else "", *(call["name"] for call in calls)]
     said += (redact(str(call["args"])) for call in calls)
-    time = message.additional_kwargs.get(SAID_AT) if role == USER else None
     digest = sha256(repr(said).encode(errors="replace")).hexdigest()[:12]
-    return Recorded(str(message.id), f"{role[:1]}{digest}", (read_time(time) or "")[:10])
-
-
-def _find_places(
-    messages: Sequence[BaseMessage],
-    given: Sequence[Recorded],
-    recorded: Sequence[Recorded],
-    sure: Container[str],
-) -> list[int | None]:
-    """Return the place of each message among the recorded ones; None for a new message."""
-    numbers = {one.id: at for at, one in enumerate(recorded)}
-    places = [numbers.get(one.id) for one in given]
-    _find_repeated(given, recorded, places)
-    unsure = {one.id for one in given if one.id not in sure}
-    if not recorded or not unsure or places != [None] * len(places):
-        return places  # the client keeps ids
-    dated = not any(isinstance(message, AIMessage) for message in messages)
-    now = [_key(one, dated=dated) if one.id in unsure else (one.id, "") for one in given]
-    old = [_key(one, dated=dated) for one in recorded]
-    equal = {at: at for at in range(len(old))}
-    if now[: len(old)] != old:
-        # Backwards, so that of two equal places the later one is chosen.
-        matcher = SequenceMatcher(None, now[::-1], old[::-1], autojunk=False)
-        equal = {
-            len(now) - 1 - at - index: len(old) - 1 - place - index
-            for at, place, size in matcher.get_matching_blocks()
-            for index in range(size)
-        }
-    if not _is_resent(equal, given, len(recorded)):
-        return places
-    places = [equal.get(at, place) for at, place in enumerate(places)]
-    used = {*places}
-    for at, one in enumerate(given):
-        before = places[at - 1] if at else -1 if equal.get(1) == 1 else None
-        place = len(recorded) if before is None else before + 1
-        new_ones = [*takewhile(lambda known: known is None, places[at:])]
-        if 0 < len(new_ones) <= _MOST_EDITED and one.id in unsure and place not in used:
-            roles = [known.digest[:1] for known in recorded[place : place + 1]]
-            if roles == [one.digest[:1]]:
-                places[at] = place
-                used.add(place)
-    return places
-
-
-def _find_repeated(
-    given: Sequence[Recorded], recorded: Sequence[Recorded], places: list[int | None]
-) -> None:
-    """Note the places of messages that a client sent again to a thread that has them.
-
-    A checkpointed thread gives new ids to a history without ids, and has it twice. Unknown messages
-    after known ones are such a history if they begin as the thread did, with a reply, and a user
-    continues.
-    """
-    numbers = {one.id: at for at, one in enumerate(recorded)}
-    at = next((at for at, place in enumerate(places) if place is not None), len(places))
-    while at < len(places):
-        if places[at] is not None:
-            at += 1
-            continue
-        end = next((e for e in range(at, len(places)) if places[e] is not None), len(places))
-        same: list[Recorded] = []
-        for old in (given[:at], recorded):
-            pairs = zip(given[at:end], old, strict=False)
-            alike = takewhile(lambda pair: pair[0].digest == pair[1].digest, pairs)
-            same = max(same, [known for _, known in alike], key=len)
-        then = given[at + len(same) : at + len(same) + 1]
-        if len(same) > 1 and then and then[0].digest[:1] == USER[:1]:
-            places[at : at + len(same)] = [numbers.get(one.id) for one in same]
-        at = end
-
-
-def _is_resent(equal: Mapping[int, int], given: Sequence[Recorded], recorded: int) -> bool:
-    """Whether equal messages show that a history was sent again, from its start or to its end."""
-    whole = equal.get(0) == 0 and len(equal) > 1
-    ends = not {recorded - 1, recorded - 2}.isdisjoint(equal.values())
-    # Replies such as "Noted." are found anywhere.
-    certain = any(at == place or given[at].digest[:1] == USER[:1] for at, place in equal.items())
-    return certain and (whole or ends)
-
-
-_MOST_EDITED = 2
-"""Messages in a row that are edits of others at their places: one of a user, and its reply."""
-
-
-def _key(one: Recorded, *, dated: bool) -> tuple[str, str]:
-    return one.digest, one.day if dated else ""
+    return Recorded(str(message.id), f"{role[:1]}{digest}")
 
 
 def count_tokens(message: BaseMessage) -> int:
@@ -425,41 +355,112 @@ _PROMPTING = {"system", "developer"}
 
 
 if TYPE_CHECKING:
-    About = str | BaseMessage | Sequence[MessageLikeRepresentation]
+    Given = str | MessageLikeRepresentation | Sequence[MessageLikeRepresentation]
+    About = Given
 
-USER, ASSISTANT, TOOL = "user", "assistant", "tool "
+USER, ASSISTANT, TOOL, CONTEXT = "user", "assistant", "tool", "context"
+"""Who speaks, by a message's type; context is what a message of a user only passes on."""
+_ROLES = {
+    "human": USER,
+    "user": USER,
+    "ai": ASSISTANT,
+    "assistant": ASSISTANT,
+    "tool": TOOL,
+    "function": TOOL,
+}
+"""The roles of a `ChatMessage`; any other names a user."""
+_SPEAKING = {*_ROLES, "system", "developer"}
 
-LINE = re.compile(r"(?m)^\[(?P<at>(?P<day>\d{4}-\d\d-\d\d)[^\]\n]*)\] (?P<speaker>[^:\n]+): ")
-"""Beginning of each message in `rendered`; its further lines are indented."""
+
+class Line(NamedTuple):
+    """A message, a call of a tool, or its result, as a line of a conversation's text.
+
+    Attributes:
+        start: offset of its beginning, in code points.
+        words: offset of what is said, after time and speaker.
+        end: offset of its end.
+        at: time at which it was said (ISO 8601).
+        role: who speaks: `USER`, `ASSISTANT`, `TOOL` or `CONTEXT`.
+        speaker: name of the speaker.
+        message: id of the message.
+    """
+
+    start: int
+    words: int
+    end: int
+    at: str
+    role: str
+    speaker: str
+    message: str
+
+    @property
+    def day(self) -> str:
+        """The date, without the time."""
+        return self.at[:10]
 
 
-def render_messages(messages: Iterable[BaseMessage], redact: Redact = redact_nothing) -> str:
-    """The conversation as text: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on."""
-    return "".join(text for _, _, text in render(messages, redact))
-
-
-def render(
-    messages: Iterable[BaseMessage], redact: Redact = redact_nothing
-) -> Iterator[tuple[BaseMessage, str, str]]:
-    """Each message, when it was said, and its text, as in `rendered`.
+class ConversationSource(TextSource):
+    """The text of a conversation: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on.
 
     Tools that were called and what they returned have lines of their own. Pictures, sound and
     files are named by their type. What a model thought aloud is left out, and so are messages of
-    the application.
+    the application. A further line of a message is indented.
 
     Args:
         messages: the conversation.
+        thread: its id.
         redact: function that each text, tool argument and speaker's name passes through.
+        replaced: what was said before by messages that were edited or taken back, by their ids.
+
+    Attributes:
+        lines: where each line begins and ends, and who says it.
     """
-    for message, time, speaker, said in _list_spoken(messages, redact):
-        # Indented, a line of somebody's text cannot pass for the beginning of another message.
-        yield message, time, f"[{time}] {speaker}: " + "\n  ".join(said.splitlines()) + "\n"
+
+    def __init__(
+        self,
+        messages: Iterable[BaseMessage],
+        thread: str = "text",
+        redact: Redact = redact_nothing,
+        replaced: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        self.lines: list[Line] = []
+        parts, start = list[str](), 0
+        spoken = [*_list_spoken(messages, redact)]
+        for key in replaced.keys() - {str(message.id) for message, *_ in spoken}:
+            parts.append(f"(Taken back: {' '.join(replaced[key].split())!r})\n")
+            start += len(parts[-1])
+        for message, time, role, speaker, said in spoken:
+            key, head = str(message.id), f"[{time}] {speaker}: "
+            if key in replaced:
+                head += f"(instead of: {' '.join(replaced[key].split())!r}) "
+            parts.append(head + "\n  ".join(said.splitlines()) + "\n")
+            words, end = start + len(head), start + len(parts[-1])
+            self.lines.append(Line(start, words, end, time, role, speaker, key))
+            start = end
+        super().__init__("".join(parts), thread)
+
+
+def lines_of(chunk: Chunk) -> list[Line]:
+    """Return the lines that are in a chunk of a conversation, also those that only end in it."""
+    lines: Sequence[Line] = getattr(chunk.source, "lines", ())
+    first = bisect_right(lines, chunk.start, key=lambda line: line.end)
+    return [*takewhile(lambda line: line.start < chunk.end, lines[first:])]
+
+
+def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
+    """A chunk with the number of each message before it."""
+    parts = []
+    for number, one in enumerate(said, 1):
+        text = chunk.text[max(0, one.start - chunk.start) : one.end - chunk.start]
+        goes = "" if one.start >= chunk.start else f"[{one.day}] {one.speaker}, going on: "
+        parts.append(f"[{number}] {goes}{text}")
+    return "".join(parts) or chunk.text
 
 
 def word_for_word(
     messages: Iterable[BaseMessage], thread: str, redact: Redact = redact_nothing
 ) -> list[KeptMessage]:
-    """Return the texts of people and the assistant, without calls and results of tools.
+    """Return the texts of users and the assistant, without calls and results of tools.
 
     Args:
         messages: the conversation, with ids.
@@ -468,8 +469,8 @@ def word_for_word(
     """
     return [
         KeptMessage(str(message.id), thread, time, speaker, said)
-        for message, time, speaker, said in _list_spoken(messages, redact)
-        if not speaker.startswith(TOOL)
+        for message, time, role, speaker, said in _list_spoken(messages, redact)
+        if role != TOOL
     ]
 
 
@@ -481,39 +482,48 @@ def find_current(about: About) -> tuple[str, list[BaseMessage]]:
     """
     if isinstance(about, str):
         return about, []
-    messages = convert_to_messages([about] if isinstance(about, BaseMessage) else about)
+    messages = as_messages(about)
     humans = [m for m in messages if _role(m) == USER and not is_instruction(m)]
     return (_describe(humans[-1]) if humans else ""), messages
 
 
 def _list_spoken(
     messages: Iterable[BaseMessage], redact: Redact
-) -> Iterator[tuple[BaseMessage, str, str, str]]:
-    """Each message with when it was said, by whom, and what."""
+) -> Iterator[tuple[BaseMessage, str, str, str, str]]:
+    """Each message with when it was said, in which role, by whom, and what."""
     time = datetime.now(UTC).isoformat(timespec="minutes")
     for message in messages:
         time = _time_of(message) or time
-        for speaker, said in () if is_instruction(message) else _text_of(message, redact):
-            yield message, time, speaker, said
+        for role, speaker, said in () if is_instruction(message) else _text_of(message, redact):
+            yield message, time, role, speaker, said
 
 
 def _time_of(message: BaseMessage) -> str | None:
+    """Return when a message was said, or else when it was seen first; None if not known."""
     time = message.additional_kwargs.get(SAID_AT)
     if time is None:
-        return None
+        seen = read_time(_seen(message).get("at"))
+        return seen and datetime.fromisoformat(seen).isoformat(timespec="minutes")
     found = read_time(time)
     if found is None:
-        _warn_of_time(repr(time)[:40])
+        _warn_of_time(
+            f"{time!r:.40}",
+            "cannot be read, and the message is dated by the one before it, or today. Give told_at "
+            "as ISO 8601, as a datetime, or as seconds since 1970",
+        )
+    elif instant(found) > datetime.now(UTC).timestamp() + _ZONES:
+        _warn_of_time(f"{time!r:.40}", "is in the future: it is taken as now")
+        return datetime.now(UTC).isoformat(timespec="minutes")
     return found
 
 
+_ZONES = 14 * 3600
+"""Seconds by which a time without a zone can be ahead of UTC."""
+
+
 @lru_cache(1 << 10)
-def _warn_of_time(time: str) -> None:
-    _log.warning(
-        "The time %s of a message cannot be read, and the message is dated by the one before it, "
-        "or today. Give told_at as ISO 8601, as a datetime, or as seconds since 1970.",
-        time,
-    )
+def _warn_of_time(time: str, why: str) -> None:
+    _log.warning("The time %s of a message %s.", time, why)
 
 
 def read_time(time: object) -> str | None:
@@ -594,35 +604,42 @@ def is_later(one: str, other: str) -> bool:
     return instant(one) > instant(other)
 
 
-def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str]]:
+def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str, str]]:
     text = _describe(message)
     text = redact(text) if text else ""
     role = _role(message)
     if role == TOOL:
         failed = " failed" if getattr(message, "status", "") == "error" else ""
-        yield f"{TOOL}{_name(message.name or 'result')}{failed}", text
+        yield TOOL, f"{TOOL} {_name(message.name or 'result')}{failed}", text
         return
-    speaker = _name(redact(message.name) if message.name else role)
     if text:
-        yield speaker, text
+        yield role, _speaker(message, role, redact), text
     if isinstance(message, AIMessage):
         for call in [*message.tool_calls, *message.invalid_tool_calls]:
             arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
-            called = f"{TOOL}{_name(call['name'] or 'unnamed')} called by {speaker}"
-            yield called, redact(arguments)
+            called = f"{TOOL} {_name(call['name'] or 'unnamed')} called by {ASSISTANT}"
+            yield TOOL, called, redact(arguments)
+
+
+def _speaker(message: BaseMessage, role: str, redact: Redact) -> str:
+    """Return the name of a speaker, which says of a user that they are one if it does not."""
+    if role == ASSISTANT:
+        return ASSISTANT
+    name = _name(redact(message.name)) if message.name else ""
+    if isinstance(message, ChatMessage) and not name:
+        name = "" if message.role in _ROLES else _name(message.role)
+    return f"{name} ({role})" if name.partition(" ")[0] in (ASSISTANT, TOOL) else name or role
 
 
 def _role(message: BaseMessage) -> str:
-    """Return the speaker of a message without a name: only a person's message is the user's."""
+    """Return who speaks, by the type of the message."""
     if isinstance(message, ToolMessage | FunctionMessage):
         return TOOL
-    if isinstance(message, ChatMessage):
-        return _ROLES.get(message.role, message.role)
-    return ASSISTANT if isinstance(message, AIMessage) else USER
-
-
-_ROLES = {"human": USER, "ai": ASSISTANT, "tool": TOOL, "function": TOOL}
-"""Other names of roles in a `ChatMessage`."""
+    if isinstance(message, AIMessage):
+        return ASSISTANT
+    role = _ROLES.get(message.role, USER) if isinstance(message, ChatMessage) else USER
+    passed_on = role == USER and message.additional_kwargs.get(REMEMBER) == CONTEXT
+    return CONTEXT if passed_on else role
 
 
 def _name(name: str) -> str:
@@ -656,60 +673,3 @@ def _kind(block: Mapping[str, object]) -> str:
 
 _UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", *_CALLING}
 _DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")
-
-
-_LOOK = 1 << 14
-"""Code points that are looked at first for the beginning of a message; most are shorter."""
-
-
-class ChunkMessage(NamedTuple):
-    """A message in a chunk: where it begins and ends, when it was said, and whose it is."""
-
-    start: int
-    end: int
-    at: str
-    speaker: str
-
-    @property
-    def day(self) -> str:
-        """The date, without the time."""
-        return self.at[:10]
-
-
-def find_messages(chunk: Chunk) -> list[ChunkMessage]:
-    """The messages in a chunk, with the one that goes on in it."""
-    first_line = chunk.start == 0 or chunk.source.read(chunk.start - 1, 1) == "\n"
-    begins = [m for m in LINE.finditer(chunk.text) if m.start() > 0 or first_line]
-    starts = [(match.start(), match) for match in begins]
-    if not starts or starts[0][0] > 0:
-        before = find_continued(chunk)
-        starts[:0] = [(0, before)] if before else []
-    ends = [start for start, _ in starts[1:]] + [len(chunk.text)]
-    return [
-        ChunkMessage(chunk.start + start, chunk.start + end, match["at"], match["speaker"])
-        for (start, match), end in zip(starts, ends, strict=True)
-    ]
-
-
-def number_messages(chunk: Chunk, said: Sequence[ChunkMessage]) -> str:
-    """A chunk with the number of each message before it."""
-    parts = []
-    for number, one in enumerate(said, 1):
-        text = chunk.text[one.start - chunk.start : one.end - chunk.start]
-        goes = "" if LINE.match(text) else f"[{one.day}] {one.speaker}, going on: "
-        parts.append(f"[{number}] {goes}{text}")
-    return "".join(parts) or chunk.text
-
-
-def find_continued(chunk: Chunk) -> re.Match[str] | None:
-    """The beginning of the message that goes on in a chunk; it is looked for from the end."""
-    size = _LOOK
-    while True:
-        start = max(0, chunk.start - size)
-        text = chunk.source.read(start, chunk.start - start)
-        # A window that begins within a line could take what is said there for a beginning.
-        lines = 0 if start == 0 else text.find("\n") + 1 or len(text)
-        found = deque(LINE.finditer(text, lines), maxlen=1)
-        if found or start == 0:
-            return found[0] if found else None
-        size *= 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
@@ -11,10 +11,9 @@ from langgraph.config import get_config
 
 from memagent_graph.conversation.approval import areview, review
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import exclude, mark_messages, view
-from memagent_graph.conversation.node import begin, changes, shorten
+from memagent_graph.conversation.messages import view
+from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.session import Speakers, UserOf
-from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import install_hint
 from memagent_graph.sync import wait_for
 
@@ -23,9 +22,10 @@ with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langcha
     from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from langchain.agents.middleware import ModelResponse
+    from langchain_core.messages import BaseMessage
     from langgraph.runtime import Runtime
 
     from memagent_graph.conversation.session import Talk
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _RESERVED = str.maketrans(":|", "--")
 """Characters that LangGraph does not allow in the names of nodes."""
+_REPLY = 60.0
+"""Seconds for which a turn waits for its end: one that hands over to another agent has none."""
 _UNNAMED = RunnableConfig()
 """Config where LangGraph gives none: it names no user, which is an error of its own."""
 
@@ -44,13 +46,11 @@ class MemAgentState(AgentState[Any]):
     """The state of an agent that remembers; the memory itself is not in it.
 
     Attributes:
-        memory_user: id of the user whose memory the thread's messages went to last.
-        memory_folded: id of the thread's message that was folded last, as far as known.
+        memory_user: id of the user whose turn the thread's last one is.
         memory_left: id of a message: what precedes it, and its group, the model does not see.
     """
 
     memory_user: NotRequired[Annotated[str, PrivateStateAttr]]
-    memory_folded: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_left: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
@@ -116,11 +116,14 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Find out who talks; when a thread starts, fold what the others have said."""
         if self.memory.read_only:
             return None
-        await self._talk(state, runtime, config).begin(state["messages"])
+        thread = self._thread(state, runtime, config)
+        talk = await thread.atalk()
+        now = thread.see(talk, await talk.recorded())
+        await talk.begin(now)
         if self._review:
-            speaker = self._speakers.of(runtime, config, state.get("memory_user"))
-            await areview(self.memory, speaker.user, runtime.store)
-        return self._begin(state, runtime, config)
+            await areview(self.memory, thread.speaker.user, runtime.store)
+        thread.note(talk, now, ended=False, reply=_REPLY)
+        return thread.begin(now) or None
 
     def before_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
@@ -128,22 +131,14 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Do what `abefore_agent` does."""
         if self.memory.read_only:
             return None
-        if self._talk(state, runtime, config).opens(state["messages"]):
-            wait_for(self._talk(state, runtime, config).begin(state["messages"]))
+        thread = self._thread(state, runtime, config)
+        talk, now = _see(thread)
+        if talk.opens(now):
+            wait_for(talk.begin(now))
         if self._review:
-            speaker = self._speakers.of(runtime, config, state.get("memory_user"))
-            review(self.memory, speaker.user, runtime.store)
-        return self._begin(state, runtime, config)
-
-    def _begin(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
-    ) -> dict[str, object] | None:
-        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
-        messages = state["messages"]
-        update = begin(self.memory, speaker, state, messages, runtime.store, config)
-        if not self._speakers.access(runtime, config).writes:
-            update["messages"] = changes(messages, exclude(messages))
-        return update or None
+            review(self.memory, thread.speaker.user, runtime.store)
+        thread.note(talk, now, ended=False, reply=_REPLY)
+        return thread.begin(now) or None
 
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
@@ -151,8 +146,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let messages beyond the window leave what the model sees."""
         if self.memory.read_only:
             return None
-        talk = self._talk(state, runtime, config)
-        _, changed = await shorten(talk, state, {}, in_state=self._shorten_state)
+        thread = self._thread(state, runtime, config, begun=True)
+        talk = await thread.atalk()
+        now = thread.see(talk, await talk.recorded())
+        _, changed = await thread.shorten(talk, now, in_state=self._shorten_state)
         return changed or None
 
     def before_model(
@@ -161,71 +158,92 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Do what `abefore_model` does."""
         if self.memory.read_only:
             return None
-        before = state["messages"]
-        now = mark_messages(before)
-        talk = self._talk(state, runtime, config)
-        if talk.fits(view(now, state.get("memory_left"))):  # no thread has to be changed
-            return {"messages": changed} if (changed := changes(before, now)) else None
-        return wait_for(self.abefore_model(state, runtime, config))
+        thread = self._thread(state, runtime, config, begun=True)
+        talk, now = _see(thread)
+        if talk.fits(view(now, state.get("memory_left"))):
+            return None
+        _, changed = wait_for(thread.shorten(talk, now, in_state=self._shorten_state))
+        return changed or None
 
     async def aafter_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Let the turn be folded, in the background."""
-        return self.after_agent(state, runtime, config)
+        if not self.memory.read_only:
+            thread = self._thread(state, runtime, config, begun=True)
+            talk = await thread.atalk()
+            thread.note(talk, thread.see(talk, await talk.recorded()), ended=True)
+        return None
 
     def after_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `aafter_agent` does."""
-        if self.memory.read_only:
-            return None
-        talk = self._talk(state, runtime, config)
-        talk.note(state["messages"], state.get("memory_folded"), ended=True)
+        if not self.memory.read_only:
+            thread = self._thread(state, runtime, config, begun=True)
+            talk, now = _see(thread)
+            thread.note(talk, now, ended=True)
         return None
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
         """Tell the model what is remembered."""
-        request = _without_left(request)
-        return await handler(_add_memory(request, await self._recall(request)))
+        thread = self._thread(request.state, request.runtime, get_config(), begun=True)
+        shown = request
+        if thread.left and not self.memory.read_only:
+            talk = await thread.atalk()
+            shown = _without_left(request, thread.see(talk, await talk.recorded()), thread.left)
+        return await handler(_add_memory(shown, await self._recall(shown, thread)))
 
     def wrap_model_call(
         self, request: _Request, handler: Callable[[_Request], _Response]
     ) -> _Response:
         """Do what `awrap_model_call` does."""
-        request = _without_left(request)
-        return handler(_add_memory(request, wait_for(self._recall(request))))
+        thread = self._thread(request.state, request.runtime, get_config(), begun=True)
+        shown = request
+        if thread.left and not self.memory.read_only:
+            shown = _without_left(request, _see(thread)[1], thread.left)
+        return handler(_add_memory(shown, wait_for(self._recall(shown, thread))))
 
-    async def _recall(self, request: _Request) -> list[SystemMessage]:
-        known = cast("MemAgentState", request.state).get("memory_user")
+    async def _recall(self, request: _Request, thread: Thread) -> list[SystemMessage]:
         runtime, config = request.runtime, get_config()
-        user = AnonymousUser.restore(known) if known else ""
-        if not user or self.memory.read_only:
-            user = self._speakers.of(runtime, config, known).user
         if not self._speakers.access(runtime, config).reads:
             return []
-        about = request.messages
+        user, about = thread.speaker.user, request.messages
         return await self.memory.aprompt(user, about=about, store=runtime.store, config=config)
 
-    def _talk(self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig) -> Talk:
-        speaker = self._speakers.of(runtime, config, state.get("memory_user"))
-        return self.memory.talk(*speaker, runtime.store, config)
+    def _thread(
+        self,
+        state: Mapping[str, Any],
+        runtime: _Runtime,
+        config: RunnableConfig,
+        *,
+        begun: bool = False,
+    ) -> Thread:
+        begun &= not self.memory.read_only
+        return Thread(self.memory, self._speakers, state, runtime, config, begun=begun)
 
 
-def _without_left(request: _Request) -> _Request:
-    """Return a request without the messages that the model no longer sees, by their ids.
+def _see(thread: Thread) -> tuple[Talk, list[BaseMessage]]:
+    """Return the conversation of a thread and its messages, in synchronous code."""
+    talk = thread.talk()
+    recorded = talk.seen()
+    return talk, thread.see(talk, wait_for(talk.recorded()) if recorded is None else recorded)
 
-    Other middleware may have changed the request's messages.
+
+def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _Request:
+    """Return a request without the messages that the model no longer sees.
+
+    Other middleware may have changed the request's messages: those with ids are known by them.
     """
-    state = cast("MemAgentState", request.state)
-    left = state.get("memory_left")
-    if not left:
-        return request
-    stay = {message.id for message in view(state["messages"], left)}
-    gone = {message.id for message in state["messages"] if message.id not in stay}
-    return request.override(messages=[m for m in request.messages if m.id not in gone])
+    stay = {message.id for message in view(now, left)}
+    pairs = zip(request.state["messages"], now, strict=True)
+    gone = [message for message, mine in pairs if mine.id not in stay]
+    ids, same = {m.id for m in gone} - {None}, {id(m) for m in gone}
+    return request.override(
+        messages=[m for m in request.messages if m.id not in ids and id(m) not in same]
+    )
 
 
 def _add_memory(request: _Request, messages: list[SystemMessage]) -> _Request:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from uuid import UUID
 
-from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 
-from memagent_graph.conversation.messages import exclude, find_left, is_reply, mark_messages, view
-from memagent_graph.conversation.session import Speakers, UserOf
+from memagent_graph.conversation.messages import (
+    by_owner,
+    find_left,
+    identify,
+    is_reply,
+    stamp,
+    view,
+)
+from memagent_graph.conversation.session import (
+    KeptThread,
+    Speakers,
+    UserOf,
+    is_nested,
+    is_subagent,
+)
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.seams import RunnableCallable
+from memagent_graph.seams import RunnableCallable, replaces_messages
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
@@ -20,6 +34,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.session import Access, Speaker, Talk
 
@@ -36,15 +51,13 @@ class RememberingState(TypedDict):
 
     Attributes:
         messages: the conversation.
-        memory_user: id of the user whose memory the thread's messages went to last.
-        memory_folded: id of the thread's message that was folded last, as far as known.
+        memory_user: id of the user whose turn the thread's last one is.
         memory_left: id of a message: what precedes it, and its group, is not in the view.
         memory_view: messages for the model: the system messages and the recent ones.
     """
 
     messages: list[AnyMessage]
     memory_user: NotRequired[Annotated[str, _take_last]]
-    memory_folded: NotRequired[Annotated[str, _take_last]]
     memory_left: NotRequired[Annotated[str, _take_last]]
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
 
@@ -134,27 +147,28 @@ class ConversationNode(RunnableCallable):
         async def aremember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            known = state if isinstance(state, dict) else vars(state)
-            speaker = speakers.of(runtime, config, known.get("memory_user"))
-            now = mark_messages(known["messages"])
-            access = speakers.access(runtime, config)
+            given = state if isinstance(state, dict) else vars(state)
             hook = config.get("metadata", {}).get("langgraph_node") == _HOOK
+            thread = Thread(memory, speakers, given, runtime, config)
+            access = speakers.access(runtime, config)
             if memory.read_only:
-                return await show(access, speaker, now, runtime.store, config, hook=hook)
-            if not access.writes:
-                now = exclude(now)
-            talk = memory.talk(*speaker, runtime.store, config)
-            update: dict[str, object] = {}
-            stays = now
+                now = identify(given["messages"], thread.speaker.thread)
+                return await show(access, thread.speaker, now, runtime.store, config, hook=hook)
+            talk = await thread.atalk()
+            now = thread.see(talk, await talk.recorded())
+            update: dict[str, Any] = {}
             if not is_reply(now):
                 await talk.begin(now)
-                update = begin(memory, speaker, known, now, runtime.store, config)
-                stays, changed = await shorten(talk, known, update, in_state=shorten_state)
-                update |= changed
+                update = thread.begin(now)
+                stays, changed = await thread.shorten(talk, now, in_state=shorten_state)
+                gone = [*update.get("messages", ()), *changed.pop("messages", ())]
+                update |= changed | ({"messages": gone} if gone else {})
                 if hook or not shorten_state:
-                    update |= await show(access, speaker, stays, runtime.store, config, hook=hook)
-            talk.note(now, last("memory_folded", known, update), ended=is_reply(now))
-            return {"messages": changes(known["messages"], now), **update}
+                    update |= await show(
+                        access, thread.speaker, stays, runtime.store, config, hook=hook
+                    )
+            thread.note(talk, now, ended=is_reply(now))
+            return update
 
         def remember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
@@ -171,68 +185,127 @@ class ConversationNode(RunnableCallable):
         return self._remember(state, config, runtime)
 
 
-def begin(
-    memory: ConversationMemory,
-    speaker: Speaker,
-    state: Mapping[str, Any],
-    messages: Sequence[BaseMessage],
-    store: BaseStore | None,
-    config: RunnableConfig,
-) -> dict[str, object]:
-    """Begin a turn: the changes of the state's private keys.
-
-    When another user talks in the thread now, what was said before is theirs who said it.
-    """
-    talk = memory.talk(*speaker, store, config)
-    known = state.get("memory_user")
-    if known:  # the thread is kept, and so are the ids of its messages
-        talk.backlog.trust(talk.thread)
-    update: dict[str, object] = {}
-    last = talk.backlog.last(speaker.thread)
-    if known and known != speaker.user:
-        humans = [at for at, m in enumerate(messages) if isinstance(m, HumanMessage)]
-        earlier = messages[: humans[-1]] if humans else messages
-        before = memory.talk(AnonymousUser.restore(known), speaker.thread, store, config)
-        before.note(earlier, state.get("memory_folded"), ended=True)
-        last = str(earlier[-1].id) if earlier else last
-    if known != speaker.user:
-        update["memory_user"] = str(speaker.user)
-    if last and last != state.get("memory_folded"):
-        update["memory_folded"] = last
-    return update
-
-
-async def shorten(
-    talk: Talk, state: Mapping[str, Any], update: Mapping[str, Any], *, in_state: bool
-) -> tuple[list[BaseMessage], dict[str, object]]:
-    """Shorten what the model sees: the messages that stay, and the changes of the state.
+class Thread:
+    """The thread of a run, as node and middleware see it.
 
     Args:
-        talk: the conversation.
+        memory: the memory of the users.
+        speakers: finds the user.
         state: the state, with its messages.
-        update: changes of this step.
-        in_state: whether to remove messages from the state.
+        runtime: runtime of the run.
+        config: configuration of the run.
+        begun: whether the turn has begun, so that the thread's state knows whose it is. Another
+            user may resume it.
+
+    Attributes:
+        speaker: whose turn it is, and the thread.
+        left: id of a message: what precedes it, and its group, the model does not see.
     """
-    now = mark_messages(state["messages"])
-    seen = view(now, last("memory_left", state, update))
-    stays = await talk.shorten(seen, last("memory_folded", state, update))
-    found: dict[str, object] = {}
-    if changed := changes(state["messages"], stays if in_state else now):
-        found["messages"] = changed
-    if not in_state and len(stays) < len(seen):
-        found["memory_left"] = find_left(now, stays)
-    return stays, found
+
+    def __init__(
+        self,
+        memory: ConversationMemory[Any],
+        speakers: Speakers,
+        state: Mapping[str, Any],
+        runtime: Runtime[Any],
+        config: RunnableConfig,
+        *,
+        begun: bool = False,
+    ) -> None:
+        self._memory, self._state = memory, state
+        self._store, self._config = runtime.store, config
+        self._known: str = state.get("memory_user") or ""
+        self.left: str | None = state.get("memory_left") or None
+        self._writes = speakers.access(runtime, config).writes
+        now = speakers.of(runtime, config, self._known)
+        self._now = now.user
+        self.speaker = now
+        if begun and self._known:
+            self.speaker = now._replace(user=AnonymousUser.restore(self._known))
+
+    async def atalk(self) -> Talk:
+        """Return the conversation, silent if a tool of another agent began it."""
+        return self._talk(self.speaker.user, silent=await is_subagent(self._config))
+
+    def talk(self) -> Talk:
+        """Do what `atalk` does."""
+        silent = is_nested(self._config) and wait_for(is_subagent(self._config))
+        return self._talk(self.speaker.user, silent=silent)
+
+    def _talk(self, user: str, *, silent: bool = False) -> Talk:
+        kept = KeptThread.of(self._config)
+        thread = self.speaker.thread
+        return self._memory.talk(user, thread, self._store, self._config, kept=kept, silent=silent)
+
+    def see(self, talk: Talk, recorded: Sequence[Recorded]) -> list[BaseMessage]:
+        """Return the messages of the state, with ids and whose they are.
+
+        A message belongs to the user in whose run it is seen first. Those that are not marked and
+        precede the last reply are of the user of the turn before.
+        """
+        given = self._state["messages"]
+        if talk.kept is None:
+            given = [m.model_copy(update={"id": None}) if _is_passing(m.id) else m for m in given]
+        now = talk.identify(given, recorded)
+        replies = [at for at, message in enumerate(now) if isinstance(message, AIMessage)]
+        earlier = replies[-1] + 1 if replies and self._known else 0
+        user = self._now if self._writes else ""
+        zone = self._memory.zone
+        return stamp(now[:earlier], self._known, zone) + stamp(now[earlier:], user, zone)
+
+    def begin(self, now: Sequence[BaseMessage]) -> dict[str, Any]:
+        """Begin a turn: return the changes of the state.
+
+        Messages are marked in the state if its reducer replaces messages by their ids.
+        """
+        update: dict[str, Any] = {}
+        if self._known != self._now:
+            update["memory_user"] = str(self._now)
+        given = self._state["messages"]
+        marked = [
+            mine.model_copy(update={"id": message.id})
+            for message, mine in zip(given, now, strict=True)
+            if message.id and message.additional_kwargs != mine.additional_kwargs
+        ]
+        if marked and replaces_messages(self._config, marked):
+            update["messages"] = marked
+        return update
+
+    def note(
+        self, talk: Talk, now: Sequence[BaseMessage], *, ended: bool, reply: float = 0.0
+    ) -> None:
+        """Let messages wait to be folded, each for the user whose it is.
+
+        Of other users than the one of this turn and the one before, nothing is written: a client
+        can mark messages, too.
+        """
+        talk.note(now, ended=ended, reply=reply)
+        for user in {self._known, str(self._now)} - {"", str(talk.user)}:
+            if any(by_owner(now, "").get(user, ())) and not talk.silent:
+                self._talk(AnonymousUser.restore(user)).note(now, ended=ended)
+
+    async def shorten(
+        self, talk: Talk, now: Sequence[BaseMessage], *, in_state: bool
+    ) -> tuple[list[BaseMessage], dict[str, Any]]:
+        """Shorten what the model sees: the messages that stay, and the changes of the state."""
+        given = self._state["messages"]
+        seen = view(now, self.left)
+        stays = await talk.shorten(seen)
+        if in_state:
+            left = {message.id for message in stays}
+            pairs = zip(given, now, strict=True)
+            gone = [RemoveMessage(id=m.id) for m, mine in pairs if m.id and mine.id not in left]
+            return stays, {"messages": gone} if gone else {}
+        return stays, {"memory_left": find_left(now, stays)} if len(stays) < len(seen) else {}
 
 
-def last(key: str, state: Mapping[str, Any], update: Mapping[str, Any]) -> str | None:
-    """Return a text of the state as it is after an update; None if it is empty."""
-    found: str | None = update.get(key) or state.get(key)
-    return found or None
+def _is_passing(key: str | None) -> bool:
+    """Whether an id is a random one, as LangGraph gives to messages in each run without memory."""
+    try:
+        return key is not None and UUID(key).version == _RANDOM
+    except ValueError:
+        return False
 
 
-def changes(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages by which `add_messages` turns one conversation into the other."""
-    stay = {message.id for message in after}
-    old = {id(message) for message in before}
-    gone = [RemoveMessage(id=str(m.id)) for m in before if m.id not in stay]
-    return [*gone, *(message for message in after if id(message) not in old)]
+_RANDOM = 4
+"""Version of a random UUID (RFC 9562)."""

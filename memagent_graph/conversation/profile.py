@@ -23,6 +23,7 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from memagent_graph.conversation.messages import Line
     from memagent_graph.evidence.places import Evidence
     from memagent_graph.memory.version import MemoryVersion
 
@@ -457,19 +458,11 @@ class Past(NamedTuple):
         return kept[::-1]
 
 
-class MessageStart(NamedTuple):
-    """A message's start in the folded text, its id, and its time (ISO 8601)."""
-
-    start: int
-    message: str
-    at: str
-
-
 def attest(
     before: Sequence[LineSource],
     text: str,
     evidence: Iterable[Evidence],
-    said: Sequence[MessageStart],
+    said: Sequence[Line],
     *,
     thread: str,
     past: Past,

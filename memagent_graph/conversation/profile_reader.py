@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import AfterValidator, TypeAdapter
 
 from memagent_graph.conversation.messages import (
+    CONTEXT,
     TOOL,
-    find_messages,
     instant,
     is_later,
+    lines_of,
     number_messages,
 )
 from memagent_graph.conversation.profile import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.messages import ChunkMessage
+    from memagent_graph.conversation.messages import Line
     from memagent_graph.conversation.profile import Field, Fields
     from memagent_graph.memory.version import LineSource
     from memagent_graph.readers.base import Step
@@ -201,14 +202,14 @@ class Made:
     understood: bool = False
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     times: dict[str, str] = field(default_factory=dict)
-    sources: dict[int, ChunkMessage] = field(default_factory=dict)
+    sources: dict[int, Line] = field(default_factory=dict)
 
 
 def make(
     plain: Mapping[str, Any],
     fields: Fields[Any],
     known: Sequence[FieldValue],
-    said: Sequence[ChunkMessage],
+    said: Sequence[Line],
     times: Mapping[str, str],
 ) -> Made:
     """Apply the changes of a reply: all of them, or else each that fits.
@@ -236,12 +237,12 @@ def _change(
     made: Made,
     change: ProfileChange,
     fields: Fields[Any],
-    said: Sequence[ChunkMessage],
+    said: Sequence[Line],
     *,
     check: bool,
 ) -> None:
     source = said[change.message - 1] if 0 < change.message <= len(said) else None
-    if source is not None and source.speaker.startswith(TOOL):
+    if source is not None and source.role in (TOOL, CONTEXT):
         made.notices[HEARSAY].add(change.field)
         return
     at = source.at if source else max((one.at for one in said), key=instant, default="")
@@ -365,7 +366,7 @@ class ProfileReader(ChatReader):
         Raises:
             EmptyReplyError: The reply is not JSON, twice.
         """
-        said = find_messages(step.chunk)
+        said = lines_of(step.chunk)
         entries, others = read_entries(step.memory.text)
         fitted = self._fields.fit(entries)
         chunk, budget = number_messages(step.chunk, said), self._memory_tokens

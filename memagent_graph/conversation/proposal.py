@@ -45,7 +45,7 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
-    from memagent_graph.conversation.profile import MessageStart
+    from memagent_graph.conversation.messages import Line
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
@@ -265,7 +265,7 @@ def compose(
     *,
     messages: Sequence[str],
     said: Sequence[KeptMessage],
-    starts: Sequence[MessageStart],
+    starts: Sequence[Line],
     model: str,
 ) -> Proposal | None:
     """Return the proposal of a fold; None if it would not change the memory.
@@ -296,7 +296,7 @@ def compose(
     )
 
 
-def _source(fact: Remark, version: MemoryVersion, starts: Sequence[MessageStart]) -> list[str]:
+def _source(fact: Remark, version: MemoryVersion, starts: Sequence[Line]) -> list[str]:
     """The ids of the messages in which the evidence for a statement is."""
     return [
         max(starts, key=lambda one: (one.start <= item.start, one.start)).message

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import regex
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import NewestReader, find_speaker, find_spoken_facts
+from memagent_graph.conversation.built_in import (
+    NewestReader,
+    find_said,
+    find_speaker,
+    find_spoken_facts,
+    topics,
+)
 from memagent_graph.conversation.profile_reader import ProfileReader
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.statements import statements
 from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import ask_like_caller, take_reply
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
@@ -61,8 +71,9 @@ of themselves. The replies of the assistant and what tools returned are context:
 words of the person. An instruction for one task alone is no lasting preference: close its line \
 with the last day on which it can hold, as in "[ends 2026-03-05]". Leave out greetings, thanks and \
 small talk. There is room for about {words} words: if not everything fits, say together what \
-belongs together, and drop first what is oldest and was of the least use. Reply with the notes \
-alone.
+belongs together, and drop first what is oldest and was of the least use. If a person asks to \
+forget something, leave it out, and write as the last line "Forget:" with the words of what is to \
+be forgotten. Reply with the notes alone.
 """
 """The conversation comes last: it is read once, and notes that did not change are in the cache."""
 NOTHING_NEW_PROMPT = f"""
@@ -75,6 +86,7 @@ and least used first: say several of them in one line, and drop those that no lo
 """
 
 _ENDS = " .!,;:"
+_FORGET = regex.compile(r"(?im)^[-*•\s]*+forget:(?P<what>.*)\n?")
 _TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
 """A fact with its day, which is one fact however often it is written."""
 
@@ -103,10 +115,15 @@ class NotesReader(ChatReader):
         config: the budgets.
         name: name of the reader in output; the model's own name by default.
         tokenizer: as for `ChatReader`.
+
+    Attributes:
+        asked: the words of each subject that users asked to forget; of one fold in a copy that
+            `for_one_fold` makes.
     """
 
     reply_share = 1.5
     standing = True
+    asked: list[frozenset[str]]
 
     def __init__(
         self,
@@ -118,13 +135,28 @@ class NotesReader(ChatReader):
     ) -> None:
         prompts = Prompts(update=NOTES_PROMPT, shorter=COMPACT_PROMPT, unchanged=NOTHING_NEW_PROMPT)
         super().__init__(model, prompts=prompts, config=config, name=name, tokenizer=tokenizer)
+        self.asked = []
+
+    def for_one_fold(self) -> NotesReader:
+        """Return this reader with its own `asked`."""
+        one = copy(self)
+        one.asked = []
+        return one
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask for the notes after a chunk. Raises as `ChatReader.update` does."""
+        """Ask for the notes after a chunk. Raises as `ChatReader.update` does.
+
+        What the model says is to be forgotten counts if a user says all its words in a sentence.
+        """
         update = await super().update(step, config=config)
         if update.memory is None:
             return update
-        return replace(update, memory=replace(update.memory, text=_once(update.memory.text)))
+        lines = chain.from_iterable(statements(text) for _, text in find_said(step.chunk))
+        said = [{*terms(sentence.text)} for sentence in lines]
+        wanted = [topics(found["what"]) for found in _FORGET.finditer(update.memory.text)]
+        self.asked += [what for what in wanted if what and any(map(what.issubset, said))]
+        notes = _once(_FORGET.sub("", update.memory.text)).strip("\n")
+        return replace(update, memory=replace(update.memory, text=notes))
 
     async def _ask(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -15,33 +17,124 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.messages import (
-    after,
-    align,
+    USER,
     beyond,
+    by_owner,
     count_tokens,
     first_leaving,
+    identify,
     is_instruction,
-    record_message,
-    spread_exclusion,
+    is_summary,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import (
+    BadRequestError,
+    ConfigurationError,
+    EmptyReplyError,
+    RefusalError,
+    StoreError,
+)
+from memagent_graph.seams import saver_of
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Collection, Sequence
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.conversation.backlog import Backlog
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.user_memory import UserMemory
 
+    FoldMessages = Callable[[Sequence[BaseMessage], "Branch"], Awaitable[int]]
+
 Remember = Literal["turn", "window", "end"]
 
-_NEWEST = 100
-"""Messages of a thread that a process knows, and compares with what a turn brings, at most."""
+_MOST_BACK = 1_000
+"""Checkpoints from which a branch is followed back, at most."""
 
 _log = logging.getLogger(__name__)
+
+
+class KeptThread(NamedTuple):
+    """A thread that a checkpointer keeps, as a run saw it.
+
+    Attributes:
+        saver: the checkpointer.
+        thread: id of the thread.
+        checkpoint: id of the checkpoint whose messages the run saw.
+        nested: whether the run is one within another graph, whose state may lack the messages.
+    """
+
+    saver: BaseCheckpointSaver[Any]
+    thread: str
+    checkpoint: str
+    nested: bool
+
+    @classmethod
+    def of(cls, config: RunnableConfig | None) -> KeptThread | None:
+        """Return the thread of a run; None if no checkpointer keeps it."""
+        configurable = (config or {}).get("configurable", {})
+        saver, seen = saver_of(config), configurable.get("checkpoint_map", {}).get("")
+        if saver is None or not seen:
+            return None
+        return cls(saver, str(configurable["thread_id"]), str(seen), is_nested(config))
+
+    async def read(self, checkpoint: str = "", graph: str = "") -> CheckpointTuple | None:
+        """Return a checkpoint, the newest by default, of a graph by its namespace; or None."""
+        place = {"thread_id": self.thread, "checkpoint_ns": graph}
+        config: RunnableConfig = {
+            "configurable": place | ({"checkpoint_id": checkpoint} if checkpoint else {})
+        }
+        try:
+            return await self.saver.aget_tuple(config)
+        except NotImplementedError:
+            return await asyncio.to_thread(self.saver.get_tuple, config)
+
+    async def branch(self, newest: CheckpointTuple, since: str) -> set[str]:
+        """Return the ids of a checkpoint and of those that it continues, back to `since`."""
+        found = {newest.checkpoint["id"]}
+        at: CheckpointTuple | None = newest
+        while at and at.parent_config and len(found) < _MOST_BACK:
+            parent = str(at.parent_config["configurable"]["checkpoint_id"])
+            found.add(parent)
+            at = await self.read(parent) if parent > since else None
+        return found
+
+
+def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
+    """Return the messages in a checkpoint; None if it does not have them as a list."""
+    found = checkpoint and checkpoint.checkpoint["channel_values"].get("messages")
+    return found if isinstance(found, list) else None
+
+
+class Branch(NamedTuple):
+    """What a thread has where it is now.
+
+    Attributes:
+        checkpoint: id of the checkpoint in which its messages were seen; "" without one.
+        there: ids of its messages; empty if not known.
+        replaced: recorded messages that it left behind on another branch.
+    """
+
+    checkpoint: str = ""
+    there: Collection[str] = ()
+    replaced: Collection[Recorded] = ()
+
+
+class Sorted(NamedTuple):
+    """What a thread's newest checkpoint says of messages that wait.
+
+    Attributes:
+        early: ids of those that it cannot have yet.
+        gone: ids of those that were deleted from the thread.
+        branch: where the thread is now.
+    """
+
+    early: Collection[str] = ()
+    gone: Collection[str] = ()
+    branch: Branch = Branch()
 
 
 @dataclass(frozen=True)
@@ -49,29 +142,33 @@ class Talk:
     """A thread of a user.
 
     Attributes:
+        user: id of the user.
         thread: id of the thread.
         personal: the user's memory.
         backlog: the user's messages that wait to be folded.
-        fold: function that folds those of some messages that are not folded yet, and returns their
-            number; the ids of which something is sure are as for `align`.
+        fold_messages: function that folds those of some messages that are not folded yet, where a
+            thread is now, and returns their number.
         remember: time of folding, see `ConversationMemory`.
         within: seconds after a turn in which it is to be folded.
         window: most messages that stay.
         tokens: most tokens that stay.
-        redact: function that texts pass through before anything of them is stored.
+        redact: function that a text passes through before its digest is taken; it does not fail.
         silent: whether nothing of the thread is folded or recorded.
+        kept: the thread as a checkpointer keeps it; None without one.
     """
 
+    user: str
     thread: str
     personal: UserMemory
     backlog: Backlog
-    fold: Callable[[Sequence[BaseMessage], Mapping[str, bool]], Awaitable[int]]
+    fold_messages: FoldMessages
     remember: Remember
     within: float
     window: int
     tokens: int
     redact: Redact
     silent: bool = False
+    kept: KeptThread | None = None
 
     def opens(self, messages: Sequence[BaseMessage]) -> bool:
         """Whether a thread starts while messages of the user wait to be folded."""
@@ -95,86 +192,149 @@ class Talk:
         except Exception:  # noqa: BLE001 - `shorten` logs it
             return False
 
-    def note(self, messages: Sequence[BaseMessage], folded: str | None, *, ended: bool) -> None:
-        """Add new messages to those that wait to be folded.
+    def seen(self) -> Sequence[Recorded] | None:
+        """Return what messages without ids are compared with; None if the store must be asked.
+
+        The ids that a state gives last as long as a checkpointer keeps it: without one, a message
+        is known by its place in what was recorded of the thread.
+        """
+        return () if self.kept is not None else self.backlog.recorded(self.thread) or None
+
+    async def recorded(self) -> Sequence[Recorded]:
+        """Return what messages without ids are compared with."""
+        found = self.seen()
+        try:
+            return await self.personal.read_folded(self.thread) if found is None else found
+        except StoreError as error:
+            _log.warning("Earlier messages of a thread cannot be read: %s", error)
+            return ()
+
+    def identify(
+        self, messages: Sequence[BaseMessage], recorded: Sequence[Recorded]
+    ) -> list[BaseMessage]:
+        """Return messages with ids, by which they are known when they come again."""
+        return identify(messages, self.thread, recorded, self.redact)
+
+    def note(self, messages: Sequence[BaseMessage], *, ended: bool, reply: float = 0.0) -> None:
+        """Add new messages of the user to those that wait to be folded.
 
         Args:
-            messages: the conversation.
-            folded: the id of the message that was folded last.
+            messages: the conversation, with ids.
             ended: whether the last message is the reply; else the last turn is due later.
+            reply: seconds by which it is due later, so that it is folded with its reply.
         """
         if self.silent or self.remember == "window":
             return
-        messages = spread_exclusion(messages)
-        said, recorded, sure = self._find_unrecorded(messages, folded)
-        humans = [at for at, message in enumerate(said) if isinstance(message, HumanMessage)]
-        closed = len(said) if ended or not humans else humans[-1]
-        soon, late = self.within / 2, self.within  # the fold takes time, too
+        if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
+            self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
+        own = by_owner(messages, self.user).get(self.user, [])
+        new = {message.id for message in self.backlog.see(self.thread, own, self.redact)}
+        humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
+        closed = len(own) if ended or not humans else humans[-1]
+        soon, late = self.within / 2, self.within + reply  # the fold takes time, too
         if self.remember == "end":
             soon = late = math.inf
-        waiting = ((soon if at < closed else late, message) for at, message in enumerate(said))
-        self.backlog.add(self.thread, waiting, self.fold, recorded=recorded, sure=sure)
+        due = [(soon if at < closed else late, message) for at, message in enumerate(own)]
+        self.backlog.add(self.thread, due, new, self.fold_waiting)
 
-    def _find_unrecorded(
-        self, messages: Sequence[BaseMessage], folded: str | None
-    ) -> tuple[list[BaseMessage], list[Recorded], dict[str, bool]]:
-        """Return messages that may have to be folded, what the thread has now, and what is sure.
+    async def fold_waiting(
+        self,
+        messages: Sequence[BaseMessage],
+        final: bool,  # noqa: FBT001 - the backlog's
+    ) -> Collection[str]:
+        """Fold messages that the thread still has, and return the ids of those that wait on.
 
-        In a thread that this process does not know yet, a fold finds out what is new: that reads
-        the store.
+        Args:
+            messages: messages that are due.
+            final: whether none may wait on: what the thread does not have now was deleted.
         """
-        said = [message for message in messages if not is_instruction(message)]
-        known = self.backlog.newest(self.thread)
-        if known is None:
-            new = [m for m in after(messages, folded) if not is_instruction(m)]
-            said = said[-max(len(new), _NEWEST) :]
-            sure = {str(m.id): False for m in said[: len(said) - len(new)]} | self._sure(new)
-            return said, [*map(record_message, said)][-_NEWEST:], sure
-        whole = len(known) < _NEWEST
-        said = said if whole else said[-_NEWEST - len(after(said, known[-1].id)[:_NEWEST]) :]
-        found = align(said, known, whole=whole, sure=self._sure(said))
-        changed = {str(m.id): record_message(m) for m in (*found.edited, *found.new)}
-        waits = [message for message in found.known if str(message.id) in changed]
-        recorded = [changed.pop(one.id, one) for one in known]
-        return (
-            waits,
-            [*recorded, *changed.values()][-_NEWEST:],
-            {str(m.id): True for m in found.new},
-        )
+        found = await self._sort(messages)
+        gone = {*found.gone, *(found.early if final else ())}
+        self.backlog.withdraw(gone, self.thread)
+        left = [message for message in messages if message.id not in {*gone, *found.early}]
+        if left or found.branch.replaced:
+            await self.fold(left, found.branch)
+        return () if final else found.early
 
-    async def shorten(
-        self, messages: Sequence[BaseMessage], folded: str | None
-    ) -> list[BaseMessage]:
+    async def _sort(self, messages: Sequence[BaseMessage]) -> Sorted:
+        """Compare messages with the newest checkpoint of the thread, if there is one."""
+        kept, ids = self.kept, [str(message.id) for message in messages]
+        if kept is None:
+            return Sorted()
+        newest = await kept.read()
+        if newest is None or newest.checkpoint["id"] < kept.checkpoint:
+            return Sorted(early=ids)
+        there = messages_in(newest)
+        if there is None or any(map(is_summary, there)):
+            return Sorted()
+        now = self._ids(there)
+        gone = {key for key in ids if key not in now}
+        if gone and kept.nested:
+            gone &= self._ids(messages_in(await kept.read(kept.checkpoint)) or ())
+        recorded = await self.personal.read_folded(self.thread)
+        left = [one for one in recorded if one.checkpoint and one.id not in now]
+        if left:
+            branch = await kept.branch(newest, min(one.checkpoint for one in left))
+            away = {one.checkpoint for one in left} - branch
+            stand = {key for key in away if await kept.read(key)}  # else the thread was deleted
+            left = _first_turn([one for one in left if one.checkpoint in stand])
+        return Sorted(gone=gone, branch=Branch(kept.checkpoint, now, left))
+
+    def _ids(self, messages: Sequence[BaseMessage]) -> set[str]:
+        return {str(message.id) for message in identify(messages, self.thread, redact=self.redact)}
+
+    async def fold(self, messages: Sequence[BaseMessage], branch: Branch | None = None) -> int:
+        """Fold messages, without those that the model refuses while it takes others."""
+        if branch is None:
+            branch = Branch("" if self.kept is None else self.kept.checkpoint)
+        try:
+            return await self.fold_messages(messages, branch)
+        except (RefusalError, BadRequestError, EmptyReplyError) as error:
+            refused, found = 0, 0
+            for message in messages if len(messages) > 1 else ():
+                try:
+                    found += await self.fold_messages([message], branch)
+                except (RefusalError, BadRequestError, EmptyReplyError):
+                    refused += 1
+            if len(messages) <= 1 or refused == len(messages):
+                raise
+            _log.warning(
+                "The model refuses %s of a thread, and all others are remembered. `catch_up` tries "
+                "again what a checkpointer keeps: %s",
+                plural(refused, "message"),
+                error,
+            )
+            return found
+
+    async def shorten(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """The messages that stay: those beyond the window leave, once they are folded.
 
         What the background has not folded yet is folded here only if there is no room for it.
         When that fails, it is logged, and the messages stay.
 
         Args:
-            messages: the conversation.
-            folded: the id of the message that was folded last.
+            messages: the conversation, with ids.
         """
         stay = [*messages]
-        marked = {message.id: message for message in spread_exclusion(messages)}
         folding: list[BaseMessage] = []
         try:
             folding = self._beyond(stay)
             if self.silent:
                 return _without(stay, folding)
+            own = {id(message) for message in by_owner(stay, self.user).get(self.user, [])}
             if folding and self.remember == "turn":
-                new = after(stay, folded)
-                done = {str(message.id) for message in stay[: len(stay) - len(new)]}
-                if any(str(message.id) not in done for message in folding):
-                    done.update(await self._find_folded(stay))
+                asked = [message for message in folding if id(message) in own]
+                done = {str(message.id) for message in folding if id(message) not in own}
+                done |= await self.personal.find_folded(self.thread, asked, self.redact)
                 stay = _without(stay, first_leaving(folding, done))
                 folding = self._beyond(stay)
                 if folding and _tokens(stay) <= self.tokens:
                     self.backlog.hurry()
                     return stay
-            if folding:
-                leaving = [marked[message.id] for message in folding]
-                await self.fold(leaving, self._sure(folding))
-                self.backlog.remove(self.thread, folding)
+            leaving = [message for message in folding if id(message) in own]
+            if leaving:
+                await self.fold(leaving)
+                self.backlog.remove(self.thread, leaving)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
@@ -183,25 +343,14 @@ class Talk:
             return stay
         return _without(stay, folding)
 
-    def _sure(self, messages: Sequence[BaseMessage]) -> dict[str, bool]:
-        """Return the ids of messages that are new unless their ids are known, with True."""
-        trusted = self.backlog.trusts(self.thread)
-        return {str(message.id): True for message in messages} if trusted else {}
-
-    async def _find_folded(self, messages: Sequence[BaseMessage]) -> set[str]:
-        """Return the ids, as they are here, of the messages that were folded."""
-        said = [message for message in messages if not is_instruction(message)]
-        recorded = await self.personal.read_folded(self.thread)
-        found = align(said, recorded, sure=self._sure(said), redact=self.redact)
-        changed = {str(message.id) for message in (*found.new, *found.edited)}
-        return {
-            str(message.id)
-            for message, known in zip(said, found.known, strict=True)
-            if str(known.id) not in changed
-        }
-
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
+
+
+def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Return the first of some messages, up to the next one of a user: what a fork replaces."""
+    rest = takewhile(lambda one: not one.digest.startswith(USER[:1]), recorded[1:])
+    return [*recorded[:1], *rest]
 
 
 def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -279,15 +428,45 @@ _TOOLS = "tools"
 """Name of the node that runs tools, in LangChain's agents and deepagents."""
 
 
-def is_subagent(config: RunnableConfig | None) -> bool:
+def is_nested(config: RunnableConfig | None) -> bool:
+    """Whether a run is one within a node or a tool of another graph."""
+    return "|" in str((config or {}).get("configurable", {}).get("checkpoint_ns"))
+
+
+async def is_subagent(config: RunnableConfig) -> bool:
     """Whether a tool of another agent began a run, so that its words are not the user's.
+
+    The checkpoint of a graph above says so: the last message of its assistant calls tools that
+    have not returned. Where no checkpoint does, a node above that is named as LangChain's agents
+    name theirs runs tools.
 
     Args:
         config: configuration of the run.
     """
-    place = str(((config or {}).get("configurable") or {}).get("checkpoint_ns") or "")
-    above = place.split("|")[:-1]
-    return any(node.partition(":")[0] == _TOOLS for node in above)
+    if not is_nested(config):
+        return False
+    kept, configurable = KeptThread.of(config), config["configurable"]
+    own = str(configurable["checkpoint_ns"]).rpartition("|")[0]
+    run = str(configurable.get("thread_id")), own
+    if run not in _subagents:
+        above = [item for item in configurable["checkpoint_map"].items() if item[0] != own]
+        found = [await kept.read(key, graph) for graph, key in above] if kept else []
+        known = [messages for one in found if (messages := messages_in(one)) is not None]
+        named = any(node.partition(":")[0] == _TOOLS for node in own.split("|"))
+        if len(_subagents) >= _MOST_RUNS:
+            _subagents.clear()
+        _subagents[run] = any(map(_calls_tools, known)) if known else named
+    return _subagents[run]
+
+
+def _calls_tools(messages: Sequence[BaseMessage]) -> bool:
+    last = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+    done = {getattr(message, "tool_call_id", None) for message in messages}
+    return last is not None and any(call["id"] not in done for call in last.tool_calls)
+
+
+_subagents: dict[tuple[str, str], bool] = {}
+_MOST_RUNS = 1_000
 
 
 class Speaker(NamedTuple):

@@ -13,14 +13,15 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.messages import mark_messages
+from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Speaker, Speakers, UserOf, access_of
 from memagent_graph.errors import ConfigurationError, MemAgentError
+from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from memagent_graph.conversation.memory import ConversationMemory
 
@@ -85,13 +86,26 @@ def create_memory_tools(
 
     async def keep(statement: str, runtime: ToolRuntime) -> None:
         user, thread = speaker_of(runtime)
-        said = mark_messages([HumanMessage(statement, id=runtime.tool_call_id)])
+        key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
+        said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = memory.talk(user, f"tools of {thread}", runtime.store, runtime.config)
-        await talk.fold(said, {str(message.id): True for message in said})
+        await talk.fold(said)
 
-    async def drop(subject: str, runtime: ToolRuntime) -> list[str]:
-        user = speaker_of(runtime).user
-        return await memory.drop_about(user, subject, runtime.store, "assistant", propose=approves)
+    async def drop(
+        subject: str,
+        runtime: ToolRuntime,
+        known: Collection[str] | None = None,
+        right: str = "",
+    ) -> list[str]:
+        return await memory.drop_about(
+            speaker_of(runtime).user,
+            subject,
+            runtime.store,
+            "assistant",
+            propose=approves,
+            known=known,
+            right=right,
+        )
 
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         await keep(statement, runtime)
@@ -109,8 +123,10 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        gone = await drop(wrong, runtime)
+        user = speaker_of(runtime).user
+        known = await memory.find_about(user, wrong, runtime.store)
         await keep(right, runtime)
+        gone = await drop(wrong, runtime, known, right)
         return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])
 
     async def look_up_facts(

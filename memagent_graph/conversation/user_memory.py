@@ -14,7 +14,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from uuid import UUID
 
+from langchain_core.messages import HumanMessage
+
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
+from memagent_graph.conversation.messages import record_message, seen_at
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
@@ -25,14 +28,16 @@ from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import erase, forget_topic
 from memagent_graph.memory.items import label
 from memagent_graph.memory.lookup import versions
-from memagent_graph.memory.version import History, MemoryVersion, MessageFold, edit_version
+from memagent_graph.memory.version import History, MemoryVersion, edit_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import EllipsisType
 
+    from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, Item, PutOp
 
+    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.session import Branch
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Namespace, Place, Records
 
@@ -144,6 +149,43 @@ def _change(value: object) -> MemoryChange | None:
     if not texts or "at" not in found or found.get("what") not in get_args(What):
         return None
     return MemoryChange(**{"by": "", **found}, messages=tuple(map(str, messages)))
+
+
+class Changed(NamedTuple):
+    """A message that is to be folded.
+
+    Attributes:
+        message: the message, with the id under which the memory has it.
+        recorded: what it is known by.
+        before: its record, if it said something else before; None for a new message.
+    """
+
+    message: BaseMessage
+    recorded: Recorded
+    before: Value | None
+
+
+_REMEMBERED = 100
+"""Messages of a thread that a history without ids is compared with, at most."""
+
+
+def _said(records: Records) -> Namespace:
+    return (*records.namespace, "said")
+
+
+def _recorded(mark: Value | BadRecordError | None) -> list[Recorded]:
+    """Return the messages in the record of a thread; none if it cannot be read."""
+    if not isinstance(mark, dict):
+        return []
+    ids, said = mark.get("messages"), mark.get("said")
+    if not (isinstance(ids, list) and isinstance(said, list)):
+        return []
+    return [Recorded(str(key), *f"{text} ".split(" ")[:2]) for key, text in zip(ids, said)]  # noqa: B905 - a shorter list is a damaged record
+
+
+def _place_on(one: Recorded, branch: Branch) -> str:
+    """Return the checkpoint of a message, if the thread still has it where it is now."""
+    return (one.checkpoint or branch.checkpoint) if one.id in branch.there else ""
 
 
 MEMORY = "memory"
@@ -343,42 +385,93 @@ class UserMemory:
         (mark,) = await records.values([(records.threads, thread)])
         return mark
 
-    async def read_folded(
-        self, thread: str, mark: Value | BadRecordError | EllipsisType | None = ...
-    ) -> list[Recorded]:
-        """Return the thread's messages that were folded last, the newest at the end.
+    async def read_folded(self, thread: str) -> list[Recorded]:
+        """Return the thread's first message and those that were folded last, in order."""
+        return _recorded(await self.read_mark(thread))
+
+    async def find_changed(
+        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
+    ) -> list[Changed]:
+        """Return those of some messages that were not folded, or said something else then.
+
+        A message is known by its id in all threads of the user. One of another thread that says
+        something else is another message, and has an id of its own here. What was seen before the
+        user was forgotten is not folded again.
 
         Args:
             thread: id of the thread.
-            mark: the record, if it was read already.
+            messages: messages with ids.
+            redact: function that a text passes through before its digest is taken.
         """
-        if mark is ...:
-            mark = await self.read_mark(thread)
-        if mark is None:
-            return []
-        found = mark.get("messages") if isinstance(mark, dict) else None
-        if not isinstance(found, list):
-            return [Recorded(one, "", "") for one in await self._read_last_folded(thread)]
-        said = mark.get("said") if isinstance(mark, dict) else None
-        said = said if isinstance(said, list) and len(said) == len(found) else [""] * len(found)
-        return [
-            Recorded(str(one), *(f"{text} ".split(" ")[:2]))
-            for one, text in zip(found, said, strict=True)
+        records, place = self.bank.records, _said(self.bank.records)
+        keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
+        forgotten = ((*self._namespace, *_FORGOTTEN), label(self.user))
+        last, *values = await records.values([forgotten, *((place, key) for key in keys)])
+        since = str(last.get("at", "")) if isinstance(last, dict) else ""
+        found, skipped = [], False
+        for at, message in enumerate(messages):
+            if isinstance(message, HumanMessage):
+                skipped = "" < seen_at(message) <= since
+            own = record_message(message, redact)
+            for key, value in zip(
+                keys[2 * at : 2 * at + 2], values[2 * at : 2 * at + 2], strict=True
+            ):
+                if isinstance(value, BadRecordError) or (
+                    value and value.get("digest") == own.digest
+                ):
+                    break
+                if value is None or value.get("thread") == thread:
+                    same = message if message.id == key else message.model_copy(update={"id": key})
+                    if not skipped:
+                        found.append(Changed(same, own._replace(id=key), value))
+                    break
+        return found
+
+    async def find_folded(
+        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
+    ) -> set[str]:
+        """Return the ids of those of some messages that were folded as they are now."""
+        changed = await self.find_changed(thread, messages, redact)
+        ids = {one.message.id.removesuffix(f" in {thread}") for one in changed if one.message.id}
+        return {str(message.id) for message in messages} - ids
+
+    def put_said(
+        self,
+        thread: str,
+        mark: Value | BadRecordError | None,
+        changed: Sequence[Changed],
+        branch: Branch,
+    ) -> EpisodePuts:
+        """Return the step that records messages as folded, and those of another branch as not.
+
+        Args:
+            thread: id of the thread.
+            mark: the record of the thread's messages that were folded last, as it was.
+            changed: messages that are folded now.
+            branch: where the thread is now. Messages that it no longer has need no checkpoint.
+        """
+        place, put = _said(self.bank.records), self.bank.records.put
+        puts = [put(place, one.id, None) for one in branch.replaced]
+        given: dict[Place, Value | None] = {}
+        now: dict[str, Recorded] = {}
+        for _, recorded, before in changed:
+            value = {"digest": recorded.digest, "thread": thread}
+            puts.append(put(place, recorded.id, value))
+            given[place, recorded.id] = before
+            now[recorded.id] = recorded._replace(checkpoint=branch.checkpoint)
+        gone = {one.id for one in branch.replaced}
+        known = [
+            one._replace(checkpoint=_place_on(one, branch)) if branch.there else one
+            for one in _recorded(mark)
+            if one.id not in gone
         ]
-
-    async def _read_last_folded(self, thread: str) -> list[str]:
-        """The ids of `read_folded` from the versions, if the mark cannot be read."""
-        history = await self.bank.ahistory(MEMORY)
-        folds = (one.made_by for one in history if isinstance(one.made_by, MessageFold))
-        return [*next((one.messages for one in folds if one.thread == thread), ())]
-
-    def mark(self, thread: str, recorded: Sequence[Recorded]) -> PutOp:
-        """Return the put that records which messages of a thread were folded last."""
-        value = {
-            "messages": [one.id for one in recorded],
-            "said": [f"{one.digest} {one.day}" for one in recorded],
+        found = [now.pop(one.id, one) for one in known] + [*now.values()]
+        found = [*found[:1], *found[1:][-_REMEMBERED:]]
+        folded = {
+            "messages": [one.id for one in found],
+            "said": [f"{one.digest} {one.checkpoint}".strip() for one in found],
         }
-        return self.bank.records.put(self.bank.records.threads, thread, value)
+        return EpisodePuts([*puts, put(self.bank.records.threads, thread, folded)], given)
 
     async def commit(
         self, step: EpisodePuts, head: MemoryVersion | None, mark: Value | BadRecordError | None
@@ -481,7 +574,7 @@ class UserMemory:
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
         gone = []
-        for place in (records.threads, _place(records)):
+        for place in (records.threads, _said(records), _place(records)):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue

@@ -405,16 +405,19 @@ def note_terms(text: str) -> Mapping[str, None]:
     return found
 
 
-def drop_statements(text: str, goes: Callable[[set[str]], bool]) -> tuple[str, list[str]]:
+def drop_statements(
+    text: str, goes: Callable[[set[str]], bool], may: Callable[[str], bool] = bool
+) -> tuple[str, list[str]]:
     """Return a text without the statements whose terms are to go, and these.
 
     Args:
         text: the text.
         goes: whether a statement with these terms goes.
+        may: whether a statement may go.
     """
     left, end, gone = "", 0, list[str]()
     for statement in statements(text):
-        if goes({*terms(statement.text)}):
+        if may(statement.text) and goes({*terms(statement.text)}):
             left += text[end : statement.start]
             end = statement.end
             gone.append(statement.text)

@@ -152,15 +152,6 @@ def test_facts_about_a_subject_are_forgotten():
     assert [fact.object for fact in memory.facts("ann")] == ["Husum"]
 
 
-def test_a_request_to_forget_removes_the_facts():
-    memory = built_in()
-    memory.save(said("My phone is 555-1234.", "I like tea."), **IDS)
-
-    memory.save(said("Please forget my phone.", first=3), **IDS)
-
-    assert [fact.object for fact in memory.facts("ann")] == ["tea"]
-
-
 def test_an_edited_message_amends_what_it_said():
     memory = built_in()
     memory.save(said("I live in Husum."), **IDS)

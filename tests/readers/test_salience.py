@@ -9,11 +9,10 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader, is_statement
-from memagent_graph.conversation.messages import render_messages
+from memagent_graph.conversation.messages import ConversationSource
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Step
 from memagent_graph.text.chunks import next_chunk
-from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
@@ -64,7 +63,7 @@ def test_small_talk_questions_requests_and_marks_are_no_statements(said):
 def read(messages, memory="", keep="", **budgets):
     config = ReadingConfig(**budgets)
     reader = NewestReader(config, keep=keep)
-    source, position = TextSource(render_messages(messages)), 0
+    source, position = ConversationSource(messages), 0
     while chunk := next_chunk(
         source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
     ):
@@ -182,7 +181,7 @@ def test_facts_of_the_first_day_outlive_a_thousand_idle_messages():
     assert "I work nights at a bakery in Porto." in memory
 
 
-class Counted(TextSource):
+class Counted(ConversationSource):
     """Counts the code points that are read of it."""
 
     taken = 0
@@ -194,7 +193,7 @@ class Counted(TextSource):
 
 
 def test_a_conversation_is_not_read_again_from_its_beginning_at_every_chunk():
-    source = Counted(render_messages([told(f"I bred goat number {n}.") for n in range(8_000)]))
+    source = Counted([told(f"I bred goat number {n}.") for n in range(8_000)])
     chunk = next_chunk(source, source.length - 4_000, tokenizer=COUNTER, chunk_tokens=1_000)
     source.taken = 0
 
