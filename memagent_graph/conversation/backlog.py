@@ -186,10 +186,12 @@ class Backlog:
             for name, said in [*self._threads.items()]:
                 if thread in (None, name):
                     for key in ids:
-                        if said.waiting.pop(key, None):
-                            self._seen.get(name, {}).pop(key, None)
+                        said.waiting.pop(key, None)
                     if not said.waiting:
                         del self._threads[name]
+            for name, seen in self._seen.items():
+                for key in ids if thread in (None, name) else ():
+                    seen.pop(key, None)
 
     def keep_only(self, thread: str, ids: Collection[str]) -> None:
         """Remove the waiting messages of a thread that it no longer has."""

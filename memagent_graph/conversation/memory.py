@@ -10,7 +10,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+)
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -28,6 +34,9 @@ from memagent_graph.conversation.built_in import (
 from memagent_graph.conversation.episodes import Kept
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
+    ASSISTANT,
+    SAID_AT,
+    USER,
     as_messages,
     by_owner,
     find_current,
@@ -47,10 +56,11 @@ from memagent_graph.conversation.proposal import (
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import recall
 from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
@@ -493,6 +503,42 @@ class ConversationMemory(Generic[Shape]):
         """
         return self.people.users(store)
 
+    async def ahand_over(
+        self, thread: UserId, user: UserId, *, store: BaseStore | None = None
+    ) -> Shape:
+        """Hand the memory of a thread without a user over to a user, and return theirs.
+
+        Call it when a guest logs in, before the first run of the thread that names the user. What
+        the guest said is folded onto the memory of the user; the memory of the thread is deleted.
+
+        Args:
+            thread: id of the thread.
+            user: id of the user.
+            store: store of the host graph, used if this memory has no store of its own.
+
+        Raises:
+            ModelError: The model failed; nothing was handed over.
+            StoreError: The store failed.
+            MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
+        """
+        self._check_writable()
+        guest = AnonymousUser.of(thread)
+        before, after = self.people.of(guest, store), self.people.of(user, store)
+        await self.people.backlog(guest, store).fold()
+        head, kept = await before.head(), [*(await before.episodes.read()).said]
+        if head is not None:
+            whole = "\n".join(one.text for one in kept)
+            notes = head.text if self._fields is None else self._fields.render(head.text)
+            lines = [one for one in read_remarks(notes) if one.text not in whole]
+            said = [_say(label(one.text), one.day, one.speaker, one.text) for one in lines]
+            said += [_say(one.id, one.at, one.speaker, one.text) for one in kept]
+            talk = self.talk(user, thread, store, None)
+            await talk.fold(stamp(said, talk.user))
+            await after.copy_said(before)
+        await self.people.backlog(guest, store).drop()
+        await before.forget(by="hand_over")
+        return self._shape_notes(await self._head(user, store))
+
     async def aforget_messages(
         self,
         user: UserId,
@@ -710,6 +756,7 @@ class ConversationMemory(Generic[Shape]):
     history = to_sync(ahistory)
     flush = to_sync(aflush)
     forget = to_sync(aforget)
+    hand_over = to_sync(ahand_over)
     forget_messages = to_sync(aforget_messages)
     forget_about = to_sync(aforget_about)
     proposals = to_sync(aproposals)
@@ -828,6 +875,15 @@ class ConversationMemory(Generic[Shape]):
     def _shape_notes(self, text: str) -> Shape:
         text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))
+
+
+def _say(key: str, at: str, speaker: str, text: str) -> BaseMessage:
+    """Return what is kept of a message as a message."""
+    if speaker == ASSISTANT:
+        return AIMessage(text, id=key)
+    told = {SAID_AT: at} if at else {}
+    name = None if speaker == USER else speaker
+    return HumanMessage(text, id=key, name=name, additional_kwargs=told)
 
 
 def _find_zone(name: str | None) -> ZoneInfo | None:

@@ -254,6 +254,7 @@ class Talk:
         left = [message for message in messages if message.id not in {*gone, *found.early}]
         if left or found.branch.replaced:
             await self.fold(left, found.branch)
+            self.backlog.withdraw({one.id for one in found.branch.replaced}, self.thread)
         return () if final else found.early
 
     async def _sort(self, messages: Sequence[BaseMessage]) -> Sorted:

@@ -473,6 +473,13 @@ class UserMemory:
         }
         return EpisodePuts([*puts, put(self.bank.records.threads, thread, folded)], given)
 
+    async def copy_said(self, other: UserMemory) -> None:
+        """Know the messages that another memory knows as folded."""
+        records, place = other.bank.records, _said(other.bank.records)
+        known = [item async for item in records.scan(place) if not isinstance(item, BadRecordError)]
+        own = self.bank.records
+        await own.items([own.put(_said(own), item.key, item.value) for item in known])
+
     async def commit(
         self, step: EpisodePuts, head: MemoryVersion | None, mark: Value | BadRecordError | None
     ) -> bool:
@@ -573,13 +580,16 @@ class UserMemory:
         since = datetime.now(UTC) - timedelta(days=days)
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
-        gone = []
-        for place in (records.threads, _said(records), _place(records)):
+        gone, threads = [], set[str]()
+        for place in (records.threads, _place(records), _said(records)):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue
                 at = str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
-                if at < since.isoformat():
+                old = at < since.isoformat()
+                if place == records.threads and old:
+                    threads.add(item.key)
+                if old and (place != _said(records) or item.value.get("thread") in threads):
                     gone.append(records.put(place, item.key, None))
         if gone and not preview:
             await records.items(gone)
