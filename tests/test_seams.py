@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypedDict
+import operator
+from typing import Annotated, TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
@@ -22,7 +25,9 @@ from memagent_graph.seams import (
     checkpointer_of,
     drop_empty_namespaces,
     find_identifying_params,
+    replaces_messages,
     runtime_of,
+    saver_of,
     with_checkpointer,
     with_runtime_only,
 )
@@ -147,6 +152,31 @@ def test_two_configurations_of_a_model_are_told_apart():
     )
 
     assert find_identifying_params(cold) != find_identifying_params(warm)
+
+
+@pytest.mark.parametrize(("reducer", "replaces"), [(add_messages, True), (operator.add, False)])
+def test_a_node_knows_whether_a_message_takes_the_place_of_the_one_with_its_id(reducer, replaces):
+    Talk = TypedDict("Talk", {"messages": Annotated[list, reducer], "found": object})  # noqa: UP013
+
+    def node(state, config: RunnableConfig):
+        return {"found": replaces_messages(config, [HumanMessage("B", id="1")])}
+
+    builder = StateGraph(Talk).add_node("node", node).add_edge(START, "node")
+    out = builder.compile().invoke({"messages": [HumanMessage("A", id="1")]})
+
+    assert out["found"] == replaces
+    assert [message.text for message in out["messages"]] == ["A"]
+    assert not replaces_messages({}, [HumanMessage("B")])
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver()])
+def test_a_node_knows_the_checkpointer_of_its_run(saver):
+    inner = graph(both(lambda config, _: saver_of(config) is saver))
+
+    out = graph(inner, saver).invoke({}, {"configurable": {"thread_id": "t"}})
+
+    assert out["found"]
+    assert saver_of(None) is None
 
 
 def test_a_store_in_memory_forgets_the_labels_of_what_was_deleted():

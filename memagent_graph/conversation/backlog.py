@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.episodes import Recorded
-    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
     Fold = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
@@ -98,7 +98,7 @@ class Backlog:
         with self._lock:
             return sum(len(said.waiting) for said in self._threads.values())
 
-    def recorded(self, thread: str) -> list[Recorded]:
+    def record(self, thread: str) -> list[Recorded]:
         """Return the messages of a thread that this process has seen, in order."""
         with self._lock:
             return [one for one, _ in self._seen.get(thread, {}).values()]

@@ -72,7 +72,7 @@ def catch_up(
 
 
 async def _fold(
-    memory: ConversationMemory, thread: str, kept: _Kept, store: BaseStore | None
+    memory: ConversationMemory, thread: str, kept: _KnownThread, store: BaseStore | None
 ) -> int:
     newest, users = kept
     messages = identify(messages_in(newest) or [], thread)
@@ -85,24 +85,24 @@ async def _fold(
     return folded
 
 
-class _Kept(NamedTuple):
+class _KnownThread(NamedTuple):
     """The newest checkpoint of a thread that names a user, and all users that one names."""
 
     newest: CheckpointTuple
     users: set[str]
 
 
-async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, _Kept]:
-    found: dict[str, _Kept] = {}
+async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, _KnownThread]:
+    found: dict[str, _KnownThread] = {}
     await see_checkpoints(checkpointer, partial(_keep, found))
     return found
 
 
-def _keep(found: dict[str, _Kept], one: CheckpointTuple) -> None:
+def _keep(found: dict[str, _KnownThread], one: CheckpointTuple) -> None:
     thread = str(one.config.get("configurable", {}).get("thread_id"))
     user = one.checkpoint["channel_values"].get("memory_user")
     if not user:
         return
-    best = found.get(thread, _Kept(one, set()))
+    best = found.get(thread, _KnownThread(one, set()))
     newer = best.newest if best.newest.checkpoint["id"] > one.checkpoint["id"] else one
-    found[thread] = _Kept(newer, best.users | {str(user)})
+    found[thread] = _KnownThread(newer, best.users | {str(user)})

@@ -93,6 +93,20 @@ class Recorded(NamedTuple):
     checkpoint: str = ""
 
 
+class Branch(NamedTuple):
+    """What a thread has where it is now.
+
+    Attributes:
+        checkpoint: id of the checkpoint in which its messages were seen; "" without one.
+        there: ids of its messages; empty if not known.
+        replaced: recorded messages that it left behind on another branch.
+    """
+
+    checkpoint: str = ""
+    there: Collection[str] = ()
+    replaced: Collection[Recorded] = ()
+
+
 _KEYS = [field.name for field in fields(KeptMessage)]
 
 

@@ -76,12 +76,10 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.episodes import KeptMessage
-    from memagent_graph.conversation.messages import Line
-    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.episodes import Branch, KeptMessage
+    from memagent_graph.conversation.messages import Line, Redact
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.conversation.proposal import Approve, Proposal
-    from memagent_graph.conversation.session import Branch
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported

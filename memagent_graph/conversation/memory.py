@@ -39,11 +39,12 @@ from memagent_graph.conversation.messages import (
     USER,
     as_messages,
     by_owner,
+    check_redaction,
     find_current,
     is_reply,
     stamp,
 )
-from memagent_graph.conversation.privacy import check_redaction, for_itself
+from memagent_graph.conversation.privacy import for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
 from memagent_graph.conversation.proposal import (
@@ -72,12 +73,11 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.messages import About, Given
-    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.episodes import Branch
+    from memagent_graph.conversation.messages import About, Given, Redact
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal, ProposedChange
     from memagent_graph.conversation.search import MessagePassage
-    from memagent_graph.conversation.session import Branch
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact, Facts
@@ -414,7 +414,7 @@ class ConversationMemory(Generic[Shape]):
         talk.backlog.withdraw(removed, talk.thread)
         left = [message for message in given if not isinstance(message, RemoveMessage)]
         bare = not all(message.id for message in left)
-        known = talk.identify(left, await talk.recorded() if bare else ())
+        known = talk.identify(left, await talk.read_record() if bare else ())
         user = talk.user if access_of(config).writes else ""
         empty = [HumanMessage("", id=key) for key in removed]
         return stamp(known, user, self.zone), stamp(empty, user)

@@ -7,10 +7,11 @@ import logging
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,18 +29,16 @@ from langchain_core.messages import (
 from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage, Recorded
-from memagent_graph.conversation.privacy import redact_nothing
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import text_in
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from datetime import tzinfo
 
     from langchain_core.messages import MessageLikeRepresentation
 
-    from memagent_graph.conversation.privacy import Redact
     from memagent_graph.text.chunks import Chunk
 
 REMEMBER = "remember"
@@ -53,6 +52,40 @@ SEEN = "memory"
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger(__name__)
+
+
+Redact = Callable[[str], str]
+"""Function from the text of a message, or its speaker's name, to the text that may be kept."""
+
+_WRONG = (
+    "redact must be a function of a text that returns a text, at once: a coroutine function or "
+    "another result cannot be used."
+)
+
+
+def redact_nothing(text: str) -> str:
+    """The redaction of those who need none."""
+    return text
+
+
+def check_redaction(redact: Redact | None) -> Redact:
+    """A redaction that raises rather than let something through.
+
+    Raises:
+        ConfigurationError: It is a coroutine function; or, when it is called, it returns no text.
+    """
+    if redact is None:
+        return redact_nothing
+    if iscoroutinefunction(redact):
+        raise ConfigurationError(_WRONG)
+
+    def redact_checked(text: str) -> str:
+        found: object = redact(text)
+        if not isinstance(found, str):
+            raise ConfigurationError(_WRONG)
+        return found
+
+    return redact_checked
 
 
 def as_messages(given: Given) -> list[BaseMessage]:
@@ -671,5 +704,5 @@ def _kind(block: Mapping[str, object]) -> str:
     return str(block.get("type") or "content").removeprefix("input_").removesuffix("_url")
 
 
-_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", *_CALLING}
+_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", "tool_result", *_CALLING}
 _DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
@@ -118,7 +118,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             return None
         thread = self._thread(state, runtime, config)
         talk = await thread.atalk()
-        now = thread.see(talk, await talk.recorded())
+        now = thread.see(talk, await talk.read_record())
         await talk.begin(now)
         if self._review:
             await areview(self.memory, thread.speaker.user, runtime.store)
@@ -148,7 +148,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             return None
         thread = self._thread(state, runtime, config, begun=True)
         talk = await thread.atalk()
-        now = thread.see(talk, await talk.recorded())
+        now = thread.see(talk, await talk.read_record())
         _, changed = await thread.shorten(talk, now, in_state=self._shorten_state)
         return changed or None
 
@@ -172,7 +172,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if not self.memory.read_only:
             thread = self._thread(state, runtime, config, begun=True)
             talk = await thread.atalk()
-            thread.note(talk, thread.see(talk, await talk.recorded()), ended=True)
+            thread.note(talk, thread.see(talk, await talk.read_record()), ended=True)
         return None
 
     def after_agent(
@@ -193,7 +193,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         shown = request
         if thread.left and not self.memory.read_only:
             talk = await thread.atalk()
-            shown = _without_left(request, thread.see(talk, await talk.recorded()), thread.left)
+            shown = _without_left(request, thread.see(talk, await talk.read_record()), thread.left)
         return await handler(_add_memory(shown, await self._recall(shown, thread)))
 
     def wrap_model_call(
@@ -228,8 +228,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 def _see(thread: Thread) -> tuple[Talk, list[BaseMessage]]:
     """Return the conversation of a thread and its messages, in synchronous code."""
     talk = thread.talk()
-    recorded = talk.seen()
-    return talk, thread.see(talk, wait_for(talk.recorded()) if recorded is None else recorded)
+    recorded = talk.find_record()
+    return talk, thread.see(talk, wait_for(talk.read_record()) if recorded is None else recorded)
 
 
 def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _Request:
@@ -249,6 +249,12 @@ def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _
 def _add_memory(request: _Request, messages: list[SystemMessage]) -> _Request:
     if not messages:
         return request
+    if getattr(request.model, "use_previous_response_id", False):  # it sends what is new alone
+        replies = [at for at, m in enumerate(request.messages) if isinstance(m, AIMessage)]
+        new = replies[-1] + 1 if replies else 0
+        return request.override(
+            messages=[*request.messages[:new], *messages, *request.messages[new:]]
+        )
     given = {field.name: getattr(request, field.name) for field in fields(request)}
     memories = (*given.pop("memories", ()), messages[0].text)
     return _RememberingRequest(**given, memories=memories).override(

@@ -155,7 +155,7 @@ class ConversationNode(RunnableCallable):
                 now = identify(given["messages"], thread.speaker.thread)
                 return await show(access, thread.speaker, now, runtime.store, config, hook=hook)
             talk = await thread.atalk()
-            now = thread.see(talk, await talk.recorded())
+            now = thread.see(talk, await talk.read_record())
             update: dict[str, Any] = {}
             if not is_reply(now):
                 await talk.begin(now)

@@ -1,16 +1,13 @@
-"""Keep private what is private: redaction, streams, and the threads of a user."""
+"""Keep private what is private: streams, and the threads of a user."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.constants import TAG_NOSTREAM
 
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.forget import erase
 from memagent_graph.sync import see_checkpoints
 
@@ -41,40 +38,6 @@ def for_itself(config: RunnableConfig | None) -> RunnableConfig:
         "callbacks": [],
         "configurable": {k: v for k, v in configurable.items() if not k.startswith("__")},
     }
-
-
-Redact = Callable[[str], str]
-"""Function from the text of a message, or its speaker's name, to the text that may be kept."""
-
-_WRONG = (
-    "redact must be a function of a text that returns a text, at once: a coroutine function or "
-    "another result cannot be used."
-)
-
-
-def redact_nothing(text: str) -> str:
-    """The redaction of those who need none."""
-    return text
-
-
-def check_redaction(redact: Redact | None) -> Redact:
-    """A redaction that raises rather than let something through.
-
-    Raises:
-        ConfigurationError: It is a coroutine function; or, when it is called, it returns no text.
-    """
-    if redact is None:
-        return redact_nothing
-    if iscoroutinefunction(redact):
-        raise ConfigurationError(_WRONG)
-
-    def redact_checked(text: str) -> str:
-        found: object = redact(text)
-        if not isinstance(found, str):
-            raise ConfigurationError(_WRONG)
-        return found
-
-    return redact_checked
 
 
 class Threads(NamedTuple):

@@ -85,8 +85,9 @@ def choose_recalled(
 ) -> tuple[str, str]:
     """Share a budget between the memory and passages; return the chosen text of each.
 
-    The memory is whole if the passages leave room for it. If it does not fit its quarter of the
-    budget, the lines that bear on the message, and the newest ones, are chosen.
+    The memory is whole if the passages leave room for it, but for lines that they say. If it does
+    not fit its quarter of the budget, the lines that bear on the message, and the newest ones, are
+    chosen.
 
     Args:
         memory: the whole memory.
@@ -100,11 +101,14 @@ def choose_recalled(
     least = size if whole else min(size, int(tokens * _MEMORY))
     chosen = _fit(found, tokens - least, tokenizer)
     passages = write_passages(chosen)
+    if not passages or whole:
+        return memory, passages
     room = tokens - tokenizer.count(passages)
-    if size > room and found and not whole:
-        said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
-        memory = _choose(memory, said, about, room, tokenizer)
-    return memory, passages
+    said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
+    if size > room:
+        return _choose(memory, said, about, room, tokenizer), passages
+    facts = prepare(memory)[0]
+    return write_remarks([fact for fact in facts if fact.text not in said]), passages
 
 
 def write_passages(passages: Iterable[MessagePassage]) -> str:

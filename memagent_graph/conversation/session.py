@@ -16,6 +16,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
+from memagent_graph.conversation.episodes import Branch
 from memagent_graph.conversation.messages import (
     USER,
     beyond,
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.backlog import Backlog
     from memagent_graph.conversation.episodes import Recorded
-    from memagent_graph.conversation.privacy import Redact
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserMemory
 
-    FoldMessages = Callable[[Sequence[BaseMessage], "Branch"], Awaitable[int]]
+    FoldMessages = Callable[[Sequence[BaseMessage], Branch], Awaitable[int]]
 
 Remember = Literal["turn", "window", "end"]
 
@@ -109,34 +110,6 @@ def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
     return found if isinstance(found, list) else None
 
 
-class Branch(NamedTuple):
-    """What a thread has where it is now.
-
-    Attributes:
-        checkpoint: id of the checkpoint in which its messages were seen; "" without one.
-        there: ids of its messages; empty if not known.
-        replaced: recorded messages that it left behind on another branch.
-    """
-
-    checkpoint: str = ""
-    there: Collection[str] = ()
-    replaced: Collection[Recorded] = ()
-
-
-class Sorted(NamedTuple):
-    """What a thread's newest checkpoint says of messages that wait.
-
-    Attributes:
-        early: ids of those that it cannot have yet.
-        gone: ids of those that were deleted from the thread.
-        branch: where the thread is now.
-    """
-
-    early: Collection[str] = ()
-    gone: Collection[str] = ()
-    branch: Branch = Branch()
-
-
 @dataclass(frozen=True)
 class Talk:
     """A thread of a user.
@@ -192,17 +165,17 @@ class Talk:
         except Exception:  # noqa: BLE001 - `shorten` logs it
             return False
 
-    def seen(self) -> Sequence[Recorded] | None:
+    def find_record(self) -> Sequence[Recorded] | None:
         """Return what messages without ids are compared with; None if the store must be asked.
 
         The ids that a state gives last as long as a checkpointer keeps it: without one, a message
         is known by its place in what was recorded of the thread.
         """
-        return () if self.kept is not None else self.backlog.recorded(self.thread) or None
+        return () if self.kept is not None else self.backlog.record(self.thread) or None
 
-    async def recorded(self) -> Sequence[Recorded]:
+    async def read_record(self) -> Sequence[Recorded]:
         """Return what messages without ids are compared with."""
-        found = self.seen()
+        found = self.find_record()
         try:
             return await self.personal.read_folded(self.thread) if found is None else found
         except StoreError as error:
@@ -248,28 +221,30 @@ class Talk:
             messages: messages that are due.
             final: whether none may wait on: what the thread does not have now was deleted.
         """
-        found = await self._sort(messages)
-        gone = {*found.gone, *(found.early if final else ())}
+        ids = {str(message.id) for message in messages}
+        newest = None if self.kept is None else await self.kept.read()
+        if self.kept and (newest is None or newest.checkpoint["id"] < self.kept.checkpoint):
+            if not final:  # the thread cannot have them yet
+                return ids
+            gone, branch = ids, Branch()
+        else:
+            gone, branch = await self._compare(ids, newest)
         self.backlog.withdraw(gone, self.thread)
-        left = [message for message in messages if message.id not in {*gone, *found.early}]
-        if left or found.branch.replaced:
-            await self.fold(left, found.branch)
-            self.backlog.withdraw({one.id for one in found.branch.replaced}, self.thread)
-        return () if final else found.early
+        left = [message for message in messages if message.id not in gone]
+        if left or branch.replaced:
+            await self.fold(left, branch)
+            self.backlog.withdraw({one.id for one in branch.replaced}, self.thread)
+        return ()
 
-    async def _sort(self, messages: Sequence[BaseMessage]) -> Sorted:
-        """Compare messages with the newest checkpoint of the thread, if there is one."""
-        kept, ids = self.kept, [str(message.id) for message in messages]
-        if kept is None:
-            return Sorted()
-        newest = await kept.read()
-        if newest is None or newest.checkpoint["id"] < kept.checkpoint:
-            return Sorted(early=ids)
-        there = messages_in(newest)
-        if there is None or any(map(is_summary, there)):
-            return Sorted()
+    async def _compare(
+        self, ids: set[str], newest: CheckpointTuple | None
+    ) -> tuple[set[str], Branch]:
+        """Return which of some messages were deleted from the thread, and where it is now."""
+        kept, there = self.kept, messages_in(newest)
+        if kept is None or newest is None or there is None or any(map(is_summary, there)):
+            return set(), Branch()
         now = self._ids(there)
-        gone = {key for key in ids if key not in now}
+        gone = ids - now
         if gone and kept.nested:
             gone &= self._ids(messages_in(await kept.read(kept.checkpoint)) or ())
         recorded = await self.personal.read_folded(self.thread)
@@ -279,7 +254,7 @@ class Talk:
             away = {one.checkpoint for one in left} - branch
             stand = {key for key in away if await kept.read(key)}  # else the thread was deleted
             left = _first_turn([one for one in left if one.checkpoint in stand])
-        return Sorted(gone=gone, branch=Branch(kept.checkpoint, now, left))
+        return gone, Branch(kept.checkpoint, now, left)
 
     def _ids(self, messages: Sequence[BaseMessage]) -> set[str]:
         return {str(message.id) for message in identify(messages, self.thread, redact=self.redact)}

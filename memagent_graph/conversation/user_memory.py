@@ -16,7 +16,7 @@ from uuid import UUID
 
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes, Recorded
+from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
 from memagent_graph.conversation.messages import record_message, seen_at
 from memagent_graph.errors import (
     BadRecordError,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, Item, PutOp
 
-    from memagent_graph.conversation.privacy import Redact
-    from memagent_graph.conversation.session import Branch
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Namespace, Place, Records
 
@@ -169,11 +168,11 @@ _REMEMBERED = 100
 """Messages of a thread that a history without ids is compared with, at most."""
 
 
-def _said(records: Records) -> Namespace:
+def _place_of_ids(records: Records) -> Namespace:
     return (*records.namespace, "said")
 
 
-def _recorded(mark: Value | BadRecordError | None) -> list[Recorded]:
+def _parse_mark(mark: Value | BadRecordError | None) -> list[Recorded]:
     """Return the messages in the record of a thread; none if it cannot be read."""
     if not isinstance(mark, dict):
         return []
@@ -387,7 +386,7 @@ class UserMemory:
 
     async def read_folded(self, thread: str) -> list[Recorded]:
         """Return the thread's first message and those that were folded last, in order."""
-        return _recorded(await self.read_mark(thread))
+        return _parse_mark(await self.read_mark(thread))
 
     async def find_changed(
         self, thread: str, messages: Sequence[BaseMessage], redact: Redact
@@ -403,7 +402,7 @@ class UserMemory:
             messages: messages with ids.
             redact: function that a text passes through before its digest is taken.
         """
-        records, place = self.bank.records, _said(self.bank.records)
+        records, place = self.bank.records, _place_of_ids(self.bank.records)
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
         forgotten = ((*self._namespace, *_FORGOTTEN), label(self.user))
         last, *values = await records.values([forgotten, *((place, key) for key in keys)])
@@ -450,7 +449,7 @@ class UserMemory:
             changed: messages that are folded now.
             branch: where the thread is now. Messages that it no longer has need no checkpoint.
         """
-        place, put = _said(self.bank.records), self.bank.records.put
+        place, put = _place_of_ids(self.bank.records), self.bank.records.put
         puts = [put(place, one.id, None) for one in branch.replaced]
         given: dict[Place, Value | None] = {}
         now: dict[str, Recorded] = {}
@@ -462,7 +461,7 @@ class UserMemory:
         gone = {one.id for one in branch.replaced}
         known = [
             one._replace(checkpoint=_place_on(one, branch)) if branch.there else one
-            for one in _recorded(mark)
+            for one in _parse_mark(mark)
             if one.id not in gone
         ]
         found = [now.pop(one.id, one) for one in known] + [*now.values()]
@@ -475,10 +474,10 @@ class UserMemory:
 
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
-        records, place = other.bank.records, _said(other.bank.records)
+        records, place = other.bank.records, _place_of_ids(other.bank.records)
         known = [item async for item in records.scan(place) if not isinstance(item, BadRecordError)]
         own = self.bank.records
-        await own.items([own.put(_said(own), item.key, item.value) for item in known])
+        await own.items([own.put(_place_of_ids(own), item.key, item.value) for item in known])
 
     async def commit(
         self, step: EpisodePuts, head: MemoryVersion | None, mark: Value | BadRecordError | None
@@ -581,7 +580,7 @@ class UserMemory:
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
         gone, threads = [], set[str]()
-        for place in (records.threads, _place(records), _said(records)):
+        for place in (records.threads, _place(records), _place_of_ids(records)):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue
@@ -589,7 +588,7 @@ class UserMemory:
                 old = at < since.isoformat()
                 if place == records.threads and old:
                     threads.add(item.key)
-                if old and (place != _said(records) or item.value.get("thread") in threads):
+                if old and (place != _place_of_ids(records) or item.value.get("thread") in threads):
                     gone.append(records.put(place, item.key, None))
         if gone and not preview:
             await records.items(gone)

@@ -95,7 +95,8 @@ class UserTools:
         # Equal words are the same message, for example if a client repeats a call.
         key = sha256(f"{thread}\0{said}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
         with failing_as_a_tool():
-            return await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
+            await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
+            return await self._memory.aload(user)
 
     async def recall(self, user: User, about: About = "") -> str:
         """Return what is remembered about a person; "" if nothing is."""
