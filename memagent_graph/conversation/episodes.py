@@ -94,7 +94,7 @@ class Recorded(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """What a thread has where it is now.
+    """The messages of a thread, where it is now.
 
     Attributes:
         checkpoint: id of the checkpoint in which its messages were seen; "" without one.

@@ -442,8 +442,8 @@ class ConversationMemory(Generic[Shape]):
         talk = self.talk(user, thread, store, config)
         known, removed = await self._take(messages, talk, config)
         said = by_owner([*removed, *known], talk.user).get(talk.user, [])
-        talk.backlog.see(talk.thread, said, talk.redact)
         await talk.fold(said)
+        talk.backlog.see(talk.thread, said, talk.redact)
         talk.backlog.remove(talk.thread, said)
         return known
 

@@ -201,6 +201,12 @@ def is_excluded(message: BaseMessage) -> bool:
     return message.additional_kwargs.get(REMEMBER) is False
 
 
+def last_owner(messages: Sequence[BaseMessage]) -> str:
+    """Return the user whose message is the last one of a user; "" if it is not marked."""
+    humans = (message for message in reversed(messages) if _is_human(message))
+    return str(_seen(next(humans, HumanMessage(""))).get("user", ""))
+
+
 def seen_at(message: BaseMessage) -> str:
     """Return when a message of a user was seen first (ISO 8601, UTC); "" if not known."""
     found = read_time(_seen(message).get("at"))

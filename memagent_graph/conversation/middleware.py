@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.runtime import Runtime
 
-    from memagent_graph.conversation.session import Talk
-
     _Runtime = Runtime[Any]
     _Request = ModelRequest[Any]
     _Response = ModelResponse[Any]
@@ -117,8 +115,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if self.memory.read_only:
             return None
         thread = self._thread(state, runtime, config)
-        talk = await thread.atalk()
-        now = thread.see(talk, await talk.read_record())
+        talk, now = await thread.aopen()
         await talk.begin(now)
         if self._review:
             await areview(self.memory, thread.speaker.user, runtime.store)
@@ -132,7 +129,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if self.memory.read_only:
             return None
         thread = self._thread(state, runtime, config)
-        talk, now = _see(thread)
+        talk, now = thread.open()
         if talk.opens(now):
             wait_for(talk.begin(now))
         if self._review:
@@ -147,8 +144,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if self.memory.read_only:
             return None
         thread = self._thread(state, runtime, config, begun=True)
-        talk = await thread.atalk()
-        now = thread.see(talk, await talk.read_record())
+        talk, now = await thread.aopen()
         _, changed = await thread.shorten(talk, now, in_state=self._shorten_state)
         return changed or None
 
@@ -159,7 +155,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if self.memory.read_only:
             return None
         thread = self._thread(state, runtime, config, begun=True)
-        talk, now = _see(thread)
+        talk, now = thread.open()
         if talk.fits(view(now, state.get("memory_left"))):
             return None
         _, changed = wait_for(thread.shorten(talk, now, in_state=self._shorten_state))
@@ -171,8 +167,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let the turn be folded, in the background."""
         if not self.memory.read_only:
             thread = self._thread(state, runtime, config, begun=True)
-            talk = await thread.atalk()
-            thread.note(talk, thread.see(talk, await talk.read_record()), ended=True)
+            talk, now = await thread.aopen()
+            thread.note(talk, now, ended=True)
         return None
 
     def after_agent(
@@ -181,7 +177,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Do what `aafter_agent` does."""
         if not self.memory.read_only:
             thread = self._thread(state, runtime, config, begun=True)
-            talk, now = _see(thread)
+            talk, now = thread.open()
             thread.note(talk, now, ended=True)
         return None
 
@@ -192,8 +188,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         thread = self._thread(request.state, request.runtime, get_config(), begun=True)
         shown = request
         if thread.left and not self.memory.read_only:
-            talk = await thread.atalk()
-            shown = _without_left(request, thread.see(talk, await talk.read_record()), thread.left)
+            shown = _without_left(request, (await thread.aopen())[1], thread.left)
         return await handler(_add_memory(shown, await self._recall(shown, thread)))
 
     def wrap_model_call(
@@ -203,7 +198,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         thread = self._thread(request.state, request.runtime, get_config(), begun=True)
         shown = request
         if thread.left and not self.memory.read_only:
-            shown = _without_left(request, _see(thread)[1], thread.left)
+            shown = _without_left(request, thread.open()[1], thread.left)
         return handler(_add_memory(shown, wait_for(self._recall(shown, thread))))
 
     async def _recall(self, request: _Request, thread: Thread) -> list[SystemMessage]:
@@ -223,13 +218,6 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> Thread:
         begun &= not self.memory.read_only
         return Thread(self.memory, self._speakers, state, runtime, config, begun=begun)
-
-
-def _see(thread: Thread) -> tuple[Talk, list[BaseMessage]]:
-    """Return the conversation of a thread and its messages, in synchronous code."""
-    talk = thread.talk()
-    recorded = talk.find_record()
-    return talk, thread.see(talk, wait_for(talk.read_record()) if recorded is None else recorded)
 
 
 def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _Request:

@@ -15,6 +15,7 @@ from memagent_graph.conversation.messages import (
     find_left,
     identify,
     is_reply,
+    last_owner,
     stamp,
     view,
 )
@@ -154,8 +155,7 @@ class ConversationNode(RunnableCallable):
             if memory.read_only:
                 now = identify(given["messages"], thread.speaker.thread)
                 return await show(access, thread.speaker, now, runtime.store, config, hook=hook)
-            talk = await thread.atalk()
-            now = thread.see(talk, await talk.read_record())
+            talk, now = await thread.aopen()
             update: dict[str, Any] = {}
             if not is_reply(now):
                 await talk.begin(now)
@@ -194,11 +194,11 @@ class Thread:
         state: the state, with its messages.
         runtime: runtime of the run.
         config: configuration of the run.
-        begun: whether the turn has begun, so that the thread's state knows whose it is. Another
-            user may resume it.
+        begun: whether the turn has begun, so that the state knows whose it is.
 
     Attributes:
-        speaker: whose turn it is, and the thread.
+        speaker: whose turn it is, and the thread. It is the turn of the user who spoke last, also
+            if another one resumes the run.
         left: id of a message: what precedes it, and its group, the model does not see.
     """
 
@@ -219,25 +219,28 @@ class Thread:
         self._writes = speakers.access(runtime, config).writes
         now = speakers.of(runtime, config, self._known)
         self._now = now.user
-        self.speaker = now
-        if begun and self._known:
-            self.speaker = now._replace(user=AnonymousUser.restore(self._known))
+        owner = last_owner(state["messages"])
+        ours = bool(self._known) and (owner == self._known or (begun and not owner))
+        self.speaker = now._replace(user=AnonymousUser.restore(self._known)) if ours else now
 
-    async def atalk(self) -> Talk:
-        """Return the conversation, silent if a tool of another agent began it."""
-        return self._talk(self.speaker.user, silent=await is_subagent(self._config))
+    async def aopen(self) -> tuple[Talk, list[BaseMessage]]:
+        """Return the conversation, and the messages of the state with ids and whose they are."""
+        talk = self._talk(self.speaker.user, silent=await is_subagent(self._config))
+        return talk, self._see(talk, await talk.read_record())
 
-    def talk(self) -> Talk:
-        """Do what `atalk` does."""
+    def open(self) -> tuple[Talk, list[BaseMessage]]:
+        """Do what `aopen` does."""
         silent = is_nested(self._config) and wait_for(is_subagent(self._config))
-        return self._talk(self.speaker.user, silent=silent)
+        talk = self._talk(self.speaker.user, silent=silent)
+        recorded = talk.find_record()
+        return talk, self._see(talk, wait_for(talk.read_record()) if recorded is None else recorded)
 
     def _talk(self, user: str, *, silent: bool = False) -> Talk:
         kept = KeptThread.of(self._config)
         thread = self.speaker.thread
         return self._memory.talk(user, thread, self._store, self._config, kept=kept, silent=silent)
 
-    def see(self, talk: Talk, recorded: Sequence[Recorded]) -> list[BaseMessage]:
+    def _see(self, talk: Talk, recorded: Sequence[Recorded]) -> list[BaseMessage]:
         """Return the messages of the state, with ids and whose they are.
 
         A message belongs to the user in whose run it is seen first. Those that are not marked and

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from datetime import datetime
 from typing import Annotated, TypedDict
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -219,6 +221,60 @@ def test_the_words_of_an_agent_in_another_role_are_context():
 
     assert "cloud" not in memory.load("ann")
     assert "Husum" in memory.load("ann")
+
+
+def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spoke():
+    def ask(_):
+        return {"messages": [AIMessage(interrupt("May it be paid back?"))]}
+
+    memory, told_to = new_memory(), []
+
+    def reply(state, config):
+        user = state["memory_user"]
+        told_to.append((user, memory.prompt(user, about="epilepsy") != []))
+        return {"messages": [AIMessage("Noted.")]}
+
+    builder = StateGraph(ConversationState).add_node("remember", ConversationNode(memory))
+    builder.add_node("ask", ask).add_node("again", ConversationNode(memory))
+    builder.add_node("reply", reply).add_node("note", ConversationNode(memory))
+    for edge in (START, "remember"), ("remember", "ask"), ("ask", "again"), ("again", "reply"):
+        builder.add_edge(*edge)
+    graph = builder.add_edge("reply", "note").compile(InMemorySaver())
+
+    say(graph, "I suffer from epilepsy.", of("ann"))
+    memory.flush()
+    graph.invoke(Command(resume="Paid."), of("bo"))
+
+    assert told_to == [("ann", True)]
+    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+
+
+def test_days_of_messages_without_a_time_are_those_of_a_time_zone():
+    memory = new_memory(time_zone="Pacific/Kiritimati")
+    memory.save("I live in Husum.", user="ann", thread="t")
+
+    now = datetime.now(ZoneInfo("Pacific/Kiritimati"))
+    assert memory.load("ann").startswith(f"{now.day} {now:%b} {now.year}")
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        new_memory(time_zone="Husum")
+
+
+def test_a_server_that_is_sent_what_is_new_alone_is_sent_the_memory_each_time():
+    class Responses(Scripted):
+        use_previous_response_id: bool = True
+
+    memory, model = new_memory(), Responses(heard=[])
+    memory.save("My cat is Minou.", user="ann", thread="before")
+    agent = create_agent(
+        model, middleware=[MemAgentMiddleware(memory)], checkpointer=InMemorySaver()
+    )
+
+    for text in ("Hello.", "What is my cat called?"):
+        say(agent, text, of("ann"))
+
+    for heard in model.heard:
+        replies = [at for at, message in enumerate(heard) if message.type == "ai"]
+        assert "Minou" in "".join(m.text for m in heard[replies[-1] + 1 if replies else 0 :])
 
 
 # agents within agents
