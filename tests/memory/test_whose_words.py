@@ -41,6 +41,7 @@ from memagent_graph import (
 )
 from memagent_graph.conversation.backlog import backlog_of
 from memagent_graph.conversation.catch_up import catch_up
+from memagent_graph.conversation.node import RememberingState
 from memagent_graph.conversation.user_memory import place_of
 from memagent_graph.errors import ConfigurationError
 
@@ -229,7 +230,7 @@ def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spok
 
     memory, told_to = new_memory(), []
 
-    def reply(state, config):
+    def reply(state: RememberingState):
         user = state["memory_user"]
         told_to.append((user, memory.prompt(user, about="epilepsy") != []))
         return {"messages": [AIMessage("Noted.")]}
