@@ -504,6 +504,9 @@ class Folding:
         if isinstance(reading.reader, ProfileReader):
             profiling = reading.reader.for_one_fold(() if head is None else head.told)
             reading = replace(reading, reader=profiling)
+        elif self._facts is not None:
+            told = () if head is None else head.told
+            reading = replace(reading, reader=reading.reader.for_one_fold(told))  # type: ignore[attr-defined]
         said, text = self._render(new, replaced)
         source = TextSource(text, thread)
         fingerprint = make_fingerprint(reading.fingerprint, self._question)
@@ -537,7 +540,10 @@ class Folding:
             warnings += profiling.warnings
             before = () if head is None else head.told
             evidence = memory_of(fold).evidence
-            sources = attest(before, fold["memory"], evidence, said, thread=thread, past=self._past)
+            ended, past = profiling.ended, self._past
+            sources = attest(
+                before, fold["memory"], evidence, said, thread=thread, past=past, ended=ended
+            )
         self._warn(warnings)
         progress = fold["progress"]
         return MemoryVersion(
@@ -630,10 +636,10 @@ def _attest_facts(
     known = {}
     for item in before:
         if fact := read_fact(item.line):
-            known[fact.subject, fact.relation, fact.object] = item
+            known[fact.triple] = item
     found = []
     for fact in facts_of(memory):
-        source = known.get((fact.subject, fact.relation, fact.object))
+        source = known.get(fact.triple)
         if fact.evidence:
             message = said[max(0, bisect(starts, fact.evidence[-1].start) - 1)]
             source = LineSource(fact.line, message.message, thread, message.at)
