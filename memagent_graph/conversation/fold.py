@@ -121,6 +121,10 @@ class Keeping:
         said = [replace(one, text=self._drop_banned(one.text)) for one in page.said]
         return page if said == [*page.said] else Page(said)
 
+    def clean_text(self, text: str) -> str:
+        """Return a text as it is kept: redacted, and without what is banned."""
+        return self._drop_banned(self.redact(text))
+
     def allows(self, text: str) -> bool:
         """Whether nothing in a text is banned."""
         return self._drop_banned(text) == text

@@ -116,8 +116,9 @@ def _plain(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
     if action == REMOVE and (value is None or not field.many):
         yield ProfileChange(field.path, REMOVE, None, message)
         return
-    in_list = field.many and isinstance(value, list) and field.schema.get("type") != "array"
-    values = [one for one in (value if in_list else [value]) if not _is_empty(one)]
+    in_list = field.many and field.schema.get("type") != "array"
+    items = value if in_list and isinstance(value, list) else [value]
+    values = [one for one in items if not _is_empty(one)]
     if field.many and action == SET and not field.lacks(values):
         yield ProfileChange(field.path, REMOVE, None, message)
     kind = action if action == REMOVE else ADD if field.many else SET

@@ -120,15 +120,15 @@ _DENIAL = late(
 )
 
 
-_SAID = (
+_GIVEN = (
     r"(?:specified|mentioned|stated|given|provided|available|(?:yet\ )?known|found|listed"
     r"|indicated|disclosed|defined|described|reported|shared|set|applicable|determined|said|sure)"
 )
 _NOT_SAID = late(
     rf"""
-    \W*(?:(?:is\ |was\ )?(?:not|none|nothing|never)[ _-](?:been\ |yet\ )?{_SAID}(?:\ yet)?
+    \W*(?:(?:is\ |was\ )?(?:not|none|nothing|never)[ _-](?:been\ |yet\ )?{_GIVEN}(?:\ yet)?
       |unspecified|unknown|undefined|undisclosed|n\W?/?\W?a|nil|null|nan|tb[ad]|k\.?\W?a
-      |to\ be\ {_SAID}|no\ (?:information|info|mention|data|value|details)(?:\ {_SAID})?
+      |to\ be\ {_GIVEN}|no\ (?:information|info|mention|data|value|details)(?:\ {_GIVEN})?
       |nicht\ (?:angegeben|genannt|bekannt|erwähnt)|unbekannt|keine\ (?:angaben?|informationen)
       |(?:non|pas)\ (?:précisé|spécifié|indiqué|mentionné|renseigné|connu)e?s?|inconnue?s?
       |(?:no|não|non)\ (?:e?specific|mencion|indic|proporcion|menzion|inform)ad?t?[oae]
