@@ -14,8 +14,9 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory
+from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.users import Users
+from memagent_graph.errors import ConfigurationError
 
 deepagents = pytest.importorskip("deepagents", reason="make test-deepagents installs it")
 
@@ -104,8 +105,9 @@ def test_an_edit_is_proposed_where_approval_is_needed(memory):
     approving = ConversationMemory("extractive", store=memory.users().store, approve=True)
     edit = {"file_path": "/memories/notes.md", "old_string": "Husum", "new_string": "Kiel"}
 
-    run(approving, ("edit_file", edit))
+    (done,) = run(approving, ("edit_file", edit))
 
+    assert "waits for approval" in done
     assert "Husum" in approving.load("ann")
     (proposal,) = approving.proposals("ann")
     assert "Kiel" in approving.accept("ann", proposal.id)
@@ -163,6 +165,56 @@ def test_the_backend_works_without_an_agent(memory):
     assert "boats" in backend.download_files([NOTES])[0].content.decode()
     assert backend.glob("[", "/").matches is not None or backend.glob("[", "/").error
     assert MemoryBackend(memory, user="eve").ls("/").entries == []
+
+
+@pytest.mark.parametrize("approve", [False, True])
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("My card is 4111.", "My card is [number]."), ("I love cats.\nI own gold.", "I love cats.")],
+)
+def test_an_edit_passes_redact_and_never(memory, approve, text, left):
+    strict = ConversationMemory(
+        "extractive",
+        store=memory.users().store,
+        redact=lambda text: text.replace("4111", "[number]"),
+        never="gold",
+        approve=approve,
+    )
+
+    MemoryBackend(strict, editable=True, user="ann").edit(NOTES, "I breed goats.", text)
+    if approve:
+        strict.accept("ann", *strict.proposals("ann"))
+
+    assert left in strict.load("ann")
+    assert not {"4111", "gold"} & {*strict.load("ann").replace(".", "").split()}
+
+
+def test_an_edit_over_the_budget_is_refused_with_the_number_of_tokens(memory):
+    small = ConversationMemory(
+        "extractive", store=memory.users().store, config=ReadingConfig(memory_tokens=60)
+    )
+    before = small.load("ann")
+
+    done = MemoryBackend(small, editable=True, user="ann").edit(NOTES, "goats", "goats, " * 60)
+
+    assert "room for 60: nothing was stored. Shorten" in done.error
+    assert small.load("ann") == before
+
+
+def test_an_agent_can_begin_the_notes_of_a_user(memory):
+    backend = MemoryBackend(memory, editable=True, user="eve")
+
+    assert backend.write(NOTES, "2026-03-05: Eve likes tea.").error is None
+    memory.save([("human", "I live in Bonn.")], user="eve", thread="t")
+
+    assert "tea" in memory.load("eve")
+    assert "Bonn" in memory.load("eve")
+    assert "exists already" in backend.write(NOTES, "Eve").error
+
+
+def test_without_an_agent_and_a_user_the_error_says_what_to_do(memory):
+    with pytest.raises(ConfigurationError, match="user="):
+        MemoryBackend(memory).ls("/")
 
 
 def test_a_file_beyond_the_window_is_asked(memory):

@@ -8,6 +8,7 @@ import logging
 import re
 from datetime import UTC, date, datetime
 from enum import Enum
+from typing import Literal
 
 import pytest
 from doubles import Hearing
@@ -49,6 +50,11 @@ class Pet(BaseModel):
 class Address(BaseModel):
     city: str | None = None
     street: str | None = None
+
+
+class Job(BaseModel):
+    title: str
+    company: str | None = None
 
 
 class Trip(BaseModel):
@@ -666,3 +672,129 @@ def test_of_two_values_in_one_conversation_the_one_of_the_later_instant_stays():
     memory.save([said("Berlin.", LATER, "1"), said("Husum.", EARLIER, "2")], user="ann", thread="t")
 
     assert memory.load("ann").address.city == "Berlin"
+
+
+PETS = [{"name": "Minou", "kind": "cat", "age": 4}]
+
+
+class Whole(BaseModel):
+    name: str | None = None
+    diet: Literal["vegan", "none", "unknown"] = "unknown"
+    level: Diet | None = None
+    age: int | None = None
+    pets: list[Pet] = []
+    job: Job | None = None
+    address: Address = Address()
+    hobbies: set[str] = set()
+
+
+WHOLE = {
+    "name": "Ann",
+    "diet": "vegan",
+    "level": "anything",
+    "age": 41,
+    "pets": PETS,
+    "job": {"title": "miller", "company": "Mill Ltd"},
+    "address": {"city": "Husum", "street": "Markt 1"},
+    "hobbies": ["chess"],
+}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"name": "unbekannt", "hobbies": ["keine Angabe"], "level": "nicht angegeben"},
+        {"name": "inconnu", "job": {"title": "non précisé", "company": "null"}},
+        {"name": "未知", "address": {"city": "不明", "street": "-"}},
+        {"age": "unknown", "diet": "unknown", "pets": [{"name": "unknown", "kind": None}]},
+        {"age": 0, "diet": "unknown", "pets": [], "hobbies": [], "address": None, "job": None},
+        {"job": {"title": "miller", "company": "not specified"}, "hobbies": ["chess", "N/A"]},
+        {"pets": [{"name": "Minou", "kind": "unknown", "age": None}], "address": "unknown"},
+        {"changes": [{"field": "name", "action": "set", "value": None, "message": 1}]},
+        {"changes": [{"field": "hobbies", "action": "set", "value": ["unknown"], "message": 1}]},
+        {"changes": [{"field": "hobbies", "action": "set", "value": [], "message": 1}]},
+        {"changes": [{"field": "diet", "action": "set", "value": "unknown", "message": 1}]},
+    ],
+    ids=lambda reply: json.dumps(reply, ensure_ascii=False)[:60],
+)
+def test_a_value_that_says_nothing_replaces_none_and_joins_none(reply):
+    memory, heard = keeper(json.dumps(WHOLE), json.dumps(reply), schema=Whole)
+    tell(memory, "I am Ann, 41, a vegan miller.")
+    before = memory.load("ann")
+
+    found = tell(memory, "What a nice day!", day="2026-04-01", thread="tuesday")
+
+    assert found == before
+    assert memory.history("ann")[0].warnings == ()
+    assert len(heard) == 2
+
+
+def test_a_word_for_none_is_a_value_where_it_is_one_of_the_choices():
+    memory, _ = keeper(
+        json.dumps(WHOLE), changes(change("diet", "none", action="set")), schema=Whole
+    )
+    tell(memory, "I am a vegan.")
+
+    assert tell(memory, "I keep to no diet now.", day="2026-04-01").diet == "none"
+
+
+def test_a_value_that_says_nothing_fills_a_field_until_there_is_another():
+    memory, _ = keeper(
+        changes(change("name", "Unknown"), change("hobbies", "none")),
+        changes(change("name", "Ann"), change("hobbies", "chess")),
+    )
+    tell(memory, "I do not say.", day="2026-04-01")
+
+    found = tell(memory, "I am Ann, and play chess.", thread="tuesday")
+
+    assert (found.name, found.hobbies) == ("Ann", {"chess"})
+    assert memory.history("ann")[0].warnings == ()
+
+
+def at(hour):
+    return f"2026-03-05T{hour:02}:00:00+00:00"
+
+
+@pytest.mark.parametrize("late", ["remove", "set"])
+def test_what_was_said_earlier_the_same_day_and_is_folded_later_changes_nothing_newer(late):
+    value = {"remove": None, "set": "Paris"}[late]
+    memory, _ = keeper(
+        changes(change("address.city", "Berlin")),
+        changes(change("address.city", value, action=late)),
+    )
+    tell(memory, "I moved to Berlin.", day=at(18))
+
+    assert tell(memory, "Words.", day=at(9), thread="early").address.city == "Berlin"
+
+
+def test_what_was_removed_does_not_come_back_from_what_was_said_before():
+    memory, _ = keeper(
+        changes(change("name", "Ann"), change("hobbies", "chess"), change("hobbies", "golf")),
+        changes(
+            change("name", None, action="remove"),
+            change("hobbies", "chess", action="remove"),
+            change("diet", "vegan", 2),
+        ),
+        changes(change("name", "Anna"), change("hobbies", "chess")),
+        changes(change("name", "Anne"), change("hobbies", "chess")),
+    )
+    tell(memory, "I am Ann, and play chess and golf.", day=at(8))
+    tell(memory, "Forget my name. No chess any more.", day=at(12), thread="noon")
+
+    early = tell(memory, "I am Anna, and play chess.", day=at(10), thread="early")
+    late = tell(memory, "I am Anne, and play chess.", day=at(13), thread="late")
+
+    assert (early.name, early.hobbies) == (None, {"golf"})
+    assert (late.name, late.hobbies) == ("Anne", {"chess", "golf"})
+
+
+def test_a_list_that_is_removed_late_keeps_what_was_said_since():
+    memory, _ = keeper(
+        changes(change("hobbies", "chess")),
+        changes(change("hobbies", "golf")),
+        changes(change("hobbies", None, action="remove")),
+    )
+    tell(memory, "I play chess.", day=at(8))
+    tell(memory, "I play golf.", day=at(18), thread="evening")
+
+    assert tell(memory, "I gave up all hobbies.", day=at(12), thread="noon").hobbies == {"golf"}

@@ -111,7 +111,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         """Return lines of a file."""
         found = self._files().get(_inside(file_path))
         if found is None:
-            return ReadResult(error=f"File '{file_path}' not found")
+            return ReadResult(error=f"{_name(file_path)} not found")
         return slice_read_response(create_file_data(found[0], found[1]), offset, limit)
 
     def grep(
@@ -142,11 +142,13 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         return GlobResult(matches=found)
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Return an error: the notes begin with what is remembered, and are edited from then on."""
+        """Begin the notes of a user who has none yet; from then on, they are edited."""
         if _inside(file_path) in self._files():
-            message = f"Cannot write to {file_path} because it already exists. Edit it instead."
+            message = f"{_name(file_path)} exists already: edit it instead."
             return WriteResult(error=message)
-        return WriteResult(error=self._store(file_path, content, ""))
+        if error := self._store(file_path, content, ""):
+            return WriteResult(error=error)
+        return WriteResult(path=file_path)
 
     def edit(
         self,
@@ -158,7 +160,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         """Replace a text of the notes."""
         found = self._files().get(_inside(file_path))
         if found is None:
-            return EditResult(error=f"Error: File '{file_path}' not found")
+            return EditResult(error=f"Error: {_name(file_path)} not found")
         done = perform_string_replacement(found[0], old_string, new_string, replace_all)
         if isinstance(done, str):
             return EditResult(error=done)
@@ -180,15 +182,17 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
     def _store(self, path: str, text: str, before: str) -> str | None:
         """Store the notes; an error says why they were not."""
         if _inside(path) != NOTES or not self._editable:
-            what = "cannot be changed here" if self._editable else "are read-only"
-            return f"Error: files such as {path} {what}."
+            what = "cannot be changed here" if self._editable else "is read-only"
+            return f"Error: {_name(path)} {what}."
         if not access_of().writes:
             return "Error: in this run, the memory cannot be changed."
         user, store = self._whose()
         try:
             wait_for(self._memory.edit_notes(user, text, store, before=before))
-        except MemoryConflictError as error:
+        except (ConfigurationError, MemoryConflictError) as error:
             return f"Error: {error}"
+        if self._memory.approves:
+            return f"The change waits for approval: {_name(path)} stays as it is until then."
         return None
 
     def _files(self) -> dict[str, tuple[str, str]]:
@@ -201,7 +205,11 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
     def _whose(self) -> tuple[str, BaseStore | None]:
         if self._id is not None:
             return name_user(self._id), None
-        config = get_config()
+        try:
+            config = get_config()
+        except RuntimeError as error:
+            message = "Outside a run of an agent, say whose memory it is: MemoryBackend(user=...)."
+            raise ConfigurationError(message) from error
         speaker = self._speakers.of(get_runtime(), config, None)
         try:
             return speaker.user, get_store()
@@ -229,6 +237,11 @@ def _inside(path: str) -> str:
     """Return a path below `/memories/`, which `CompositeBackend` takes off, from either form."""
     path = "/" + path.strip("/")
     return path.removeprefix(_ROOT) or "/" if f"{path}/".startswith(f"{_ROOT}/") else path
+
+
+def _name(path: str) -> str:
+    """Return the name of a file for errors: `CompositeBackend` takes off where it is mounted."""
+    return f"The file {_inside(path).lstrip('/')!r} of the memory"
 
 
 def create_file_reading_tool(

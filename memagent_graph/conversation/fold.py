@@ -121,6 +121,10 @@ class Keeping:
         said = [replace(one, text=self._drop_banned(one.text)) for one in page.said]
         return page if said == [*page.said] else Page(said)
 
+    def clean_text(self, text: str) -> str:
+        """Return a text as it is kept: redacted, and without what is banned."""
+        return self._drop_banned(self.redact(text))
+
     def allows(self, text: str) -> bool:
         """Whether nothing in a text is banned."""
         return self._drop_banned(text) == text
@@ -505,6 +509,9 @@ class Folding:
             reading = replace(reading, reader=reading.reader.for_one_fold())
         elif isinstance(reading.reader, NewestReader):
             reading = replace(reading, reader=reading.reader.for_one_fold(times))
+        elif self._facts is not None:
+            told = () if head is None else head.told
+            reading = replace(reading, reader=reading.reader.for_one_fold(told))  # type: ignore[attr-defined]
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
         source = ConversationSource(new, thread, self.keeping.redact, before)
         said = source.lines
@@ -535,7 +542,10 @@ class Folding:
             warnings += profiling.warnings
             known = () if head is None else head.told
             evidence = memory_of(fold).evidence
-            sources = attest(known, fold["memory"], evidence, said, thread=thread, past=self._past)
+            ended, past = profiling.ended, self._past
+            sources = attest(
+                known, fold["memory"], evidence, said, thread=thread, past=past, ended=ended
+            )
         self._warn(warnings)
         progress = fold["progress"]
         made = MemoryVersion(
@@ -603,10 +613,10 @@ def _attest_facts(
     known = {}
     for item in before:
         if fact := read_fact(item.line):
-            known[fact.subject, fact.relation, fact.object] = item
+            known[fact.triple] = item
     found = []
     for fact in facts_of(memory):
-        source = known.get((fact.subject, fact.relation, fact.object))
+        source = known.get(fact.triple)
         if fact.evidence:
             message = said[max(0, bisect(starts, fact.evidence[-1].start) - 1)]
             source = LineSource(fact.line, message.message, thread, message.at)

@@ -660,22 +660,39 @@ class ConversationMemory(Generic[Shape]):
     ) -> None:
         """Replace a user's notes for an agent: as a new version, or as a proposal.
 
+        What is stored passes `redact`, and has nothing that `never` bans.
+
         Args:
             user: id of the user.
             text: the whole new text.
             store: store of the host graph, used if this memory has no store of its own.
-            before: the text that it replaces.
+            before: the text that it replaces; "" if there is none.
 
         Raises:
-            MemoryConflictError: The memory changed meanwhile, or nothing is known of the user yet.
+            ConfigurationError: The text is over the budget, nothing of it may be kept, or the
+                first notes would need approval.
+            MemoryConflictError: The memory changed meanwhile.
         """
         self._check_writable()
-        personal = self.people.of(user, store)
+        folding, personal = self._get_folding(user), self.people.of(user, store)
+        text, budget = folding.keeping.clean_text(text), folding.reading.config.memory_tokens
+        if (tokens := folding.reading.tokenizer.count(text)) > budget:
+            message = (
+                f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "
+                "stored. Shorten the text, or drop what matters least."
+            )
+            raise ConfigurationError(message)
         head = await personal.head()
-        if head is None or head.text != before:
-            message = "The notes changed meanwhile, or there are none yet: read them again."
-            raise MemoryConflictError(message)
-        if self.approves:
+        if ("" if head is None else head.text) != before:
+            raise MemoryConflictError("The notes changed meanwhile: read them again.")
+        if not text.strip() or text == before:
+            raise ConfigurationError("Nothing was stored: no change of the notes may be kept.")
+        if head is None and self.approves:
+            message = "There are no notes yet. They begin with what the user says and approves."
+            raise ConfigurationError(message)
+        if head is None:
+            await personal.begin(text, folding.reading.fingerprint, by="assistant")
+        elif self.approves:
             await propose_edit(personal, head, text, by="assistant")
         else:
             await personal.edit(text, by="assistant", before=head.id)

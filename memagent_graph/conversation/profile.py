@@ -18,6 +18,7 @@ from typing_extensions import TypeVar
 from memagent_graph.conversation.messages import instant
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.version import LineSource
+from memagent_graph.readers.replies import is_none, is_not_said
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Field:
         key: names of the values that an item must have: two items that agree in them are one.
         many: whether it is a list, of which each item is an entry of its own.
         ordered: whether its items stay in their order: those of a set do not.
+        choices: the values that there are; none if any is allowed.
+        default: its value while nothing is known.
     """
 
     path: str
@@ -129,6 +132,26 @@ class Field:
     key: tuple[str, ...] = ()
     many: bool = False
     ordered: bool = True
+    choices: tuple[Json, ...] = ()
+    default: Json = None
+
+    def lacks(self, value: Json) -> bool:
+        """Whether a value says nothing: it is empty, or stands in place of an unknown one."""
+        if isinstance(value, dict):
+            value = [*value.values()]
+        if isinstance(value, list):
+            return all(map(self.lacks, value))
+        if not isinstance(value, str):
+            return value is None
+        return is_not_said(value) or (value not in self.choices and is_none(value))
+
+    def is_filler(self, value: Json) -> bool:
+        """Whether models that reply with a whole profile write a value for want of another."""
+        is_default = value == self.default and not isinstance(value, dict | list)
+        is_zero = (
+            isinstance(value, int | float) and not isinstance(value, bool) and value in {0, -1}
+        )
+        return is_zero or (is_default and (not value or replace(self, choices=()).lacks(value)))
 
     def same(self, one: Json, other: Json) -> bool:
         """Whether two items of the list are about the same thing."""
@@ -175,10 +198,12 @@ def _walk(
             yield from _walk(found, types, f"{path}.", (*above, *refs))
         elif found.get("type") == "array" and isinstance(found.get("items"), dict):
             item, _ = _resolve(found["items"], types)
-            key = tuple(item.get("required", ()))
-            yield Field(path, found["items"], key, many=True, ordered=not found.get("uniqueItems"))
+            key, choices = tuple(item.get("required", ())), tuple(item.get("enum", ()))
+            ordered = not found.get("uniqueItems")
+            yield Field(path, found["items"], key, many=True, ordered=ordered, choices=choices)
         else:
-            yield Field(path, _of_value(given))
+            choices = tuple(found.get("enum", ()))
+            yield Field(path, _of_value(given), choices=choices, default=given.get("default"))
 
 
 def _resolve(
@@ -466,6 +491,7 @@ def attest(
     *,
     thread: str,
     past: Past,
+    ended: Mapping[str, str],
 ) -> tuple[LineSource, ...]:
     """Return the sources of the lines of a profile after a fold.
 
@@ -476,6 +502,7 @@ def attest(
         said: the messages that were folded, in their order; at least one.
         thread: id of the conversation.
         past: limits on the replaced values that are kept.
+        ended: times at which lines were replaced or removed, as far as known.
     """
     starts = [one.start for one in said]
     new = {}
@@ -486,7 +513,7 @@ def attest(
     lines = text.splitlines()
     now = [new.get(line) or standing.get(line) for line in lines]
     gone = [
-        replace(item, until=said[-1].at)
+        replace(item, until=ended.get(line) or said[-1].at)
         for line, item in standing.items()
         if not any(_says_the_same(line, other) for other in lines)
     ]

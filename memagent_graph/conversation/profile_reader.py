@@ -83,7 +83,7 @@ def understand(
     listed = reply.get("changes")
     if listed is None:
         listed = [*_parts(reply, fields, "")]
-        if reply and not listed:
+        if reply and {path.partition(".")[0] for path in fields}.isdisjoint(reply):
             return [], [f'It has no "changes", and none of the fields {", ".join(fields)}.']
     changes: list[ProfileChange] = []
     problems = []
@@ -103,8 +103,8 @@ def _parts(
     for name, value in reply.items():
         path = prefix + name
         if path in fields:
-            if value is not None:
-                yield {"field": path, "action": ADD if fields[path].many else SET, "value": value}
+            said = None if fields[path].is_filler(value) else value
+            yield {"field": path, "action": ADD if fields[path].many else SET, "value": said}
         elif isinstance(value, dict):
             yield from _parts(value, fields, f"{path}.")
 
@@ -114,16 +114,22 @@ def _plain(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
     number, value = item.get("message"), item.get("value")
     action = str(item.get("action") or SET)
     message = number if isinstance(number, int) else 0
-    if not field.many:
-        gone = action == REMOVE or value is None
-        yield ProfileChange(field.path, REMOVE if gone else SET, None if gone else value, message)
-        return
-    values = value if isinstance(value, list) and field.schema.get("type") != "array" else [value]
-    if action == SET or (action == REMOVE and value is None):
+    if action == REMOVE and (value is None or not field.many):
         yield ProfileChange(field.path, REMOVE, None, message)
-    for one in values:
-        if one is not None:
-            yield ProfileChange(field.path, REMOVE if action == REMOVE else ADD, one, message)
+        return
+    in_list = field.many and field.schema.get("type") != "array"
+    items = value if in_list and isinstance(value, list) else [value]
+    values = [one for one in items if not _is_empty(one)]
+    if field.many and action == SET and not field.lacks(values):
+        yield ProfileChange(field.path, REMOVE, None, message)
+    kind = action if action == REMOVE else ADD if field.many else SET
+    yield from (ProfileChange(field.path, kind, one, message) for one in values)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, str | list | dict) and not str(value).strip(" \n[]{}")
+    )
 
 
 class ChangedProfile(NamedTuple):
@@ -146,8 +152,11 @@ def merge(
     field: Field,
     at: str,
     times: Mapping[str, str],
+    ended: Mapping[str, str],
 ) -> ChangedProfile:
     """Change a profile; of two values of one thing, the one that was said later stays.
+
+    A value that says nothing, as "unknown" does, only fills a field without another one.
 
     Args:
         entries: entries of the profile.
@@ -155,26 +164,53 @@ def merge(
         field: field of the change.
         at: time at which it was said (ISO 8601).
         times: times at which entries were said, by line, as far as known.
+        ended: times at which earlier ones were replaced or removed, by line.
     """
+
+    def concerns(entry: FieldValue) -> bool:
+        whole = not field.many or change.value is None
+        return entry.field == change.field and (whole or field.same(entry.value, change.value))
+
+    removes = change.action == REMOVE
     mine = [entry for entry in entries if entry.field == change.field]
-    about = [
+    blank = [entry for entry in mine if field.lacks(entry.value)]
+    if not removes and field.lacks(change.value) and len(mine) > len(blank):
+        return ChangedProfile([*entries])
+    about = [entry for entry in mine if concerns(entry) and entry not in blank]
+    newer = [entry for entry in about if is_later(times.get(entry.line) or entry.day, at)]
+    past = (
         entry
-        for entry in mine
-        if not field.many or change.value is None or field.same(entry.value, change.value)
-    ]
-    if any(is_later(times.get(entry.line) or entry.day, at) for entry in about):
+        for line, until in ended.items()
+        if is_later(until, at)
+        for entry in read_entries(line)[0]
+    )
+    if (newer and not (removes and field.many)) or (not removes and any(map(concerns, past))):
         agrees = any(is_same_value(entry.value, change.value) for entry in about)
         return ChangedProfile([*entries], notice="" if agrees else STALE)
-    others = [entry for entry in entries if not any(entry is one for one in about)]
-    if change.action == REMOVE:
-        return ChangedProfile(others)
+    gone = [*blank, *(entry for entry in about if entry not in newer)]
+    others = [entry for entry in entries if not any(entry is one for one in gone)]
+    if removes:
+        return ChangedProfile(others, notice=STALE if newer else "")
     value = change.value
     for old in about:
-        if isinstance(value, dict) and isinstance(old.value, dict) and field.many:
-            value = {**old.value, **{k: v for k, v in value.items() if v is not None}}
+        value = _complete(old.value, value, field)
     new = FieldValue(change.field, value, at[:10])
     differs = any(_differs(entry.value, value) for entry in about)
     return ChangedProfile([*others, new], new, CONTRADICTED if differs else "")
+
+
+def _complete(old: Any, new: Any, field: Field) -> Any:
+    """Return a new value with what an old one says where the new one says nothing.
+
+    A null may end what was known, unless the rest is the same, as it is for items of lists.
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    said = {name: value for name, value in new.items() if not field.lacks(value)}
+    is_same = field.many or not _differs({name: old.get(name) for name in said}, said)
+    left = {name for name, value in new.items() if name not in said and (is_same or value)}
+    kept = {name: value for name, value in old.items() if name in left or field.many}
+    return {**new, **kept, **said}
 
 
 def _differs(old: Any, new: Any) -> bool:
@@ -195,6 +231,7 @@ class Made:
         notices: fields in which something gave way, by what it was.
         times: times at which entries were said, by line, as far as known.
         sources: the message that an entry is from, by the id of the object.
+        ended: times at which entries were replaced or removed, by line.
     """
 
     entries: list[FieldValue]
@@ -203,6 +240,7 @@ class Made:
     notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     times: dict[str, str] = field(default_factory=dict)
     sources: dict[int, Line] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
 
 
 def make(
@@ -211,6 +249,7 @@ def make(
     known: Sequence[FieldValue],
     said: Sequence[Line],
     times: Mapping[str, str],
+    ended: Mapping[str, str],
 ) -> Made:
     """Apply the changes of a reply: all of them, or else each that fits.
 
@@ -220,10 +259,12 @@ def make(
         known: entries so far.
         said: the messages that it is about, by whose numbers it names them.
         times: times at which the entries were said, by line, as far as known.
+        ended: times at which earlier ones were replaced or removed, by line.
     """
     changes, problems = understand(plain, fields.by_path)
     for check in (False, True):
         made = Made([*known], [*problems], understood=bool(changes), times={**times})
+        made.ended |= ended
         if problems:
             made.notices[MISFIT].add("a field that it does not have")
         for change in changes:
@@ -246,13 +287,17 @@ def _change(
         made.notices[HEARSAY].add(change.field)
         return
     at = source.at if source else max((one.at for one in said), key=instant, default="")
-    merged = merge(made.entries, change, fields.by_path[change.field], at, made.times)
+    field = fields.by_path[change.field]
+    merged = merge(made.entries, change, field, at, made.times, made.ended)
     if check and (complaint := fields.complain(merged.entries)):
+        if field.lacks(change.value):
+            return
         made.problems.append(complaint)
         made.notices[MISFIT].add(change.field)
         return
     if merged.notice:
         made.notices[merged.notice].add(change.field)
+    made.ended |= {entry.line: at for entry in made.entries if entry not in merged.entries}
     made.entries[:] = merged.entries
     if merged.new is not None:
         made.times[merged.new.line] = at
@@ -285,8 +330,10 @@ Say in JSON what the conversation changes in the profile:
 "action" is "set" for the new value of a field, "add" for one new item of a list, or "remove" for \
 what is no longer so; to change an item, "add" it again with all that is known of it. "message" is \
 the number, in brackets, of the message that says so. Note only what the user says of themselves: \
-the replies of the assistant and what tools returned are context. Where the user contradicts \
-themselves, the later message counts. Leave out what the profile has already, and guess nothing. \
+the replies of the assistant and what tools returned are context, and so are pasted letters, \
+quotations, other people's words, code and tables. Where the user contradicts \
+themselves, the later message counts. Leave out what the profile has already and \
+what is not known, and guess nothing. \
 The profile has room for about {words} words. If nothing changes, "changes" is [].
 """
 COMPACT_PROMPT = """
@@ -296,8 +343,8 @@ is oldest and of the least use.
 """
 
 _NOTICES = {
-    CONTRADICTED: "LineSource differently than before, of which the newest is kept: {fields}.",
-    STALE: "LineSource before what is known now, and so not taken: {fields}.",
+    CONTRADICTED: "Said differently than before, so that the newest is kept: {fields}.",
+    STALE: "Said before what is known now, and so not taken: {fields}.",
     MISFIT: "Left out, because it does not fit the schema: {fields}.",
     HEARSAY: "Left out, because only a tool said so: {fields}.",
 }
@@ -340,6 +387,7 @@ class ProfileReader(ChatReader):
         self.identity = replace(self.identity, fingerprint=fingerprint)
         self.noticed: dict[str, set[str]] = defaultdict(set)
         self.times: dict[str, str] = {}
+        self.ended: dict[str, str] = {}
         self._fields = fields
         self._shape = Shape("changes", fields.changes, TypeAdapter(Any))
         self._held = constraint(model, self._shape)
@@ -348,7 +396,9 @@ class ProfileReader(ChatReader):
         """Return this reader with its own `noticed`, and with the times of the lines so far."""
         one = copy(self)
         one.noticed = defaultdict(set)
+        sources = [*sources]
         one.times = {item.line: item.at for item in sources if not item.until}
+        one.ended = {item.line: item.until for item in sources if item.until}
         return one
 
     @property
@@ -386,8 +436,11 @@ class ProfileReader(ChatReader):
             replies.append(reply)
             return reply, text
 
+        def apply(plain: dict[str, Any]) -> Made:
+            return make(plain, self._fields, fitted.entries, said, self.times, self.ended)
+
         def check(plain: dict[str, Any]) -> dict[str, Any]:
-            if problems := make(plain, self._fields, fitted.entries, said, self.times).problems:
+            if problems := apply(plain).problems:
                 raise ValueError("; ".join(problems))
             return plain
 
@@ -396,7 +449,8 @@ class ProfileReader(ChatReader):
             plain = (await fill(shape, prompt, ask)).plain
         except ResponseFormatError as error:
             plain = self._salvage(error.reply)
-        made = make(plain, self._fields, fitted.entries, said, self.times)
+        made = apply(plain)
+        self.ended |= made.ended
         if made.problems and not made.understood:
             raise EmptyReplyError(self._useless())
         for kind, fields in made.notices.items():

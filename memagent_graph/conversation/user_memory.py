@@ -24,11 +24,19 @@ from memagent_graph.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
 )
+from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import erase, forget_topic
 from memagent_graph.memory.items import label
 from memagent_graph.memory.lookup import versions
-from memagent_graph.memory.version import History, MemoryVersion, edit_version
+from memagent_graph.memory.version import (
+    History,
+    MemoryVersion,
+    ReadDocument,
+    TextEdit,
+    edit_version,
+    root_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -538,6 +546,22 @@ class UserMemory:
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
         return after
+
+    async def begin(self, text: str, fingerprint: str, *, by: str) -> None:
+        """Store a text as the first version.
+
+        Raises:
+            MemoryConflictError: There is one already.
+        """
+        root = root_id("", fingerprint)
+        nothing = ReadDocument("", "", 0, 0)
+        empty = MemoryVersion(
+            root, root, root, "", fingerprint, 0, nothing, Memory(""), 0, TextEdit("")
+        )
+        after = edit_version(empty, text)
+        if not await self.advance(after, None, change_of(after, "edited", by)):
+            message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
+            raise MemoryConflictError(message)
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
         """Delete old versions, and return their number. The newest is kept.

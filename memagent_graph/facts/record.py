@@ -36,6 +36,7 @@ from pydantic import BaseModel
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.pictures.picture import MARK
+from memagent_graph.readers.replies import is_not_said
 from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Fact:
         ]
         fields = [self.subject, self.relation, self.object]
         return " | ".join(map(_escape, [*fields, *(["; ".join(parts)] if parts else ())]))
+
+    @property
+    def triple(self) -> tuple[str, str, str]:
+        """Subject, relation and object."""
+        return self.subject, self.relation, self.object
 
     def holds(self, at: str | date | None = None) -> bool:
         """Whether it holds at a time.
@@ -442,18 +448,6 @@ def _escape(text: str) -> str:
     return _BARS.sub(r"\\\g<0>", text)
 
 
-_NOT_SAID = regex.compile(
-    r"(?:is |was )?(?:not (?:yet )?(?:specified|mentioned|stated|given|provided|available|known"
-    r"|found|listed|indicated|disclosed|defined|described)|unspecified|unknown|undefined|n/?a|null|\?+"
-    r"|no (?:information|mention|data|value)(?: (?:given|provided|available))?|tbd"
-    r"|nicht (?:angegeben|genannt|bekannt)|unbekannt|non (?:précisé|spécifié|indiqué|mentionné)e?"
-    r"|inconnue?|未提及|未知|未说明|不详|无)"
-    r"(?: in (?:the|this) (?:section|text|document))?",
-    regex.IGNORECASE,
-)
-"""What models write in place of an object that the text does not name."""
-
-
 class Lines(NamedTuple):
     """The lines of a text that is to hold facts.
 
@@ -709,9 +703,7 @@ def lacks_object(fact: Fact, schema: Facts) -> bool:
     """
     known = schema.relations.get(fact.relation)
     choices = map(str.lower, known.choices) if known else ()
-    is_none = _NOT_SAID.fullmatch(fact.object) or (
-        fact.relation in _AMOUNTS and _is_day(fact.object)
-    )
+    is_none = is_not_said(fact.object) or (fact.relation in _AMOUNTS and _is_day(fact.object))
     return bool(is_none) and fact.object.lower() not in choices
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
+from memagent_graph.conversation.messages import is_later
 from memagent_graph.evidence.statements import statements
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import (
@@ -54,7 +55,8 @@ def overwrite(
         new: the new ones, in the order in which they were read.
         schema: says which relations have one object at a time.
         latest: whether what somebody says last holds in any case, as in a conversation: a repeated
-            statement brings back what was replaced, and only other speakers can dispute it.
+            statement brings back what was replaced, and only other speakers can dispute it. By
+            `told_at`, what was said last need not be read last.
     """
     found = [*facts]
     for fact in new:
@@ -109,11 +111,19 @@ class _Ledger:
 
     def __init__(self, facts: list[Fact], schema: Facts, *, latest: bool) -> None:
         self._facts, self._schema, self._latest = facts, schema, latest
+        self._told_at = ""
 
     def take(self, new: Fact) -> None:
+        self._told_at = new.told_at
         names = Entities([*self._facts, new])
         group = [at for at in range(len(self._facts)) if self._is_about(at, new, names)]
         same = [at for at in group if names.same(self._facts[at].object, new.object)]
+        told_since = [at for at in group if self._is_told_since(self._facts[at], new)]
+        if told_since and (self._schema.is_single(new.relation) or {*told_since} & {*same}):
+            if not same and new.status == "holds":  # it held until then
+                until = self._facts[told_since[0]].since
+                self._facts.insert(told_since[0], replace(new, until=until, status="replaced"))
+            return
         if not (same or new.corrects or new.replaces or new.since or self._latest):
             corrected = [one for at in group for one in self._facts[at].corrects]
             if any(names.same(one, new.object) for one in corrected):
@@ -183,8 +193,17 @@ class _Ledger:
         return at - sum(other < at for other in wrong)
 
     def _may_change(self, old: Fact, speaker: str) -> bool:
-        """Whether a fact is a speaker's own to change: in a conversation, others dispute it."""
-        return not self._latest or old.speaker.casefold() == speaker.casefold()
+        """Whether a fact is a speaker's own to change: in a conversation, others dispute it.
+
+        What was told since is not changed by what was told before.
+        """
+        is_own = old.speaker.casefold() == speaker.casefold()
+        return not self._latest or (is_own and not is_later(old.told_at, self._told_at))
+
+    def _is_told_since(self, old: Fact, new: Fact) -> bool:
+        """Whether its speaker told a fact after a new one, whose date is no later either."""
+        is_own = self._latest and old.speaker.casefold() == new.speaker.casefold()
+        return is_own and is_later(old.told_at, new.told_at) and not is_after(new.since, old.since)
 
     def _close(self, at: int, names: Entities, speaker: str) -> None:
         """Close what a fact amends, or the fact itself if others are newer.

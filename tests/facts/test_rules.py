@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+from langgraph.store.memory import InMemoryStore
 
+from memagent_graph import ConversationMemory
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import Facts, read_fact
@@ -460,3 +463,57 @@ def test_what_one_version_read_and_closed_is_open_without_its_source():
         "A | rent | 950 | replaces 900",
     ]
     assert [one.line for one in found] == ["A | rent | 900"]
+
+
+AT_NINE, AT_NOON, AT_SIX = (f"2026-03-05T{hour:02}:00+00:00" for hour in (9, 12, 18))
+
+
+def told(line, at):
+    return replace(read_fact(line), told_at=at)
+
+
+@pytest.mark.parametrize(
+    ("known", "late", "left"),
+    [
+        ("user | lives in | Kiel", "user | lives in | Husum", ["Husum | replaced", "Kiel"]),
+        ("user | lives in | Kiel", "user | lives in | Husum | replaces Kiel", None),
+        ("user | likes | tea", "user | likes | coffee | not tea", ["tea", "coffee | not tea"]),
+        ("user | likes | tea", "user | likes | tea | ended", ["tea"]),
+        ("user | likes | tea | ended", "user | likes | tea", ["tea | ended"]),
+        ("user | likes | tea", "user | likes | coffee", ["tea", "coffee"]),
+        ("user | lives in | Kiel | since 2020", "user | lives in | Husum | since 2024", None),
+    ],
+)
+def test_what_was_told_before_and_is_read_later_changes_nothing_that_was_told_since(
+    known, late, left
+):
+    facts = overwrite([told(known, AT_SIX)], [told(late, AT_NINE)], ANY, latest=True)
+
+    if left is None:
+        holding = "Husum" if "2024" in late else "Kiel"
+        assert [fact.object for fact in facts if fact.status == "holds"] == [holding]
+    else:
+        assert [fact.line.split(" | ", 2)[2] for fact in facts] == left
+
+
+def test_what_was_told_between_does_not_hold_either():
+    facts = overwrite([], [told("user | lives in | Husum", AT_NINE)], ANY, latest=True)
+    facts = overwrite(facts, [told("user | lives in | Kiel", AT_SIX)], ANY, latest=True)
+    facts = overwrite(facts, [told("user | lives in | Bonn", AT_NOON)], ANY, latest=True)
+
+    assert [fact.object for fact in facts if fact.status == "holds"] == ["Kiel"]
+
+
+@pytest.mark.parametrize("days", [("03-05", "03-05"), ("03-05", "03-06")])
+def test_folding_a_conversation_late_does_not_bring_back_what_it_says(days):
+    memory = ConversationMemory("extractive", store=InMemoryStore(), schema=Facts)
+    early, late = f"2026-{days[0]}T09:00Z", f"2026-{days[1]}T18:00Z"
+    for text, at, thread in (("I live in Kiel.", late, "b"), ("I live in Husum.", early, "a")):
+        message = HumanMessage(text, additional_kwargs={"told_at": at})
+        memory.save([message], user="ann", thread=thread)
+
+    (now,) = memory.facts("ann", relation="lives in")
+    past = memory.facts("ann", relation="lives in", history=True)
+
+    assert (now.object, now.thread) == ("Kiel", "b")
+    assert [(fact.object, fact.thread) for fact in past] == [("Husum", "a"), ("Kiel", "b")]
