@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(798, 500),
     "modules": Ceiling(172, 130),
-    "lines": Ceiling(57_940, 39_000),
+    "lines": Ceiling(57_450, 39_000),
 }
 
 
