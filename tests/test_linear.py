@@ -186,9 +186,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
     "memagent_graph.evaluation.tasks.dialogue._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
     "memagent_graph.evaluation.tasks.dialogue._TURN": [("", "D1", ""), ("D", "1", "a")],
-    "memagent_graph.evaluation.tasks.questions._TOKEN": [],  # reads one's own files
-    "memagent_graph.evaluation.tasks.questions._filter": [],  # looks for answers of such a file
-    "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
+    "memagent_graph.evaluation.tasks.questions._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
     "memagent_graph.evaluation.judge._FIRST_YES_NO": [("", "*", "a")],
     "memagent_graph.evaluation.judge._LABELLED_NUMBER": [("score", " ", "a"), ("score:", " ", "a")],
     "memagent_graph.evaluation.judge._LABELLED_YES_NO": [("", "answer ", ""), ("grade", "*", "")],

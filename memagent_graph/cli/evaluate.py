@@ -30,7 +30,7 @@ from memagent_graph.errors import ConfigurationError, SourceError, install_hint
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator
 
     from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.run import SampleResult
@@ -38,36 +38,37 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Measure a model, with MemAgent and without.
 
-Tasks are RULER's, and questions over files of SQuAD, HotpotQA, LoCoMo, LongMemEval, BEAM: --list
-shows them with what each needs. Methods: memagent, whole, truncate, bm25, map_reduce, refine.
+Tasks are questions over files of HotpotQA, SQuAD, LoCoMo, LongMemEval, BEAM, over your own
+documents, and RULER's samples: --list shows what each needs. Methods: memagent, whole, truncate,
+bm25, map_reduce, refine.
 
 Examples:
 
 \b
-  memagent eval --tasks niah_single_1,vt --lengths 8k,128k,1m --out results/
+  memagent eval --tasks qa:hotpot.json --lengths 8k,128k,1m --out results/
+  memagent eval --ruler-file niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
   memagent eval --compare before/ after/
   memagent eval --download longmemeval --out data/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
-report.md, a report.html and plots. To compare two runs, which asks no model, it may be left out.
+report.md and a plot. To compare two runs, which asks no model, it is left out.
 The score is of the final answer: what the reply boxes, or the whole of it.
 
 Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
-_USUAL = "niah_single_1,vt,cwe,fwe"
 _STOPPED = "memagent: stopped. The samples so far are kept. To continue:\n  {command}"
 
 
 def evaluate(
-    out: Annotated[Path | None, typer.Option(help="Folder for samples, tables and plots.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples, table and plot.")] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Names of tasks; niah_single_1,vt,cwe,fwe by default."),
+        typer.Option(help="Names of tasks with their files, such as qa:hotpot.json."),
     ] = None,
     lengths: Annotated[
         str,
-        typer.Option(help="Lengths in tokens, such as 8k,128k,3.5m; paragraphs for ruler_hqa."),
+        typer.Option(help="Lengths in tokens, such as 8k,128k,3.5m."),
     ] = "8k,32k",
     methods: Annotated[
         str, typer.Option(help="Names of methods, separated by commas.")
@@ -86,7 +87,7 @@ def evaluate(
         ),
     ] = None,
     essays: Annotated[
-        Path | None, typer.Option(help="File or folder of texts to use as haystack.")
+        Path | None, typer.Option(help="File or folder of texts to fill documents with.")
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
@@ -129,7 +130,7 @@ def evaluate(
         return
     if compare is not None:
         with report_errors():
-            _compare(*compare, out)
+            _compare(*compare)
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
@@ -171,9 +172,8 @@ def evaluate(
         title = (
             f"{reader.identity.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
         )
-        failures = write_report(out, results, title)
         print(markdown(cells(results)), end="")
-        _report(failures)
+        write_report(out, results, title)
         failed = sum(result.error is not None for result in results)
         if failed:
             found = plural(failed, "sample")
@@ -193,14 +193,14 @@ def _lengths(text: str) -> list[int]:
 
 
 def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> list[Task]:
-    """The tasks that were named, and those of a file; the usual ones where neither is given."""
+    """The tasks that were named, and those of a file."""
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.evaluation.tasks.ruler import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
-    if names is None and ruler_file is None:
-        names = _USUAL
+    if not names and ruler_file is None:
+        raise typer.BadParameter("Name a task: --tasks qa:FILE or --ruler-file FILE. See --list.")
     made = [make_task(name, text) for name in names.split(",")] if names else []
     return [*made, *(ruler_tasks(ruler_file) if ruler_file else ())]
 
@@ -232,20 +232,12 @@ def _download(name: str, out: Path) -> None:
         print(file)
 
 
-def _compare(before: Path, after: Path, out: Path | None) -> None:
-    """Print what changed between two runs, and write it down if there is a folder for it."""
-    from memagent_graph.evaluation.report import differences, table, write_comparison
+def _compare(before: Path, after: Path) -> None:
+    """Print what changed between two runs."""
+    from memagent_graph.evaluation.report import differences, table
     from memagent_graph.evaluation.run import load
 
-    found = differences(load(before), load(after))
-    print(table(found), end="")
-    if out is not None:
-        _report(write_comparison(out, found, f"{before} and then {after}"))
-
-
-def _report(failures: Sequence[str]) -> None:
-    for failure in failures:
-        print(f"memagent: {failure} The tables are complete.", file=sys.stderr)
+    print(table(differences(load(before), load(after))), end="")
 
 
 async def _through(running: AsyncIterator[SampleResult], total: int) -> None:

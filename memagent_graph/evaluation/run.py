@@ -65,16 +65,22 @@ async def evaluate(
 
     Examples:
         >>> import asyncio
+        >>> import json
         >>> from pathlib import Path
         >>> from memagent_graph import ReadingConfig
         >>> from memagent_graph.evaluation.run import evaluate
         >>> from memagent_graph.evaluation.tasks import make_task
         >>> from memagent_graph.readers.resolve import resolve_reader
+        >>> from memagent_graph.text.files import open_source
+        >>> row = {"question": "When is high tide?", "answers": ["6:40"], "title": "Tide"}
+        >>> row["text"] = "High tide is at 6:40."
+        >>> _ = Path("tides.jsonl").write_text(json.dumps(row))
+        >>> rain = open_source("It rained over the harbour again. " * 5000)
         >>> config = ReadingConfig(chunk_tokens=1000)
         >>> async def scores():
         ...     results = evaluate(
         ...         resolve_reader("extractive", config=config),  # or "openai:gpt-4o", ...
-        ...         [make_task("niah_single_1")],
+        ...         [make_task("qa:tides.jsonl", rain)],
         ...         lengths=[8192],
         ...         methods=["memagent", "truncate"],
         ...         samples=1,
@@ -163,7 +169,6 @@ async def _run(
     methods: list[str],
 ) -> list[SampleResult]:
     source, spans = sample.open()
-    depths = [round(start / max(1, source.length), 4) for start, _ in _few(spans)]
     blank = SampleResult(
         id=sample.id,
         method="",
@@ -175,7 +180,6 @@ async def _run(
         document=source.digest,
         cluster=sample.cluster,
         metric=sample.metric if not sample.criteria else "judge" if judge else "told",
-        depths=depths,
     )
     results = []
     for method in methods:
@@ -225,14 +229,6 @@ async def _grade(
     )
 
 
-_MOST_DEPTHS = 16
-"""Most pieces of evidence whose depths are recorded: those of a word list mean nothing."""
-
-
-def _few(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return spans if len(spans) <= _MOST_DEPTHS else []
-
-
 RESULTS = "samples.jsonl"
 RUN = "run.json"
 
@@ -261,7 +257,6 @@ class SampleResult:
         told: share of the evidence in the text that the answer was written from; None if the task
             does not name its evidence.
         kept: share of `answers` in the memory after each chunk, for MemAgent.
-        depths: relative position of each piece of evidence in the document, 0 to 1.
         calls: number of model calls.
         input_tokens: tokens of the prompts.
         output_tokens: tokens of the replies.
@@ -287,7 +282,6 @@ class SampleResult:
     f1: float = 0.0
     told: float | None = None
     kept: list[float] | None = None
-    depths: list[float] | None = None
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

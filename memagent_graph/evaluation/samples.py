@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 _THOUSAND, _MILLION = 2**10, 2**20
-Unit = Literal["tokens", "paragraphs", "whole"]
+Unit = Literal["tokens", "whole"]
 """Unit of a length; "whole" documents have their own length, and are requested with 0."""
 
 
@@ -220,10 +220,8 @@ def fill_document(
 
 
 def format_length(length: int, unit: Unit) -> str:
-    """A length as people say it: "8K", "50 paragraphs", or "whole"."""
-    if unit == "tokens":
-        return short(length)
-    return unit if unit == "whole" else f"{length:,} {unit}"
+    """A length as people say it: "8K", or "whole"."""
+    return short(length) if unit == "tokens" else unit
 
 
 def short(tokens: int) -> str:

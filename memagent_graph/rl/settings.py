@@ -97,9 +97,9 @@ class TrainingSettings(GRPOSettings):
     Attributes:
         model: folder or hub id of the model to train, with its tokenizer.
         out: folder for checkpoints, metrics, curves and the trained model.
-        tasks: tasks to train on: names of `memagent eval`, `qa:FILE`, or `masked:FOLDER`, which
-            makes questions from documents without labels.
-        essays: file or folder of texts to hide evidence in, for the tasks that need it.
+        tasks: tasks to train on: `qa:FILE`, or `masked:FOLDER`, which makes questions from
+            documents without labels.
+        essays: file or folder of texts that fill documents for which a file is too short.
         length: length of the documents in tokens.
         reward: name of a reward: "exact" or "substring".
         skip_guessable: leave out questions that the model answers rightly without the document.
@@ -130,7 +130,7 @@ class TrainingSettings(GRPOSettings):
 
     model: str
     out: Path
-    tasks: tuple[str, ...] = ("niah_single_1",)
+    tasks: tuple[str, ...] = ()
     essays: Path | None = None
     length: int = Field(default=28_000, ge=1)
     reward: str = "exact"

@@ -118,12 +118,19 @@ class Training:
 
     Examples:
         >>> import asyncio
+        >>> import json
+        >>> from pathlib import Path
         >>> from memagent_graph.rl import Training, TrainingSettings
+        >>> rows = [
+        ...     {"question": f"Who is {n}?", "answers": ["Fox"], "title": n, "text": f"{n} Fox."}
+        ...     for n in ("Ann", "Bo", "Cy")
+        ... ]
+        >>> _ = Path("names.json").write_text(json.dumps(rows))
         >>> settings = TrainingSettings(
         ...     model="Qwen/Qwen2.5-0.5B-Instruct",
         ...     out="trained",
-        ...     tasks=["niah_single_1"],
-        ...     length=1000,
+        ...     tasks=["qa:names.json"],
+        ...     length=20,
         ...     iterations=1,
         ...     questions=1,
         ...     group_size=2,

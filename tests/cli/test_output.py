@@ -100,8 +100,10 @@ def folder(tmp_path):
 
 
 def evaluation(folder):
-    one = ["--tasks", "niah_single_1", "--lengths", "2k", "--samples", "1"]
-    return ["eval", *one, "--out", str(folder / "results")]
+    row = {"question": "When?", "answers": ["6:40"], "title": "", "text": "It opens at 6:40."}
+    (folder / "questions.jsonl").write_text(json.dumps(row))
+    asked = ["--tasks", f"qa:{folder / 'questions.jsonl'}", "--essays", str(folder / "book.txt")]
+    return ["eval", *asked, "--lengths", "2k", "--out", str(folder / "results")]
 
 
 def test_every_command_that_cannot_print_says_so_in_one_line(folder):

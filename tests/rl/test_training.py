@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 import torch
 import yaml
 from langchain_core.messages import HumanMessage
+from paragraphs import natural
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from servers.openai_server import OpenAIServer
@@ -303,16 +304,20 @@ def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
 
 
 def short_run(folder, out):
+    file = natural(
+        out.parent,
+        [(f"Who runs mill {n}?", [f"Fox {n}"], "Mill", f"{n}: Fox {n}.") for n in range(8)],
+    )
     return {
         "model": str(folder),
         "out": str(out),
-        "tasks": ["niah_single_1"],
-        "length": 600,
+        "tasks": [f"qa:{file}"],
+        "length": 80,
         "reward": "substring",
         "iterations": 1,
         "questions": 2,
         "group_size": 2,
-        "chunk_tokens": 120,
+        "chunk_tokens": 40,
         "memory_tokens": 5,
         "answer_tokens": 5,
         "held_out": 1,
