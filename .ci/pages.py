@@ -46,7 +46,6 @@ MORE = {
         "samples.Task",
         "samples.Sample",
         "run.SampleResult",
-        "judge.Judge",
         "scores.Scores",
     ],
     "memagent_graph.evidence": [
