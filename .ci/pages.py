@@ -46,7 +46,6 @@ MORE = {
         "samples.Task",
         "samples.Sample",
         "run.SampleResult",
-        "judge.Judge",
         "scores.Scores",
     ],
     "memagent_graph.evidence": [
@@ -96,14 +95,10 @@ MORE = {
     ],
     "memagent_graph.rl": [
         "advantages.group_advantages",
-        "advantages.step_advantages",
         "advantages.informative",
         "advantages.Baseline",
         "rewards.exact",
         "rewards.substring",
-        "rewards.every",
-        "rewards.f1",
-        "rewards.numeric",
         "rewards.make_reward",
         "sinks.JSONLinesSink",
         "sinks.ParquetSink",

@@ -1,9 +1,8 @@
-"""python benchmarks/evaluation.py OUT: the built-in reader on documents of 8K to 3.5M tokens.
+"""python benchmarks/evaluation.py OUT: the built-in reader on documents of 8K to 1M tokens.
 
-Three tables: MemAgent and BM25 on RULER's generated tasks (20 samples a cell, 5 at 1M tokens and 3
-at 3.5M), on the samples of `ruler_8k.jsonl` as they are, and six methods on questions of the XQuAD,
-HotpotQA and NQ files of MEMAGENT_DATA among its novels. An hour on two cores; what is done is not
-done again.
+Two tables: MemAgent and BM25 on the samples of `ruler_8k.jsonl` as they are, and six methods on
+questions of the XQuAD, HotpotQA and NQ files of MEMAGENT_DATA among its novels. What is done is
+not done again.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from time import perf_counter
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import METHODS
-from memagent_graph.evaluation.report import cells, details, markdown, write_report
+from memagent_graph.evaluation.report import cells, markdown, write_report
 from memagent_graph.evaluation.run import evaluate, load
-from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
+from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.evaluation.tasks.ruler import ruler_tasks
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.files import open_source
 
 DATA = Path(os.environ["MEMAGENT_DATA"])
 NOVELS = [DATA / "war_and_peace.txt", DATA / "moby-dick.txt"]
-RULER = [*NEEDLE_TASKS, "vt", "cwe", "fwe"]
 QUESTIONS = ("hotpotqa_distractor.json", "xquad.en.json", "nq_open.jsonl")
 OFFICIAL = DATA / "ruler_8k.jsonl"
 K, M = 2**10, 2**20
@@ -63,16 +61,12 @@ def main() -> None:
         folder = out / "questions" / Path(file).stem
         jobs.append((f"qa:{DATA / file}", [100 * K, M], [*METHODS], 20, folder))
     jobs.append((str(OFFICIAL), [], ["memagent", "bm25"], 20, out / "official"))
-    for name in RULER:
-        folder = out / "ruler" / name
-        for length, samples in ((8 * K, 20), (128 * K, 20), (M, 5), (M * 7 // 2, 3)):
-            jobs.append((name, [length], ["memagent", "bm25"], samples, folder / str(length)))
     with ProcessPoolExecutor(2) as processes:
         list(processes.map(run, jobs))
-    for part in ("ruler", "official", "questions"):
+    for part in ("official", "questions"):
         results = [row for file in (out / part).rglob("samples.jsonl") for row in load(file.parent)]
         write_report(out / part, results, "The built-in reader, chunks of 5,000, memory of 1,024")
-        print(markdown(cells(results)), details(cells(results)), sep="\n")
+        print(markdown(cells(results)))
     print(f"{perf_counter() - started:.0f} s")
 
 

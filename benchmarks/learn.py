@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from memagent_graph import Prompts
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.rewards import Case
     from memagent_graph.rl.traces import Rollout
 
 WAYS = ("before", "ours", "labels", "last")
@@ -56,11 +55,9 @@ def question(index: int, seed: int) -> Sample:
     return sample(index, hops=hops, chunks=TRAINED_ON, seed=seed, words=words)
 
 
-def last_alone(rollouts: Sequence[Rollout], _cases: Mapping[str, Case]) -> list[Rollout]:
-    """Leave the advantage to the last conversation: the others get 0 of their own."""
-    return [
-        replace(one, step_rewards=(*[0.0] * (len(one.conversations) - 1), None)) for one in rollouts
-    ]
+def last_alone(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Leave only the last conversation of each rollout to be trained on."""
+    return [replace(one, conversations=one.conversations[-1:]) for one in rollouts]
 
 
 def settings(
@@ -145,13 +142,16 @@ class Run:
         found = self._rows.about({"kind": "score", "way": way, "times": times})
         return {f"{row['hops']}-hop": round(fmean(row["right"]), 3) for row in found}
 
-    def learn(self, folder: Path, **changed: Any) -> None:
+    def learn(self, folder: Path, *, last: bool = False, **changed: Any) -> None:
         """Train from the warm-up by the loop; `changed` are other settings."""
-        given = {"rescore": changed.pop("rescore", None)}
         warm = self.folder / "before" / "model"
         chosen = settings(warm, folder, self.seed, **self._fields | changed)
         asked = partial(question, seed=self.seed)
-        asyncio.run(Training(chosen, questions=asked, **given).run(tell))
+        training = Training(chosen, questions=asked)
+        if last:
+            step = training.trainer.step
+            training.trainer.step = lambda rollouts: step(last_alone(rollouts))
+        asyncio.run(training.run(tell))
 
     def _scored(self, way: str, samples: Callable[[], list[Sample]]) -> Row:
         return {"right": score(self.folder / way / "model", samples())}
@@ -163,7 +163,7 @@ class Run:
         save(model, folder / "model")
 
     def _learn_last(self, folder: Path) -> None:
-        self.learn(folder, rescore=last_alone, step_weight=1.0)
+        self.learn(folder, last=True)
 
     def _label(self, folder: Path) -> None:
         """Supervised, for as much of the processor's time as the loop took."""

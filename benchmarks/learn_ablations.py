@@ -32,8 +32,6 @@ CHANGES: dict[str, Row] = {
     "completions that were cut off are masked": {"mask_overlong": True},
     "not divided by the group's deviation": {"scale_advantages": False},
     "divergence term, weight 1e-3": {"kl_weight": 1e-3},
-    "update reward of GRU-Mem, mixed 0.9 to 0.1": {"shaping": {"update": 1.0}, "step_weight": 0.1},
-    "information reward of InfoMem, weight 0.1": {"shaping": {"information": 0.1}},
     "half of the groups start from one memory": {"shared_start": 0.5},
     "all groups start from one memory": {"shared_start": 1.0},
 }

@@ -116,7 +116,6 @@ def sample(
     seed: int,
     words: Words = TRAINING,
     evidence_within: int | None = None,
-    either_order: bool = False,
 ) -> Sample:
     """A question over a document of `chunks` sections.
 
@@ -130,7 +129,6 @@ def sample(
         seed: another one makes other samples.
         words: that the document is about.
         evidence_within: the evidence lies in so many first sections; in any by default.
-        either_order: whether the second pair may stand before the first.
     """
     rng = random.Random(f"{seed} {hops} {chunks} {index}")
     chain = rng.sample(words.towns, hops)
@@ -138,11 +136,9 @@ def sample(
     told: list[Pair] = []
     for town, value in zip(chain, [*chain[1:], thing], strict=True):
         kind = words.things if value == thing else words.towns
-        if rng.random() < 0.5 and not either_order:
+        if rng.random() < 0.5:
             told.append((town, rng.choice([one for one in kind if one not in {*chain, thing}])))
         told.append((town, value))
-    if either_order and rng.random() < 0.5:
-        told.reverse()
     room = evidence_within or chunks
     places = dict(zip(sorted(rng.sample(range(room), len(told))), told, strict=True))
     state = rng.getstate()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.rl.rewards import exact, substring
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import Training
 
@@ -108,6 +109,10 @@ def make_sample(number: int, words: int) -> Sample:
     )
 
 
+def reward(answer: str, truths: Sequence[str]) -> float:
+    return (exact(answer, truths) + substring(answer, truths)) / 2
+
+
 def report(line: Mapping[str, float]) -> None:
     shown = [f"{name.replace('_', ' ')} {line[name]:.2f}" for name in SECONDS if name in line]
     shown += [f"{name} {line[name]:.3f}" for name in sorted(line) if "reward" in name]
@@ -139,7 +144,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = TrainingSettings(
         **given | {"model": str(given["model"])},
         answer_tokens=48,
-        reward={"exact": 0.5, "substring": 0.5},
         updates=2,
         warmup_steps=4,
         kl_weight=0.0,
@@ -152,7 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         engine_options=engine,
     )
     print(f"on {torch.cuda.get_device_name() if gpu else 'the CPU: no GPU is here'}", flush=True)
-    training = Training(settings, questions=lambda number: make_sample(number, words))
+    training = Training(
+        settings, questions=lambda number: make_sample(number, words), reward=reward
+    )
     asyncio.run(training.run(report))
 
 

@@ -2,14 +2,12 @@
 
     MEMAGENT_DATA=... python benchmarks/ways.py OUT
 
-RULER's generated tasks, and questions of the NQ, HotpotQA and XQuAD files among the novels, at
-128K and 1M tokens. The reader is the built-in one; all ways but BM25 are settings of the same
-graph. Each call takes one second of a virtual clock, so that the time of a reading is its longest
-chain of dependent calls, where a server answers any number of calls at once. Tokens are counted
-as the library's own prompts would have them. Settings are chosen on one half of the questions, by
-a hash of the sample's name, at 128K; the other half is reported. Rows of OUT/rows.jsonl are not
-made again. It is estimated to take three quarters of an hour on two idle
-cores.
+Questions of the NQ, HotpotQA and XQuAD files among the novels, at 128K and 1M tokens. The reader
+is the built-in one; all ways but BM25 are settings of the same graph. Each call takes one second
+of a virtual clock, so that the time of a reading is its longest chain of dependent calls, where a
+server answers any number of calls at once. Tokens are counted as the library's own prompts would
+have them. Settings are chosen on one half of the questions, by a hash of the sample's name, at
+128K; the other half is reported. Rows of OUT/rows.jsonl are not made again.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from skim import remember_what_does_not_depend_on_the_question
 from ways_reading import Read, read
 
 from memagent_graph.evaluation import scores
-from memagent_graph.evaluation.tasks import NEEDLE_TASKS, make_task
+from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.text.files import open_source
 from memagent_graph.text.index import forget_recent
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -59,17 +57,11 @@ WAYS: dict[str, list[dict[str, Any]]] = {
 FAST = ("skim and stop", "skim in segments", "skim with rounds", "with look-back")
 MOST_CALLS, MOST_CHAIN, MOST_WORSE = 1 / 4, 1 / 11, 0.03
 QUESTIONS = ("nq_open.jsonl", "hotpotqa_distractor.json", "xquad.en.json")
-FAMILIES = {"needles": [*NEEDLE_TASKS], "tracing": ["vt"], "words": ["cwe", "fwe"]}
-SAMPLES = {
-    "needles": {128 * K: 30, M: 2},
-    "tracing": {128 * K: 220, M: 4},
-    "words": {128 * K: 110, M: 4},
-    "questions": {128 * K: 80, M: 5},
-}
-"""Of each task and length; about half are reported: a hundred or more of each family at 128K."""
-CHOOSING = {"needles": 8, "tracing": 16, "words": 8, "questions": 24}
+SAMPLES = {128 * K: 80, M: 5}
+"""Of each file and length; about half are reported: a hundred or more at 128K."""
+CHOOSING = 24
 """Of the samples at 128K, so many are the ones of which half serve to choose settings."""
-TIMED = ("niah_multikey_1", "qa:nq_open.jsonl")
+TIMED = ("qa:hotpotqa_distractor.json", "qa:nq_open.jsonl")
 """Tasks whose first sample is also read without caches, for the processor's seconds."""
 
 
@@ -148,16 +140,12 @@ def grade(found: Read, sample: Sample) -> tuple[float, float]:
 def known_task(name: str) -> Task:
     data = Path(os.environ["MEMAGENT_DATA"])
     novels = open_source([data / "war_and_peace.txt", data / "moby-dick.txt"])
-    kind, colon, file = name.partition(":")
-    return make_task(f"{kind}:{data / file}" if colon else name, novels)
-
-
-def family(task: str) -> str:
-    return next((name for name, tasks in FAMILIES.items() if task in tasks), "questions")
+    kind, _, file = name.partition(":")
+    return make_task(f"{kind}:{data / file}", novels)
 
 
 def tasks() -> list[str]:
-    return [*(name for some in FAMILIES.values() for name in some), *(f"qa:{f}" for f in QUESTIONS)]
+    return [f"qa:{file}" for file in QUESTIONS]
 
 
 def is_reported(task: str, index: int) -> bool:
@@ -167,7 +155,7 @@ def is_reported(task: str, index: int) -> bool:
 
 def choosing_jobs() -> list[Job]:
     settings = [(way, one) for way, some in WAYS.items() if len(some) > 1 for one in some]
-    places = [(index, task) for task in tasks() for index in range(CHOOSING[family(task)])]
+    places = [(index, task) for task in tasks() for index in range(CHOOSING)]
     return [
         Job(task, 128 * K, index, settings)
         for index, task in sorted(places, key=lambda at: at[0])
@@ -180,7 +168,7 @@ def reported_jobs(chosen: dict[str, dict[str, Any]]) -> list[Job]:
     places = [
         (index / samples, task, length, index)
         for task in tasks()
-        for length, samples in SAMPLES[family(task)].items()
+        for length, samples in SAMPLES.items()
         for index in range(samples)
         if is_reported(task, index)
     ]
@@ -193,7 +181,7 @@ def timed_jobs(chosen: dict[str, dict[str, Any]]) -> list[Job]:
 
 
 def choose(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Of each way the setting with the best score, the families' mean; of equals the cheapest."""
+    """Of each way the setting with the best score; of equals the cheapest."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if not (row.plain or is_reported(row.task, row.index)):
@@ -201,10 +189,7 @@ def choose(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 
     def merit(way: str, setting: dict[str, Any]) -> tuple[float, float]:
         found = groups[way, json.dumps(setting)]
-        by_family: dict[str, list[float]] = defaultdict(list)
-        for row in found:
-            by_family[family(row.task)].append(row.score)
-        return round(fmean(map(fmean, by_family.values())), 3), -fmean(row.calls for row in found)
+        return round(fmean(row.score for row in found), 3), -fmean(row.calls for row in found)
 
     return {
         way: some[0] if len(some) == 1 else max(some, key=lambda one, way=way: merit(way, one))
@@ -245,7 +230,7 @@ def load(file: Path) -> list[Row]:
 async def check(seconds: float) -> tuple[float, float]:
     """Seconds of one reading in segments, on a real clock and on the virtual one."""
     tokenizer = EstimatingTokenizer()
-    sample = known_task("niah_single_1").sample(128 * K, 0, seed=0, tokenizer=tokenizer)
+    sample = known_task(tasks()[0]).sample(128 * K, 0, seed=0, tokenizer=tokenizer)
     source, _ = sample.open()
     asked = ("map", {"segments": 16}, sample.question, source, seconds)
     started = perf_counter()

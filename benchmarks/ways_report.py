@@ -6,7 +6,7 @@ import json
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, family, is_reported
+from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, is_reported
 
 from memagent_graph.evaluation.report import in_markdown
 from memagent_graph.evaluation.samples import format_length
@@ -98,12 +98,11 @@ def by_task(told: Sequence[Row]) -> str:
 
 
 def goals(told: Sequence[Row]) -> str:
-    """Each fast way against the best way of each family, and against MemAgent's calls and chain."""
+    """Each fast way against the best way, and against MemAgent's calls and chain."""
     head = ["way", "goal", "questions", "best way", "worse by, or share", "most", "met"]
     table = [head]
     for way in FAST:
-        families = dict.fromkeys(family(row.task) for row in told)
-        table += [[way, *against_best(told, way, name)] for name in families]
+        table.append([way, *against_best(told, way)])
         table += [[way, *against_memagent(told, way, *goal)] for goal in COST_GOALS]
     return in_markdown(table)
 
@@ -120,14 +119,10 @@ def against_memagent(
     return [f"{field}{which}", asked, "", f"{share:.1%}", f"{most:.1%}", met]
 
 
-def against_best(told: Sequence[Row], way: str, name: str) -> list[str]:
-    """How a way does in a family of tasks, both lengths together, against the best way there."""
+def against_best(told: Sequence[Row], way: str) -> list[str]:
+    """How a way does, both lengths together, against the best way."""
     scored = {
-        one: {
-            (row.task, row.length, row.index): row
-            for row in told
-            if row.way == one and family(row.task) == name
-        }
+        one: {(row.task, row.length, row.index): row for row in told if row.way == one}
         for one in WAYS
     }
     best = max(WAYS, key=lambda one: fmean(row.score for row in scored[one].values()))
@@ -139,4 +134,4 @@ def against_best(told: Sequence[Row], way: str, name: str) -> list[str]:
     )
     worse = 100 * (fmean(before) - fmean(after))
     met = "yes" if -low <= MOST_WORSE else "no"
-    return [name, str(len(places)), best, f"{worse:.1f}", f"{-100 * low:.1f}", met]
+    return ["score", str(len(places)), best, f"{worse:.1f}", f"{-100 * low:.1f}", met]

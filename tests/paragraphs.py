@@ -50,21 +50,3 @@ def natural(folder, rows):
     lines = (json.dumps(dict(zip(keys, row, strict=True))) for row in rows)
     file.write_text("".join(f"{line}\n" for line in lines))
     return file
-
-
-def published(folder, count=5, name="eval_50.json"):
-    """As MemAgent publishes RULER-HQA."""
-    file = folder / name
-    rows = [
-        {
-            "index": n,
-            "input": f"Where is mill {n}?",
-            "answers": [f"Ward {n}"],
-            "context": f'Document 1:\nMill {n}\nIt is "the mill" {{of}} \\ Ward {n}.\n\n'
-            f"Document 2:\nHäre {n}\nA hare.",
-            "num_docs": 2,
-        }
-        for n in range(count)
-    ]
-    file.write_text(json.dumps(rows, ensure_ascii=False, indent=1), "utf-8")
-    return file

@@ -184,18 +184,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.chunks._RULE": [("|", "-|", ""), ("|", "-", ""), ("|", " ", "-")],
     "memagent_graph.text.files._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
     "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
-    "memagent_graph.evaluation.tasks.dialogue._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
-    "memagent_graph.evaluation.tasks.dialogue._TURN": [("", "D1", ""), ("D", "1", "a")],
-    "memagent_graph.evaluation.tasks.questions._TOKEN": [],  # reads one's own files
-    "memagent_graph.evaluation.tasks.questions._filter": [],  # looks for answers of such a file
-    "memagent_graph.evaluation.tasks.haystack._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
-    "memagent_graph.evaluation.judge._FIRST_YES_NO": [("", "*", "a")],
-    "memagent_graph.evaluation.judge._LABELLED_NUMBER": [("score", " ", "a"), ("score:", " ", "a")],
-    "memagent_graph.evaluation.judge._LABELLED_YES_NO": [("", "answer ", ""), ("grade", "*", "")],
-    "memagent_graph.evaluation.judge._LIST": [("[", "1,", ""), ("", "[1", "")],
-    "memagent_graph.evaluation.judge._NUMBERS": [("1", " ", "a"), ("", "1", "%"), ("", "1 ", "/")],
-    "memagent_graph.evaluation.judge._YES_NO": [("", "ye", "s")],
-    "memagent_graph.evaluation.judge.read_order": [("", "1", "a")],
+    "memagent_graph.evaluation.tasks.questions._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],
     "memagent_graph.evaluation.scores._ANNOUNCED": [("", "answer*", ""), ("", "final ", "")],
     "memagent_graph.evaluation.scores._CODE": [("", "1234567", "-"), ("", "12345678-1234", "")],
     "memagent_graph.evaluation.scores._LISTED": [("", "an", ""), ("", " and", "y")],
@@ -697,7 +686,6 @@ ANCHORED = {
     "memagent_graph.text.source._FENCE": "fullmatch",
     "memagent_graph.text.source._HEADING": "fullmatch",
     "memagent_graph.text.source._NO_DOCUMENT": "match",
-    "memagent_graph.evaluation.judge._FIRST_YES_NO": "match",
     "memagent_graph.memory.sharing._HOLDER": "fullmatch",
     "memagent_graph.text.terms._DAY_BESIDE": "match",
     "memagent_graph.text.terms._GROUPED": "fullmatch",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from memagent_graph.cli import memory, prompts
+from memagent_graph.cli import memory
 from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
@@ -82,7 +82,6 @@ app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
 app.add_typer(cache_app, name="cache")
-app.add_typer(prompts.app, name="prompts")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature

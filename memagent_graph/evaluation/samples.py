@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 _THOUSAND, _MILLION = 2**10, 2**20
-Unit = Literal["tokens", "paragraphs", "whole"]
+Unit = Literal["tokens", "whole"]
 """Unit of a length; "whole" documents have their own length, and are requested with 0."""
 
 
@@ -37,19 +37,6 @@ class Piece(NamedTuple):
 
     text: str
     evidence: bool = False
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """One thing that a judge model is asked about an answer.
-
-    Attributes:
-        prompt: function from the answer to the judge's prompt.
-        grade: function from the judge's reply to a score between 0 and 1.
-    """
-
-    prompt: Callable[[str], str]
-    grade: Callable[[str], float]
 
 
 @dataclass(frozen=True)
@@ -67,10 +54,8 @@ class Sample:
         template: the benchmark's own prompt, with the fields {memory}, for the document, and
             {question}; None if the benchmark has none.
         answer_tokens: the longest answer that counts; None for any length.
-        cluster: name that related samples share, such as their conversation: their scores are not
+        cluster: name that related samples share, such as their paragraph: their scores are not
             independent. Empty for an independent sample.
-        criteria: questions for a judge model; their mean is the score. Without a judge, the score
-            is the share of the evidence that the answer could be written from.
     """
 
     id: str
@@ -83,7 +68,6 @@ class Sample:
     template: str | None = None
     answer_tokens: int | None = None
     cluster: str = ""
-    criteria: tuple[Criterion, ...] = ()
 
     def open(self) -> tuple[Source, list[tuple[int, int]]]:
         """Return the document, and the spans of its evidence, in code points.
@@ -220,10 +204,8 @@ def fill_document(
 
 
 def format_length(length: int, unit: Unit) -> str:
-    """A length as people say it: "8K", "50 paragraphs", or "whole"."""
-    if unit == "tokens":
-        return short(length)
-    return unit if unit == "whole" else f"{length:,} {unit}"
+    """A length as people say it: "8K", or "whole"."""
+    return short(length) if unit == "tokens" else unit
 
 
 def short(tokens: int) -> str:

@@ -2,8 +2,7 @@
 
 An advantage is the reward minus the mean of the group (GRPO, arXiv 2402.03300), by default not
 divided by the standard deviation (Dr. GRPO, arXiv 2503.20783). It is the same for every token of
-every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3). If conversations have
-rewards of their own, their advantages are mixed in (GRU-Mem, arXiv 2602.10560).
+every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import zip_longest
 from math import fsum, isfinite, sqrt
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, NamedTuple
@@ -108,18 +106,12 @@ class Informative(NamedTuple):
     dropped: int
 
 
-def informative(
-    rewards: Sequence[float],
-    groups: Sequence[str],
-    steps: Sequence[Sequence[float | None]] = (),
-) -> Informative:
+def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
     """Drop groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
 
     Args:
         rewards: reward of each rollout, `[rollouts]`.
         groups: group of each rollout, `[rollouts]`.
-        steps: rewards of the conversations of each rollout, as for `step_advantages`; a group
-            whose step rewards differ is kept too.
 
     Raises:
         TraceError: As for `group_advantages`.
@@ -127,83 +119,12 @@ def informative(
     _check_groups(rewards, groups)
     kept: list[int] = []
     dropped = 0
-    differing = [any(found) for found in step_advantages(steps, groups)] if steps else ()
     for places in _members(groups).values():
-        spread_out = len({rewards[place] for place in places}) > 1
-        if spread_out or (steps and any(differing[place] for place in places)):
+        if len({rewards[place] for place in places}) > 1:
             kept += places
         else:
             dropped += 1
     return Informative(sorted(kept), dropped)
-
-
-def step_advantages(
-    rewards: Sequence[Sequence[float | None]], groups: Sequence[str]
-) -> list[list[float | None]]:
-    """Return the advantage of each conversation by itself, not divided by a deviation.
-
-    It is the conversation's reward minus the mean reward of the conversations with the same number
-    in the group's rollouts (GRU-Mem, arXiv 2602.10560).
-
-    Args:
-        rewards: rewards of the conversations of each rollout; None for one without a reward.
-        groups: group of each rollout, `[rollouts]`.
-
-    Raises:
-        TraceError: A reward is not a finite number, or the numbers of groups and rollouts differ.
-    """
-    if len(groups) != len(rewards):
-        message = f"There are {len(rewards)} rollouts and {len(groups)} groups: give each one."
-        raise TraceError(message)
-    same_step: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for group, steps in zip(groups, rewards, strict=True):
-        known = [(step, reward) for step, reward in enumerate(steps) if reward is not None]
-        _check([reward for _, reward in known])
-        for step, reward in known:
-            same_step[group, step].append(reward)
-    return [
-        [
-            None if reward is None else reward - _mean(same_step[group, step])
-            for step, reward in enumerate(steps)
-        ]
-        for group, steps in zip(groups, rewards, strict=True)
-    ]
-
-
-def spread(
-    rollouts: Sequence[Rollout], advantages: Sequence[float], *, step_weight: float = 0.0
-) -> list[tuple[Conversation, float]]:
-    """Return all conversations, each with the advantage of all its tokens.
-
-    That is the advantage of the rollout, mixed with the conversation's own advantage if it has a
-    reward.
-
-    Args:
-        rollouts: the rollouts.
-        advantages: advantage of each rollout, `[rollouts]`.
-        step_weight: share of the conversation's own advantage in the mixture, 0 to 1.
-
-    Raises:
-        TraceError: The number of a rollout's step rewards is neither 0 nor that of conversations.
-    """
-    for rollout in rollouts:
-        if len(rollout.step_rewards) not in {0, len(rollout.conversations)}:
-            message = (
-                f"Rollout {rollout.rollout!r} has {len(rollout.step_rewards)} step rewards for "
-                f"{len(rollout.conversations)} conversations: give each one, None if it has none."
-            )
-            raise TraceError(message)
-    groups = [rollout.group for rollout in rollouts]
-    own = step_advantages([rollout.step_rewards for rollout in rollouts], groups)
-    return [
-        (conversation, advantage if step is None else _mix(advantage, step, step_weight))
-        for rollout, advantage, steps in zip(rollouts, advantages, own, strict=True)
-        for conversation, step in zip_longest(rollout.conversations, steps)
-    ]
-
-
-def _mix(whole: float, step: float, step_weight: float) -> float:
-    return (1 - step_weight) * whole + step_weight * step
 
 
 def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:
@@ -297,7 +218,8 @@ def make_training_rows(
     advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
     rows = [
         TrainingRow(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
-        for one, advantage in spread(rollouts, advantages, step_weight=settings.step_weight)
+        for rollout, advantage in zip(rollouts, advantages, strict=True)
+        for one in rollout.conversations
         if not (settings.mask_overlong and one.finish_reason == _CUT_OFF)
     ]
     return rows, {

@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 from collections import Counter
-from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -117,13 +116,11 @@ class OnlineLoop:
         rollouts: list[Rollout] = []
         useful: list[Rollout] = []
         failed: Counter[str] = Counter()
-        worth: list[float] = []
         missing = settings.questions
         for _ in range(settings.refills + 1):
             samples = await self._samples(state, missing)
             found = await self.runner.collect(samples, times=settings.group_size)
             failed += found.failed
-            worth.append(found.answer_reward)
             rollouts = [*useful, *found.rollouts] or rollouts
             if not rollouts:
                 message = (
@@ -136,7 +133,6 @@ class OnlineLoop:
             kept = informative(
                 [one.reward or 0.0 for one in found.rollouts],
                 [one.group for one in found.rollouts],
-                [one.step_rewards for one in found.rollouts],
             )
             useful += [found.rollouts[place] for place in kept.kept]
             missing = kept.dropped
@@ -144,8 +140,7 @@ class OnlineLoop:
                 break
         # One process may have used more questions than another.
         state["question"] = int(self.trainer.over_processes(state["question"], "max"))
-        counts = {"failed": failed.total(), "groups_dropped": missing}
-        return rollouts, counts | {"answer_reward": fmean(worth)}
+        return rollouts, {"failed": failed.total(), "groups_dropped": missing}
 
     async def _samples(self, state: dict[str, int], count: int) -> list[Sample]:
         """Draw the next questions; with `skip_guessable`, only those that need the document."""

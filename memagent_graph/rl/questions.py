@@ -73,8 +73,10 @@ def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Ques
     """Return the questions of `settings.tasks`, with the length and seed of the settings.
 
     Raises:
-        ConfigurationError: There is no such task, or it needs essays or more questions.
+        ConfigurationError: There is no such task, none at all, or it needs more questions.
     """
+    if not settings.tasks:
+        raise ConfigurationError("Name what to train on: tasks: [qa:FILE], or masked:FOLDER.")
     essays = open_source(settings.essays) if settings.essays else None
     tasks = [make_task(name, essays) for name in settings.tasks]
     counter = load_tokenizer(tokenizer)

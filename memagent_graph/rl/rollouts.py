@@ -17,7 +17,6 @@ from memagent_graph.graph.state import ReadingInput
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import GROUP, ROLLOUT, TraceRecorder
-from memagent_graph.rl.rewards import Case
 from memagent_graph.rl.sinks import ListSink
 from memagent_graph.rl.traces import Rollout, join
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
     from memagent_graph.readers.chat import Block
-    from memagent_graph.rl.rewards import Rescore, Reward
+    from memagent_graph.rl.rewards import Reward
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -67,7 +66,6 @@ class RolloutRunner:
         tokenizer: the model's tokenizer.
         config: settings of the readings.
         reward: rewards an answer.
-        rescore: changes the rewards of whole rollouts, after their answers have been rewarded.
         prompts: the policy's prompts.
         concurrency: most readings at once.
         seed: seed of the sampling.
@@ -85,7 +83,6 @@ class RolloutRunner:
         *,
         config: ReadingConfig,
         reward: Reward,
-        rescore: Rescore | None = None,
         prompts: Prompts | None = None,
         concurrency: int = 256,
         seed: int = 0,
@@ -94,7 +91,6 @@ class RolloutRunner:
         self._reward = reward
         self._seed = seed
         self._shared_start = shared_start
-        self._rescore = rescore
         self._slots = concurrency
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
         self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
@@ -114,12 +110,9 @@ class RolloutRunner:
         """Read each sample `times` times; failed readings are counted, and the others continue."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        opened = {sample.id: sample.open() for sample in samples}
+        opened = {sample.id: sample.open()[0] for sample in samples}
         self.reader.begin(self._draw_starts(opened) if times > 1 else {})
-        cases = {
-            sample.id: Case(sample.question, sample.answers, tuple(opened[sample.id][1]))
-            for sample in samples
-        }
+        answers = {sample.id: sample.answers for sample in samples}
 
         async def read(sample: Sample, source: Source, index: int) -> None:
             name = f"{sample.id}#{self.version}.{index}"
@@ -133,7 +126,7 @@ class RolloutRunner:
 
         await asyncio.gather(
             *(
-                read(sample, opened[sample.id][0], index)
+                read(sample, opened[sample.id], index)
                 for sample in samples
                 for index in range(times)
             )
@@ -141,10 +134,8 @@ class RolloutRunner:
         found = join(self._sink.take()).rollouts
         # An order that does not depend on which reading ended first.
         found.sort(key=lambda one: one.rollout)
-        scored = [self._score(one, cases[one.group].answers) for one in found]
+        scored = [self._score(one, answers[one.group]) for one in found]
         worth = fsum(one.reward or 0.0 for one in scored) / max(1, len(scored))
-        if self._rescore is not None:
-            scored = self._rescore(scored, cases)
         return Collected(scored, failed, worth)
 
     async def find_guessed(self, samples: Sequence[Sample]) -> set[str]:
@@ -157,10 +148,10 @@ class RolloutRunner:
         worths = await asyncio.gather(*map(worth, samples))
         return {sample.id for sample, reward in zip(samples, worths, strict=True) if reward >= 1}
 
-    def _draw_starts(self, opened: Mapping[str, tuple[Source, object]]) -> dict[str, int]:
+    def _draw_starts(self, opened: Mapping[str, Source]) -> dict[str, int]:
         """Draw the questions whose readings share their start, and where in the text it ends."""
         starts = {}
-        for sample, (source, _) in opened.items():
+        for sample, source in opened.items():
             chance = random.Random(f"{self._seed} {self.version} {sample}")  # noqa: S311 - no secret
             if chance.random() < self._shared_start:
                 starts[sample] = int(chance.random() * source.length)

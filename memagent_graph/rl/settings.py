@@ -59,8 +59,6 @@ class GRPOSettings(_Settings):
         importance_cap: largest weight of a token that an older policy sampled.
         scale_advantages: divide by the standard deviation of the group, as GRPO does and
             Dr. GRPO (arXiv 2503.20783) does not.
-        step_weight: share of a conversation's own advantage, if it has a reward of its own; the
-            rest is the rollout's.
         mask_overlong: ignore completions that were cut off by their budget, as DAPO does (arXiv
             2503.14476, section 3.4).
         updates: optimizer steps that the rows of one iteration are split over.
@@ -83,7 +81,6 @@ class GRPOSettings(_Settings):
     kl_weight: float = Field(default=1e-3, ge=0)
     importance_cap: float = Field(default=2.0, ge=1)
     scale_advantages: bool = False
-    step_weight: float = Field(default=0.1, ge=0, le=1)
     mask_overlong: bool = False
     updates: int = Field(default=16, ge=1)
     token_budget: int = Field(default=16_384, ge=2)
@@ -100,13 +97,11 @@ class TrainingSettings(GRPOSettings):
     Attributes:
         model: folder or hub id of the model to train, with its tokenizer.
         out: folder for checkpoints, metrics, curves and the trained model.
-        tasks: tasks to train on: names of `memagent eval`, `qa:FILE`, or `masked:FOLDER`, which
-            makes questions from documents without labels.
-        essays: file or folder of texts to hide evidence in, for the tasks that need it.
+        tasks: tasks to train on: `qa:FILE`, or `masked:FOLDER`, which makes questions from
+            documents without labels.
+        essays: file or folder of texts that fill documents for which a file is too short.
         length: length of the documents in tokens.
-        reward: name of a reward, or several with their weights.
-        shaping: further rewards with their weights: "exit", "boxed", "calls", "written" and
-            "information" for the whole rollout, and "update" for each step (`rl.rescoring`).
+        reward: name of a reward: "exact" or "substring".
         skip_guessable: leave out questions that the model answers rightly without the document.
         iterations: number of times to read and then train.
         questions: questions in an iteration.
@@ -135,11 +130,10 @@ class TrainingSettings(GRPOSettings):
 
     model: str
     out: Path
-    tasks: tuple[str, ...] = ("niah_single_1",)
+    tasks: tuple[str, ...] = ()
     essays: Path | None = None
     length: int = Field(default=28_000, ge=1)
-    reward: str | dict[str, float] = "exact"
-    shaping: dict[str, float] = Field(default_factory=dict)
+    reward: str = "exact"
     skip_guessable: bool = False
     iterations: int = Field(default=100, ge=1)
     questions: int = Field(default=128, ge=1)

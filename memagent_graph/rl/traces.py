@@ -45,8 +45,6 @@ class Rollout:
         reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
         response: the whole reply that the answer was taken from.
-        step_rewards: reward of each conversation by itself, None for one without; empty if no
-            conversation has one.
     """
 
     rollout: str
@@ -57,7 +55,6 @@ class Rollout:
     reward: float | None
     policy: int
     response: str = ""
-    step_rewards: tuple[float | None, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -295,27 +295,6 @@ class MultiConversationGRPOTrainer:
             return state
         return dict(merge_adapters(self.accelerator.unwrap_model(self.model)).state_dict())
 
-    def likelihoods(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """Return the mean log-probability per token of each completion under the current policy.
-
-        Args:
-            pairs: (prompt, completion) in token ids, neither empty.
-        """
-        rows = [
-            TrainingRow((*prompt,), (*tokens,), (0.0,) * len(tokens), 0.0)
-            for prompt, tokens in pairs
-        ]
-        model = self.accelerator.unwrap_model(self.model)  # other processes may have more pairs
-        found: dict[int, float] = {}
-        for group in pack(rows, token_budget=self.settings.token_budget):
-            batch = collate(group).to(self.accelerator.device)
-            with self.accelerator.autocast():
-                logprobs = score_only(model, batch)
-            parts = torch.split(logprobs, [len(row.completion) for row in group])
-            means = [float(part.mean()) for part in parts]
-            found |= dict(zip(map(id, group), means, strict=True))
-        return [found[id(row)] for row in rows]
-
     def save(self, folder: str | Path) -> None:
         """Save weights, optimizer, random states and progress, for `restore`.
 

@@ -14,7 +14,7 @@ from memagent_graph.models.resolve import resolve_model
 from memagent_graph.prompts import Prompts
 from memagent_graph.rl.loop import Journal, OnlineLoop, replay
 from memagent_graph.rl.questions import number_questions, task_questions
-from memagent_graph.rl.rewards import InformationGain, make_rescore, make_reward
+from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.traces import load
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.rewards import Rescore, Reward
+    from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
 
 _WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -109,8 +109,6 @@ class Training:
         questions: function that makes the sample of a number, in place of `settings.tasks`. The
             first `settings.held_out` are never trained on, nor are others with the same question.
         reward: function that rewards an answer, in place of `settings.reward`.
-        rescore: function that changes the rewards of whole rollouts, in place of
-            `settings.shaping`.
 
     Attributes:
         main: whether this is the process that reports and writes, of several.
@@ -120,12 +118,19 @@ class Training:
 
     Examples:
         >>> import asyncio
+        >>> import json
+        >>> from pathlib import Path
         >>> from memagent_graph.rl import Training, TrainingSettings
+        >>> rows = [
+        ...     {"question": f"Who is {n}?", "answers": ["Fox"], "title": n, "text": f"{n} Fox."}
+        ...     for n in ("Ann", "Bo", "Cy")
+        ... ]
+        >>> _ = Path("names.json").write_text(json.dumps(rows))
         >>> settings = TrainingSettings(
         ...     model="Qwen/Qwen2.5-0.5B-Instruct",
         ...     out="trained",
-        ...     tasks=["niah_single_1"],
-        ...     length=1000,
+        ...     tasks=["qa:names.json"],
+        ...     length=20,
         ...     iterations=1,
         ...     questions=1,
         ...     group_size=2,
@@ -145,7 +150,6 @@ class Training:
         *,
         questions: Callable[[int], Sample] | None = None,
         reward: Reward | None = None,
-        rescore: Rescore | None = None,
     ) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -168,10 +172,8 @@ class Training:
         self.main = self.trainer.accelerator.is_main_process
         self.journal = Journal(settings.out, main=self.main)
         self._questions = questions
-        self._reward = reward or _make_named_reward(settings)
+        self._reward = make_reward(reward or settings.reward)
         self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
-        information = InformationGain(self.trainer.likelihoods, self.tokenizer, self._prompts)
-        self._rescore = rescore or make_rescore(settings.shaping, information)
         self._loop: OnlineLoop | None = None
 
     def stop(self) -> None:
@@ -213,7 +215,6 @@ class Training:
                 ),
                 prompts=self._prompts,
                 reward=self._reward,
-                rescore=self._rescore,
                 concurrency=1 if settings.deterministic else settings.concurrency,
                 seed=settings.seed,
                 shared_start=settings.shared_start,
@@ -274,14 +275,6 @@ def _freeze_loaded() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _make_named_reward(settings: TrainingSettings) -> Reward:
-    parts = settings.reward
-    if isinstance(parts, str):
-        return make_reward(parts)
-    weights: dict[str | Reward, float] = dict(parts.items())
-    return make_reward(weights)
 
 
 def make_engine(

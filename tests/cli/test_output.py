@@ -93,8 +93,6 @@ def folder(tmp_path):
     (tmp_path / "book.txt").write_text("The vault opens at 6:40.\n")
     task = {"id": "1", "question": "When?", "document": "The vault opens at 6:40."}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
-    prompts = 'A = "{question} {memory} {chunk}"\nB = "{question} {memory}"\n'
-    (tmp_path / "prompts.py").write_text(prompts)
     words = ["ask", "When does the vault open?", str(tmp_path / "book.txt"), "--name", "diary"]
     ((*_, code, errors),) = outcomes(tmp_path, ["null device"], [words])
     assert (code, errors) == (0, "")
@@ -102,8 +100,10 @@ def folder(tmp_path):
 
 
 def evaluation(folder):
-    one = ["--tasks", "niah_single_1", "--lengths", "2k", "--samples", "1"]
-    return ["eval", *one, "--out", str(folder / "results")]
+    row = {"question": "When?", "answers": ["6:40"], "title": "", "text": "It opens at 6:40."}
+    (folder / "questions.jsonl").write_text(json.dumps(row))
+    asked = ["--tasks", f"qa:{folder / 'questions.jsonl'}", "--essays", str(folder / "book.txt")]
+    return ["eval", *asked, "--lengths", "2k", "--out", str(folder / "results")]
 
 
 def test_every_command_that_cannot_print_says_so_in_one_line(folder):
@@ -131,14 +131,13 @@ def test_every_command_that_cannot_print_says_so_in_one_line(folder):
 def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     (folder / "memories.sqlite").unlink()
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
-    prompts = ["prompts", "import", str(folder / "prompts.py"), "--out", str(folder / "new.json")]
     batch = ["batch", str(folder / "tasks.jsonl"), "--out", str(folder / "out.jsonl")]
     nowhere = ["--store", "none"]
     checkpoint = ["--checkpoint", str(folder / "run.sqlite")]
     blamed = {
         "The store": [ask, batch, ["memory", "list"]],
         "The checkpoint file": [[*ask, *nowhere, *checkpoint]],
-        "the output": [prompts, [*batch, *nowhere], evaluation(folder)],
+        "the output": [[*batch, *nowhere], evaluation(folder)],
     }
     commands = [(words, what) for what, found in blamed.items() for words in found]
     done = outcomes(folder, ["full disk"], [words for words, _ in commands])
@@ -163,7 +162,6 @@ def hostile(tmp_path):
         f"{HOSTILE}.txt": f"The vault {IN_TEXT} opens at 6:40.\n",
         f"{HOSTILE}.jsonl": json.dumps({"id": HOSTILE, "question": HOSTILE, "document": HOSTILE}),
         f"{HOSTILE}.bad": "not of any format\n",
-        f"{HOSTILE}.py": 'A = "{question} {memory} {chunk}"\nB = "{question} {memory}"\n',
         f"{HOSTILE}.yaml": f"{json.dumps(HOSTILE)}: 1\n",
         "before/samples.jsonl": "",
     }.items():
@@ -214,8 +212,6 @@ def hostile_commands(folder):
             ["eval", "--compare", str(folder / "before"), str(folder / "after")],
             ["train", "--set", HOSTILE],
             ["doctor", "--model", HOSTILE],
-            ["prompts", "import", bad],
-            ["prompts", "import", f"{bad[:-3]}py", "--out", f"{book}.json"],
         ],
     )
     yield (

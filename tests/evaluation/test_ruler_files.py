@@ -5,117 +5,145 @@ from __future__ import annotations
 import json
 
 import pytest
-from ruler_samples import CAPS, NAMES, OFFICIAL, PLAIN, made, official, prompt_of
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.ruler import PASSAGES, RulerFileTask, parse, ruler_tasks
+from memagent_graph.evaluation.tasks.ruler import RulerFileTask, ruler_tasks
+from memagent_graph.text.tokens import EstimatingTokenizer
 
-
-def written(folder, rows, *, leave_out=()):
-    file = folder / "rows.jsonl"
-    kept = [{key: row[key] for key in row if key not in leave_out} for row in rows]
-    file.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
-    return file
-
-
-def row_of(name, index=0):
-    sample = made(name, 3_000, index)
-    prompt = prompt_of(sample)
-    prefix = parse(prompt).prefix
-    return {
-        "task": name,
-        "input": prompt.removesuffix(prefix),
-        "answer_prefix": prefix,
-        "outputs": [*sample.answers],
-    }
-
-
-QA = {
-    "input": PASSAGES.template(query="")
-    .removesuffix(" Answer:")
-    .replace("{memory}", "Document 1:\nMills\nFox built {it}.\n\nDocument 2:\nHare\nHe ran.")
-    .replace("{question}", "Who built the mill?"),
+COUNTER = EstimatingTokenizer()
+RAIN = "It rained. " * 30
+VARIABLES = (
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+)
+ASKED = "Find all variables that are assigned the value {} in the text above."
+ONLY = (
+    "Answer the question based on the given documents. "
+    "Only give me the answer and do not output any other words."
+)
+NEEDLE = {
+    "input": "Some special magic uuids are hidden within the following text. Make sure to memorize "
+    f"it. I will quiz you about the uuids afterwards.\n{RAIN}\nWhat was it?\n{RAIN}\nWhat are all "
+    "the special magic uuids for elk and fox mentioned in the provided text?",
+    "answer_prefix": " The special magic uuids for elk and fox mentioned in the provided text are",
+    "outputs": ["a-1", "b-2"],
+}
+TRACKING = {
+    "input": f"{VARIABLES}VAR A = 5\n\nQuestion: {ASKED.format(5)} Answer: they are: A\n\n"
+    f"{VARIABLES}VAR B = 7\n{RAIN}\nQuestion: {ASKED.format(7)}",
+    "answer_prefix": " Answer: they are: ",
+    "outputs": ["B"],
+}
+PASSAGES = {
+    "input": f"{ONLY}\n\nThe following are given documents.\n\nDocument 1:\nFox built {{it}}."
+    f"\n\n{ONLY}\n\nQuestion: Who built the mill?",
     "answer_prefix": " Answer:",
     "outputs": ["Fox", "Mr. Fox"],
 }
 
 
-@pytest.mark.parametrize("leave_out", [(), ("task",), ("task", "answer_prefix")])
-def test_a_file_has_one_task_for_each_that_it_has_samples_of(tmp_path, leave_out):
-    rows = [row_of(name, index) for name in NAMES for index in range(2)]
-    kept = (
-        rows
-        if "answer_prefix" not in leave_out
-        else [{**row, "input": row["input"] + row["answer_prefix"]} for row in rows]
+def written(folder, rows):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return file
+
+
+def sample_of(task, index=0):
+    return task.sample(0, index, seed=1, tokenizer=COUNTER)
+
+
+def text_of(sample):
+    return "".join(piece.text for piece in sample.pieces())
+
+
+def prompt_of(sample):
+    return sample.template.replace("{memory}", text_of(sample)).replace(
+        "{question}", sample.question
     )
 
-    tasks = ruler_tasks(written(tmp_path, kept, leave_out=leave_out))
 
-    assert [(task.name, task.unit, task.count) for task in tasks] == [
-        (f"ruler_{name}", "whole", 2) for name in NAMES
+@pytest.mark.parametrize(
+    ("row", "name", "metric", "document", "question"),
+    [
+        (NEEDLE, "niah", "all", f"{RAIN}\nWhat was it?\n{RAIN}", "What are all the special"),
+        (TRACKING, "vt", "all", f"VAR B = 7\n{RAIN}", ASKED.format(7)),
+        (PASSAGES, "qa", "any", "Document 1:\nFox built {it}.", "Who built the mill?"),
+    ],
+)
+def test_a_prompt_is_a_document_between_instruction_and_question(
+    tmp_path, row, name, metric, document, question
+):
+    (task,) = ruler_tasks(written(tmp_path, [row]))
+
+    sample = sample_of(task)
+
+    assert (task.name, task.unit, task.count) == (f"ruler_{name}", "whole", 1)
+    assert text_of(sample) == document
+    assert sample.question.startswith(question)
+    assert (sample.metric, sample.answers) == (metric, tuple(row["outputs"]))
+    assert prompt_of(sample) == row["input"] + row["answer_prefix"]
+
+
+def test_a_file_has_one_task_for_each_that_it_has_samples_of(tmp_path):
+    rows = [{**NEEDLE, "task": "niah_multiquery"}, TRACKING, {**NEEDLE, "outputs": ["c-3"]}]
+
+    tasks = ruler_tasks(written(tmp_path, [*rows, TRACKING]))
+
+    assert [(task.name, task.count) for task in tasks] == [
+        ("ruler_niah_multiquery", 1),
+        ("ruler_vt", 2),
+        ("ruler_niah", 1),
     ]
-    for task, name in zip(tasks, NAMES, strict=True):
-        samples = [task.sample(0, index, seed=3, tokenizer=PLAIN) for index in range(2)]
-        prompts = {row["input"] + row["answer_prefix"] for row in rows if row["task"] == name}
-        assert {prompt_of(sample) for sample in samples} == prompts
-        assert {sample.answer_tokens for sample in samples} <= {*CAPS.values()}
-        with pytest.raises(ConfigurationError, match="2 different questions"):
-            task.sample(0, 2, seed=3, tokenizer=PLAIN)
+    assert make_task(f"ruler:{tasks[0].file}").count == 4
+    with pytest.raises(ConfigurationError, match="2 different questions"):
+        sample_of(tasks[1], 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_evidence_of_a_file_is_what_it_is_where_the_sample_was_made(tmp_path, name):
-    sample = made(name, 3_000)
-    (task,) = ruler_tasks(written(tmp_path, [row_of(name)]))
+def test_the_samples_that_memagent_published_are_asked_as_they_are(tmp_path):
+    row = {
+        "input": "Where is the mill?",
+        "answers": ["Ward 3"],
+        "context": "Document 1:\nA {mill}.",
+    }
 
-    again = task.sample(0, 0, seed=0, tokenizer=PLAIN)
+    (task,) = ruler_tasks(written(tmp_path, [row]))
+    sample = sample_of(task)
 
-    def evidence(one):
-        source, spans = one.open()
-        return " ".join(source.read(start, end - start) for start, end in spans)
-
-    assert evidence(again) == evidence(sample)
-
-
-def test_questions_over_passages_run_as_they_are(tmp_path):
-    file = written(tmp_path, [{**QA, "task": "qa_1"}])
-
-    for task in (*ruler_tasks(file), make_task(f"ruler:{file}")):
-        sample = task.sample(0, 0, seed=0, tokenizer=PLAIN)
-
-        assert prompt_of(sample) == QA["input"] + " Answer:"
-        assert sample.question == "Who built the mill?"
-        assert (sample.metric, sample.answers) == ("any", ("Fox", "Mr. Fox"))
-        assert sample.answer_tokens == 32
-    assert [task.name for task in ruler_tasks(file)] == ["ruler_qa_1"]
+    assert (task.name, sample.question, sample.answers) == ("ruler_rows", row["input"], ("Ward 3",))
+    assert text_of(sample) == row["context"]
+    assert sample.template.format(memory="M", question="Q").endswith("Question: Q Answer:")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"input": "[INST] " + QA["input"]}, r"rows.jsonl, line 2 has a prompt .* base"),
+        ({"input": "[INST] " + PASSAGES["input"]}, r"rows.jsonl, line 2 has a prompt .* base"),
         ({"outputs": []}, "line 2"),
         ({"outputs": None}, "line 2 is not a sample of RULER"),
         ({"input": 5}, "line 2 is not a sample of RULER"),
+        ({"context": [3, 1], "answers": ["a"]}, "line 2 is not a sample of RULER"),
     ],
 )
 def test_a_line_that_is_no_sample_of_ruler_is_named(tmp_path, change, message):
-    file = written(tmp_path, [QA, {**QA, **change}])
+    file = written(tmp_path, [PASSAGES, {**PASSAGES, **change}])
 
     with pytest.raises(ConfigurationError, match=message):
         ruler_tasks(file)
     with pytest.raises(ConfigurationError, match=message):
-        RulerFileTask(file).sample(0, 0, seed=0, tokenizer=PLAIN)
+        sample_of(RulerFileTask(file))
     with pytest.raises(ConfigurationError, match="none.jsonl"):
         ruler_tasks(tmp_path / "none.jsonl")
 
 
-def test_the_official_file_is_asked_as_it_is():
-    rows = official()
+def test_the_official_file_is_asked_as_it_is(data):
+    file = data / "ruler_8k.jsonl"
+    if not file.exists():
+        pytest.skip("ruler_8k.jsonl is not in MEMAGENT_DATA")
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
     asked = {
-        prompt_of(task.sample(0, index, seed=1, tokenizer=PLAIN))
-        for task in ruler_tasks(OFFICIAL)
+        prompt_of(sample_of(task, index))
+        for task in ruler_tasks(file)
         for index in range(task.count)
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 
@@ -66,13 +67,15 @@ def test_the_core_tests_pass(lowest):
 
 def test_the_command_line_answers_and_draws(lowest):
     (lowest.folder / "lease.txt").write_text("The lease was signed by Ann Kestrel in Husum.\n")
-    words = ("--tasks", "vt", "--lengths", "2k", "--samples", 1, "--model", "extractive")
+    row = {"question": "Who signed?", "answers": ["Ann"], "title": "", "text": "Ann signed."}
+    (lowest.folder / "asked.jsonl").write_text(json.dumps(row))
+    words = ("--tasks", "qa:asked.jsonl", "--essays", "lease.txt", "--lengths", "2k")
 
     answer = lowest.run("memagent", "ask", "Who signed the lease?", "lease.txt").stdout
-    lowest.run("memagent", "eval", *words, "--out", "results")
+    lowest.run("memagent", "eval", *words, "--model", "extractive", "--out", "results")
 
     assert answer.startswith("The lease was signed by Ann Kestrel in Husum.\n")
-    assert (lowest.folder / "results" / "cost.png").read_bytes().startswith(b"\x89PNG")
+    assert (lowest.folder / "results" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_python_has_wheels_for_the_lowest_versions(main, tmp_path):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,13 +10,8 @@ from hypothesis import strategies as st
 from rl.rollouts import records
 
 from memagent_graph.errors import TraceError
-from memagent_graph.rl.advantages import (
-    Baseline,
-    group_advantages,
-    informative,
-    spread,
-    step_advantages,
-)
+from memagent_graph.rl.advantages import Baseline, group_advantages, informative, make_training_rows
+from memagent_graph.rl.settings import GRPOSettings
 from memagent_graph.rl.traces import join
 
 rewards = st.floats(-10, 10, allow_nan=False).map(lambda number: round(number, 6))
@@ -99,53 +93,17 @@ def test_all_conversations_have_the_advantage_of_their_rollout_however_many_they
     advantages = group_advantages([rollout.reward for rollout in rollouts], groups)
 
     assert advantages == group_advantages([reward for reward, _ in rows], groups)
-    expected = [
-        (f"r{number}", advantages[number])
-        for number, (_, updates) in enumerate(rows)
+    found, _ = make_training_rows(
+        rollouts,
+        vocabulary=rollouts[0].conversations[0].tokenizer,
+        settings=GRPOSettings(),
+        baseline=Baseline(),
+    )
+    assert [row.advantage for row in found] == [
+        advantage
+        for advantage, (_, updates) in zip(advantages, rows, strict=True)
         for _ in range(updates + 1)
     ]
-    found = [(one.rollout, advantage) for one, advantage in spread(rollouts, advantages)]
-    assert found == expected
-
-
-def test_a_step_is_measured_against_the_same_step_of_its_group():
-    found = step_advantages(
-        [[1, -1, None], [-1, 1, None], [1, None], [1, None, 5]], ["g", "g", "g", "h"]
-    )
-
-    assert found[0] == [pytest.approx(2 / 3), -1, None]
-    assert found[1] == [pytest.approx(-4 / 3), 1, None]
-    assert found[2:] == [[pytest.approx(2 / 3), None], [0, None, 0]]
-
-
-def test_a_conversation_with_a_reward_of_its_own_has_a_share_of_its_own_advantage():
-    good, bad = (
-        replace(join(records(name, reward=reward)).rollouts[0], step_rewards=steps)
-        for name, reward, steps in [("r1", 1.0, (1.0, -1.0, None)), ("r2", 0.0, (-1.0, -1.0, None))]
-    )
-
-    found = [advantage for _, advantage in spread([good, bad], [0.5, -0.5], step_weight=0.1)]
-
-    # 0.9 of the rollout's, 0.1 of the step's: 1, 0 and none of its own.
-    assert found == pytest.approx([0.55, 0.45, 0.5, -0.55, -0.45, -0.5])
-
-
-def test_step_rewards_that_do_not_fit_are_an_error():
-    found = replace(join(records(reward=1.0)).rollouts[0], step_rewards=(1.0,))
-    with pytest.raises(TraceError, match="1 step rewards for 3 conversations"):
-        spread([found], [0.0])
-    with pytest.raises(TraceError, match="finite"):
-        step_advantages([[math.nan]], ["g"])
-
-
-def test_a_group_whose_steps_differ_teaches_something_though_its_rewards_do_not():
-    kept = informative([1.0, 1.0, 0.0, 0.0], [*"aabb"], [(1.0,), (-1.0,), (1.0,), (1.0,)])
-    assert kept == ([0, 1], 1)
-
-
-def test_as_many_advantages_as_rollouts_are_needed():
-    with pytest.raises(ValueError, match="shorter"):
-        spread(join(records()).rollouts, [])
 
 
 def test_a_lone_rollout_is_measured_against_the_baseline():

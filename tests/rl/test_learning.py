@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rl.rollouts import records
 
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.advantages import Baseline, make_training_rows
 from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.traces import join
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -161,31 +162,13 @@ def test_reading_side_by_side_is_what_the_graph_reads(bench, reader, fresh):
     assert [answers[one.id] for one in samples] == scores.read(fresh, samples)
 
 
-def test_the_last_conversation_alone_has_an_advantage(bench, reader, fresh):
-    learn, scores = bench("learn"), bench("learn_scores")
-    chat = ChatTransformers(
-        model=str(fresh), dtype="float32", logprobs=True, temperature=1.0, max_batch=64
-    )
-    worth = iter(range(1000))
-    runner = RolloutRunner(
-        chat,
-        reader.make_tokenizer(),
-        config=scores.READING,
-        prompts=reader.PROMPTS,
-        reward=lambda _answer, _truths: float(next(worth)),
-        rescore=learn.last_alone,
-    )
-    found = asyncio.run(runner.collect([learn.question(70, seed=5)], times=4))
-    chat.close()
-    settings = learn.settings(fresh, fresh.parent, 5, step_weight=1.0)
-    vocabulary = found.rollouts[0].conversations[0].tokenizer
+def test_the_last_conversation_alone_is_trained_on(bench):
+    rollouts = join([*records("r1"), *records("r2")]).rollouts
 
-    rows, _ = make_training_rows(
-        found.rollouts, vocabulary=vocabulary, settings=settings, baseline=Baseline()
-    )
+    found = bench("learn").last_alone(rollouts)
 
-    assert len(rows) == 4 * 5
-    assert [bool(row.advantage) for row in rows] == ([False] * 4 + [True]) * 4
+    assert [one.conversations for one in found] == [one.conversations[-1:] for one in rollouts]
+    assert all(one.conversations[0].final for one in found)
 
 
 @pytest.mark.slow
@@ -232,45 +215,3 @@ def test_each_change_of_a_setting_is_trained_from_the_same_warm_up(bench, tmp_pa
     assert len(rows) == 3 * len(made)
     [_, *lines] = [line for line in ablations.report(rows).splitlines() if "(" in line]
     assert all("points" in line for line in lines), lines
-
-
-def test_what_the_warm_up_of_gates_shows_is_what_the_reader_of_chats_takes_apart(bench, reader):
-    gates, replies = bench("learn_gates"), import_module("memagent_graph.readers.replies")
-    rng, tokenizer = random.Random(5), reader.make_tokenizer()
-    shown = {"unchanged": 0, "enough": 0, "back": 0, "notes": 0}
-    for number in range(400):
-        words, learned = gates.show(rng, looked=number % 4 == 0)
-        ids = tokenizer.convert_tokens_to_ids(words)
-        reply = tokenizer.decode(
-            [one for one, new in zip(ids, learned, strict=True) if new], skip_special_tokens=True
-        )
-        gated = "ENOUGH:" in words[: learned.index(True)]
-        notes, answer = replies.split_enough(reply)
-        notes, recall = replies.split_look_back(notes, ())
-        shown["unchanged"] += replies.is_unchanged(notes)
-        shown["enough"] += answer is not None
-        shown["back"] += recall is not None
-        shown["notes"] += answer is None and recall is None and not replies.is_unchanged(notes)
-        assert gated or (answer is None and not replies.is_unchanged(notes))
-        assert "\n" not in notes
-    assert min(shown.values()) > 30, shown
-
-
-@pytest.mark.slow
-def test_a_tiny_run_with_gates_is_resumed_and_reported(bench, tmp_path):
-    gates, rows = bench("learn_gates"), bench("learn_rows")
-    small = {"iterations": 2, "questions": 2, "group_size": 2, "evaluate_every": 0, "held_out": 2}
-    run = gates.GateRun(5, tmp_path, steps=2, begun={"recall": 2, "several": 2}, **small)
-    run.models()
-    run.scores(3)
-
-    found = rows.read_rows(tmp_path / "gates.jsonl")
-    run.models()
-    run.scores(3)
-
-    assert rows.read_rows(tmp_path / "gates.jsonl") == found
-    ways = ["plain", "gated", "told"]
-    assert [row["way"] for row in found] == ["before", *ways, *ways, *ways]
-    table = gates.report(found, tmp_path, tmp_path / "plots")
-    assert "in the first fifth" in table
-    assert (tmp_path / "plots" / "gates.png").stat().st_size > 1000

@@ -84,12 +84,10 @@ def test_made_up_questions_are_split_by_what_they_ask_as_well():
         number_questions(make, 7).make_training(0)
 
 
-@pytest.mark.parametrize("kind", ["qa", "ruler_hqa"])
 @pytest.mark.parametrize("write", [hotpot, squad])
-def test_files_are_split_before_their_questions_are_numbered(kind, write, tmp_path):
-    name = f"{kind}:{write(tmp_path, 20)}"
-    length = 200 if kind == "qa" else 4
-    settings = TrainingSettings(model="m", out=tmp_path, tasks=(name, name), length=length)
+def test_files_are_split_before_their_questions_are_numbered(write, tmp_path):
+    name = f"qa:{write(tmp_path, 20)}"
+    settings = TrainingSettings(model="m", out=tmp_path, tasks=(name, name), length=200)
 
     questions = task_questions(settings, None)
 
@@ -100,12 +98,14 @@ def test_files_are_split_before_their_questions_are_numbered(kind, write, tmp_pa
     assert held_out | trained == {question.text for question in make_task(name).questions}
 
 
+def test_without_a_task_it_is_said_what_to_name(tmp_path):
+    with pytest.raises(ConfigurationError, match="qa:FILE"):
+        task_questions(TrainingSettings(model="m", out=tmp_path), None)
+
+
 def test_every_kind_of_file_says_what_its_questions_ask(data):
     files = {
         "qa": "xquad.en.json",
-        "ruler_hqa": "hotpotqa_distractor.json",
-        "conversation": "locomo.json",
-        "beam": "beam_100k.json",
         "ruler": "ruler_8k.jsonl",
     }
     for kind, name in files.items():

@@ -7,16 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.rl.rewards import (
-    REWARDS,
-    every,
-    exact,
-    f1,
-    make_reward,
-    number,
-    numeric,
-    substring,
-)
+from memagent_graph.rl.rewards import REWARDS, exact, make_reward, number, substring
 
 texts = st.text(max_size=40)
 truths = st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=4)
@@ -52,36 +43,9 @@ def test_exact_compares_numbers_as_numbers_and_all_else_as_squad_does(answer, wa
     assert exact(answer, wanted) == worth
 
 
-@pytest.mark.parametrize(
-    ("answer", "wanted", "worth"),
-    [
-        ("He walked 3 miles and 4.5 more, so \\boxed{7.5}", ["7.5"], 1),
-        ("first 12, then 13", ["12"], 0),
-        ("first 12, then 13", ["13"], 1),
-        ("in 2019-2020", ["2020"], 1),
-        ("0.33333333", ["1/3"], 1),
-        ("0.3333", ["1/3"], 0),
-        ("1.2e3 km", ["1200"], 1),
-        ("no number", ["1"], 0),
-        ("version 1.2.3", ["3"], 0),
-        ("-0.0", ["0"], 1),
-        ("1/0", ["1"], 0),
-    ],
-)
-def test_numeric_takes_the_last_number_of_the_answer(answer, wanted, worth):
-    assert numeric(answer, wanted) == worth
-
-
-def test_numeric_without_a_number_to_compare_with_is_an_error():
-    with pytest.raises(TraceError, match="is a number"):
-        numeric("1", ["one"])
-    assert numeric("1", ["one", "1"]) == 1
-
-
-def test_parts_of_the_answer_count_as_they_are_called():
+def test_a_part_of_the_answer_is_enough_for_substring():
     assert substring("AB and cd", ["zz", "CD"]) == 1
-    assert every("AB and cd", ["ab", "CD", "ef", "gh"]) == 0.5
-    assert f1("in \\boxed{Paris, France}", ["Paris", "Rome"]) == pytest.approx(2 / 3)
+    assert substring("AB and cd", ["zz"]) == 0
 
 
 @given(st.fractions(), st.integers(0, 6))
@@ -94,10 +58,8 @@ def test_a_number_is_read_exactly(value, places):
 
 @given(texts, truths)
 def test_rewards_are_between_0_and_1_for_any_text(answer, wanted):
-    for name, reward in REWARDS.items():
-        if name != "numeric":
-            assert 0 <= reward(answer, wanted) <= 1
-    assert 0 <= numeric(answer, [*wanted, "7"]) <= 1
+    for reward in REWARDS.values():
+        assert 0 <= reward(answer, wanted) <= 1
 
 
 @given(truths, st.integers(0, 3))
@@ -105,8 +67,7 @@ def test_the_best_of_several_right_answers_counts(wanted, place):
     answer = wanted[place % len(wanted)]
 
     assert substring(answer, wanted) == 1
-    for reward in (exact, f1):
-        assert reward(answer, wanted) == max(reward(answer, [one]) for one in wanted)
+    assert exact(answer, wanted) == max(exact(answer, [one]) for one in wanted)
 
 
 @pytest.mark.parametrize("name", REWARDS)
@@ -116,14 +77,10 @@ def test_right_answers_that_would_make_every_answer_right_or_none_are_an_error(n
         REWARDS[name]("x", wanted)
 
 
-def test_rewards_add_up_with_their_weights_and_a_function_is_one_too():
+def test_a_reward_has_a_name_or_is_a_function():
     def short(answer, wanted):
         return len(answer) < 10
 
-    reward = make_reward({"exact": 1.0, "f1": 0.5, short: 0.25})
-
-    assert reward("Paris", ["Paris"]) == 1.75
-    assert reward("in Paris", ["Paris"]) == pytest.approx(0.5 * 2 / 3 + 0.25)
     assert make_reward("exact")("Paris", ["Paris"]) == 1
     assert make_reward(short)("Paris", []) == 1
 
@@ -140,5 +97,3 @@ def test_a_reward_that_is_no_number_is_an_error_that_names_the_function(worth):
 def test_an_unknown_reward_is_an_error_that_names_those_there_are():
     with pytest.raises(ConfigurationError, match="exact, substring"):
         make_reward("best")
-    with pytest.raises(ConfigurationError, match="reward is empty"):
-        make_reward({})

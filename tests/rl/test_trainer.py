@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 from accelerate.state import AcceleratorState
-from rl.rollouts import conversation, rollout, some_rollouts
+from rl.rollouts import rollout, some_rollouts
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -328,20 +328,6 @@ def test_completions_that_were_cut_off_teach_nothing_if_so_chosen(model, tokeniz
         return MultiConversationGRPOTrainer(model, tokenizer, settings).step(found)["tokens"]
 
     assert (tokens(mask=False), tokens(mask=True)) == (4, 2)
-
-
-def test_likelihoods_are_means_under_the_model_of_each_completion_alone(model, tokenizer):
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
-    pairs = [((5, 6, 7), (20, 21)), ((9,) * 30, (4, 5, 6)), ((1, 2), (3,))]
-
-    found = trainer.likelihoods(pairs)
-
-    for (prompt, completion), mean in zip(pairs, found, strict=True):
-        logprobs = (-1.0,) * len(completion)
-        one = conversation(prompt_ids=prompt, completion_ids=completion, logprobs=logprobs)
-        assert mean == pytest.approx(
-            float(reference_logprobs(model, one).mean().detach()), abs=1e-5
-        )
 
 
 def test_a_folder_without_a_checkpoint_is_refused(model, tokenizer, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-import statistics
 import sys
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,19 +17,19 @@ pytest.importorskip("torch")
 import torch
 import yaml
 from langchain_core.messages import HumanMessage
+from paragraphs import natural
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
 from tiny_model import tiny_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.prompts import Prompts
 from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.records import End
 from memagent_graph.rl.rollouts import RolloutRunner
@@ -305,16 +304,20 @@ def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
 
 
 def short_run(folder, out):
+    file = natural(
+        out.parent,
+        [(f"Who runs mill {n}?", [f"Fox {n}"], "Mill", f"{n}: Fox {n}.") for n in range(8)],
+    )
     return {
         "model": str(folder),
         "out": str(out),
-        "tasks": ["niah_single_1"],
-        "length": 600,
-        "reward": {"f1": 1.0, "substring": 0.5},
+        "tasks": [f"qa:{file}"],
+        "length": 80,
+        "reward": "substring",
         "iterations": 1,
         "questions": 2,
         "group_size": 2,
-        "chunk_tokens": 120,
+        "chunk_tokens": 40,
         "memory_tokens": 5,
         "answer_tokens": 5,
         "held_out": 1,
@@ -455,53 +458,6 @@ def test_one_command_trains_a_model_of_a_folder_and_says_where_the_time_went(
             assert float(re.search(rf"{name} seconds ([\d.]+)", line)[1]) >= 0
     before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "model"))
     assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-def test_rewards_of_gates_are_named_in_the_settings(folder, tmp_path):
-    fields = {"tasks": ("niah_single_1",), "length": 500, "shaping": {"exit": 1.0, "update": 1.0}}
-    given = settings(folder, tmp_path, iterations=1, evaluate_every=0, **fields)
-    training = Training(given, reward=lambda _answer, _truths: 1.0)
-    stepped, step = [], training.trainer.step
-    training.trainer.step = lambda rollouts: stepped.extend(rollouts) or step(rollouts)
-
-    metrics = asyncio.run(training.run(lambda _: None))
-
-    assert metrics["answer_reward"] == 1
-    assert len(stepped) == 6
-    for rollout in stepped:
-        *updates, answer = rollout.step_rewards
-        assert set(updates) <= {1, -1}
-        assert answer is None
-        assert rollout.reward in {1.0, 0.5}  # the evidence is in the last chunk, or was passed
-
-
-def test_information_is_how_much_likelier_the_memory_makes_the_right_answer(folder, tmp_path):
-    fields = {"shaping": {"information": 1.0}, "questions": 1, "group_size": 4}
-    given = settings(folder, tmp_path, iterations=1, evaluate_every=0, **fields)
-    training = Training(given, questions=question, reward=lambda _answer, _truths: 1.0)
-    stepped, step = [], training.trainer.step
-    training.trainer.step = lambda rollouts: stepped.extend(rollouts) or step(rollouts)
-    asyncio.run(training.run(lambda _: None))
-
-    policy = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    answer = tokenizer.encode(question(2).answers[0])
-
-    def likelihood(prompt):
-        with torch.no_grad():
-            logits = policy(torch.tensor([[*prompt, *answer]])).logits[0].log_softmax(-1)
-        places = range(len(prompt) - 1, len(prompt) + len(answer) - 1)
-        return sum(float(logits[at, token]) for at, token in zip(places, answer, strict=True))
-
-    asked = [{"role": "user", "content": Prompts().for_answer(question(2).question, "")}]
-    chat = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-    without = likelihood(tokenizer.encode(chat, add_special_tokens=False))
-    gains = [
-        (likelihood(one.conversations[-1].prompt_ids) - without) / len(answer) for one in stepped
-    ]
-    mean, deviation = statistics.fmean(gains), statistics.pstdev(gains)
-    expected = [1 + (gain - mean) / deviation for gain in gains]
-    assert [one.reward for one in stepped] == pytest.approx(expected, abs=1e-2)
 
 
 def test_unknown_engines_and_rewards_are_refused(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -161,12 +162,14 @@ def test_a_checkpoint_is_evaluated_by_one_command(step, tmp_path):
     step.actor_rollout_wg.save_checkpoint(str(tmp_path / "actor"), global_step=1)
 
     given = ["--model", f"hf:{tmp_path / 'actor' / 'huggingface'}", "--lengths", "1k"]
-    given += ["--tasks", "niah_single_1", "--samples", "1", "--chunk-tokens", "400"]
+    row = {"question": "Who signed?", "answers": ["Ann"], "title": "", "text": "Ann signed. " * 300}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(row))
+    given += ["--tasks", f"qa:{tmp_path / 'asked.jsonl'}", "--chunk-tokens", "400"]
     given += ["--memory-tokens", "16", "--answer-tokens", "16", "--out", str(tmp_path / "results")]
     done = CliRunner().invoke(app, ["eval", *given])
 
     assert done.exit_code == 0, done.output
-    assert "niah_single_1" in (tmp_path / "results" / "report.md").read_text()
+    assert "qa_asked" in (tmp_path / "results" / "report.md").read_text()
     assert_is_trained(tmp_path / "actor" / "huggingface", step)
 
 

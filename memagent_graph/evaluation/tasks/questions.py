@@ -1,8 +1,7 @@
-"""Questions over paragraphs from files of SQuAD, HotpotQA or Natural Questions, to a length.
+"""Questions over paragraphs from files of HotpotQA, SQuAD or Natural Questions, to a length.
 
-MemAgent (arXiv 2507.02259) asks HotpotQA's questions over 50 to 6,400 numbered
-paragraphs, made as RULER's task qa_2 is. Its samples are published as `eval_50.json` to
-`eval_6400.json`; `ruler_hqa` reads these as they are, and makes others from files of questions.
+MemAgent (arXiv 2507.02259) is trained and measured on HotpotQA's questions, whose paragraphs
+stand among others, as in RULER's task qa_2.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice
-from mmap import ACCESS_READ, mmap
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,14 +21,13 @@ from memagent_graph.evaluation.samples import (
     Piece,
     Sample,
     Task,
-    Unit,
     check_length,
     draw,
     file_digest,
     fill_document,
 )
-from memagent_graph.evaluation.tasks.haystack import essay
-from memagent_graph.evaluation.tasks.ruler import PASSAGES
+from memagent_graph.text.chunks import next_chunk
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,8 +35,9 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}]', re.DOTALL)
-"""A string of JSON, or where an object begins or ends."""
+_SENTENCE_END = re.compile(r"[.!?。！？][\"”’」)]*\s+")
+_PARAGRAPH = 120
+"""Tokens of an essay's part, about."""
 
 
 class Paragraph(NamedTuple):
@@ -77,7 +75,7 @@ def read_questions(file: Path) -> list[Question]:
         ConfigurationError: The file cannot be read, or has another format.
     """
     try:
-        rows = [read_row(file, span) for span in row_spans(file)]
+        rows = _rows(file)
         parse = next(parse for key, parse in _FORMATS.items() if key in rows[0])
         return _cluster(_join(question for row in rows for question in parse(row)))
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
@@ -98,46 +96,19 @@ def same(question: str) -> str:
     return " ".join(question.casefold().split())
 
 
-def row_spans(file: Path) -> list[tuple[int, int]]:
-    """Return the span of each outermost object of a JSON or JSON Lines file, in bytes.
-
-    The file is mapped, not read: it may be larger than memory.
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON or JSON Lines file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file holds no object, or ends early.
+        ValueError: It is not JSON.
     """
-    with file.open("rb") as stream:
-        content = mmap(stream.fileno(), 0, access=ACCESS_READ)
-    depth = start = 0
-    spans = []
-    for token in _TOKEN.finditer(content):
-        mark = content[token.start()]
-        if mark == ord("{"):
-            start = start if depth else token.start()
-            depth += 1
-        elif mark == ord("}"):
-            depth -= 1
-            if depth == 0:
-                spans.append((start, token.end()))
-    listed = content[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-    if depth or not spans or (listed and not content[-64:].rstrip().endswith(b"]")):
-        raise ValueError("it holds no object, or ends early")
-    return spans
-
-
-def read_row(file: Path, span: tuple[int, int]) -> dict[str, Any]:
-    """The object at a place of a file, given as `row_spans` does.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The object is not JSON.
-    """
-    start, end = span
-    with file.open("rb") as stream:
-        stream.seek(start)
-        row: dict[str, Any] = json.loads(stream.read(end - start))
-    return row
+    text = file.read_text("utf-8-sig")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return found if isinstance(found, list) else [found]
 
 
 def _squad(content: dict[str, Any]) -> Iterator[Question]:
@@ -203,35 +174,19 @@ def _cluster(questions: list[Question]) -> list[Question]:
 
 VERSION = 2
 """Version of the generator; a change of the samples for equal arguments increases it."""
-TEMPLATE, ANSWER_TOKENS = PASSAGES.template(), PASSAGES.tokens
+_ONLY = (
+    "Answer the question based on the given documents. "
+    "Only give me the answer and do not output any other words."
+)
+TEMPLATE = (
+    f"{_ONLY}\n\nThe following are given documents.\n\n{{memory}}\n\n{_ONLY}\n\n"
+    "Question: {question} Answer:"
+)
+"""RULER's prompt of questions over paragraphs."""
+ANSWER_TOKENS = 32
 
 
-class QuestionFileTask(Task):
-    """A file of questions with their paragraphs.
-
-    Attributes:
-        file: a file in a format that `read_questions` knows.
-    """
-
-    file: Path
-
-    @cached_property
-    def questions(self) -> list[Question]:
-        """All questions of the file, each once."""
-        return read_questions(self.file)
-
-    @cached_property
-    def paragraphs(self) -> list[Paragraph]:
-        """All paragraphs of the file, each once."""
-        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Each question is asked once."""
-        return [asked.text for asked in self.questions]
-
-
-class QuestionTask(QuestionFileTask):
+class QuestionTask(Task):
     """Questions over the paragraphs that answer them, among others of the file and then essays.
 
     The last of the others is cut to the document's length. No paragraph occurs twice: if the file
@@ -250,6 +205,21 @@ class QuestionTask(QuestionFileTask):
         self.file = Path(file)
         self.essays = essays
         self.name = f"qa_{self.file.stem}"
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """All questions of the file, each once."""
+        return read_questions(self.file)
+
+    @cached_property
+    def paragraphs(self) -> list[Paragraph]:
+        """All paragraphs of the file, each once."""
+        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each question is asked once."""
+        return [asked.text for asked in self.questions]
 
     @property
     def identity(self) -> str:
@@ -286,7 +256,7 @@ class QuestionTask(QuestionFileTask):
         def pieces() -> Iterator[Piece]:
             fresh = random.Random()  # noqa: S311 - no secret
             fresh.setstate(state)
-            filler = chain(spare, essay(self.essays, fresh) if self.essays else ())
+            filler = chain(spare, _essay(self.essays, fresh) if self.essays else ())
             return fill_document(filler, placed, length, tokenizer.count)
 
         return Sample(
@@ -325,174 +295,26 @@ def _line(paragraph: Paragraph) -> str:
     return ": ".join(part for part in paragraph if part)
 
 
-RULER_HQA_VERSION = 1
-"""Version of the generator; a change of the samples for equal arguments increases it."""
-_CLOSED = {"yes", "no"}
-"""Answers that a paragraph does not give by holding the word."""
-
-
-def ruler_hqa(file: str | Path) -> Task:
-    """The task of a file: published samples of RULER-HQA, or questions to make samples of.
+def _essay(source: Source, rng: random.Random) -> Iterator[str]:
+    """Parts of a text from somewhere in its middle on, over and over.
 
     Raises:
-        ConfigurationError: The file cannot be read.
+        ConfigurationError: The text is too short to cut.
     """
-    path = Path(file)
-    try:
-        row = read_row(path, row_spans(path)[0])
-    except (OSError, ValueError) as error:
-        message = f"{file} cannot be read as JSON: {error}"
-        raise ConfigurationError(message) from error
-    return PublishedTask(path) if {"context", "input"} <= row.keys() else ParagraphTask(path)
-
-
-class ParagraphTask(QuestionFileTask):
-    """A question over exactly as many paragraphs as asked for.
-
-    The paragraphs that answer stand at random places among the question's own distractors and
-    then others of the file, none twice. RULER and MemAgent draw the others from all of the file;
-    here those that hold the answer are left out, because each would be a second place to find it.
-    The question's own distractors are HotpotQA's choice and stay.
-
-    Args:
-        file: a file in a format that `read_questions` knows.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or has too few paragraphs.
-    """
-
-    unit: Unit = "paragraphs"
-
-    def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
-        self.name = f"ruler_hqa_{self.file.stem}"
-
-    @property
-    def identity(self) -> str:
-        """Identity of the generator and the file."""
-        return f"ruler_hqa {RULER_HQA_VERSION} {file_digest(self.file)}"
-
-    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample."""
-        rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
-        question = self.questions[draw(self.name, len(self.texts), index, seed)]
-        if length < len(question.gold):
-            message = f"{self.name} needs {len(question.gold)} paragraphs or more, not {length}."
-            raise ConfigurationError(message)
-        fitting = _filter(question, others(question, self.paragraphs, rng))
-        chosen = [*islice(fitting, length - len(question.gold))]
-        shown = [*question.gold, *chosen]
-        if len(shown) < length:
-            message = (
-                f"{self.file.name} has {len(self.paragraphs):,} different paragraphs, "
-                f"{len(shown):,} of them to ask {question.text!r} over, and {length:,} were asked "
-                "for: ask for fewer, or take a longer file, such as HotpotQA's."
-            )
-            raise ConfigurationError(message)
-        rng.shuffle(shown)
-
-        def pieces() -> Iterator[Piece]:
-            for number, paragraph in enumerate(shown, 1):
-                yield Piece("\n\n" if number > 1 else "")
-                text = "\n".join((f"Document {number}:", *filter(None, paragraph)))
-                yield Piece(text, evidence=paragraph in question.gold)
-
-        return Sample(
-            id=f"{self.name}/{length}/{index}",
-            task=self.name,
-            length=length,
-            question=question.text,
-            answers=question.answers,
-            metric="any",
-            pieces=pieces,
-            template=TEMPLATE,
-            answer_tokens=ANSWER_TOKENS,
-            cluster=question.cluster,
-        )
-
-
-class _ParagraphQuestion(NamedTuple):
-    question: str
-    answers: tuple[str, ...]
-    span: tuple[int, int]
-
-
-class PublishedTask(Task):
-    """The samples of a file of MemAgent's, `eval_50.json` to `eval_6400.json`, as they are.
-
-    Which of its paragraphs answer is not published: the samples have no evidence. A document is
-    read from the file when it is asked for, so the file may be larger than memory.
-
-    Args:
-        file: a list of objects with input (the question), answers and context (the document).
-
-    Raises:
-        ConfigurationError: The file cannot be read.
-    """
-
-    unit: Unit = "whole"
-
-    def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
-        self.name = f"ruler_hqa_{self.file.stem}"
-
-    @cached_property
-    def asked(self) -> list[_ParagraphQuestion]:
-        """All questions of the file, each once."""
-        try:
-            found = [self._ask(span) for span in row_spans(self.file)]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            message = f"{self.file} is not a RULER-HQA file: {error!r}"
-            raise ConfigurationError(message) from error
-        return [*{same(asked.question): asked for asked in reversed(found)}.values()][::-1]
-
-    @property
-    def identity(self) -> str:
-        """Identity of the reader and the file."""
-        return f"ruler_hqa {RULER_HQA_VERSION} {file_digest(self.file)}"
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Each question is asked once."""
-        return [asked.question for asked in self.asked]
-
-    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample, of the length that the file has."""
-        asked = self.asked[draw(self.name, len(self.texts), index, seed)]
-
-        def pieces() -> Iterator[Piece]:
-            yield Piece(read_row(self.file, asked.span)["context"])
-
-        return Sample(
-            id=f"{self.name}/{length}/{index}",
-            task=self.name,
-            length=length,
-            question=asked.question,
-            answers=asked.answers,
-            metric="any",
-            pieces=pieces,
-            template=TEMPLATE,
-            answer_tokens=ANSWER_TOKENS,
-        )
-
-    def _ask(self, span: tuple[int, int]) -> _ParagraphQuestion:
-        row = read_row(self.file, span)
-        if not isinstance(row["context"], str):
-            message = (
-                "its documents are numbers of HotpotQA's paragraphs; make them by "
-                "ruler_hqa:hotpot_dev_distractor_v1.json"
-            )
-            raise TypeError(message)
-        return _ParagraphQuestion(row["input"], tuple(row["answers"]), span)
-
-
-def _filter(question: Question, candidates: Iterator[Paragraph]) -> Iterator[Paragraph]:
-    """The candidates that hold no answer, as a word and in any case, and the question's own."""
-    answers = [answer.casefold().strip() for answer in question.answers]
-    words = "|".join(re.escape(answer) for answer in answers if answer and answer not in _CLOSED)
-    holds = re.compile(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])") if words else None
-    for paragraph in candidates:
-        if paragraph in question.near or not (
-            holds and holds.search("\n".join(paragraph).casefold())
-        ):
-            yield paragraph
+    counter = EstimatingTokenizer()
+    position = rng.randrange(max(1, source.length // 2))
+    # A part begins where another ended, not in the middle of a word.
+    first = next_chunk(source, position, tokenizer=counter, chunk_tokens=_PARAGRAPH)
+    position = first.end if first else source.length
+    while True:
+        chunk = next_chunk(source, position, tokenizer=counter, chunk_tokens=_PARAGRAPH)
+        if chunk is None:
+            if position == 0:
+                raise ConfigurationError("There is no text among the essays.")
+            position = 0
+            yield "\n\n"
+            continue
+        ends = [match.end() for match in _SENTENCE_END.finditer(chunk.text)]
+        text = chunk.text[: ends[-1]] if ends else chunk.text
+        position += len(text)
+        yield text

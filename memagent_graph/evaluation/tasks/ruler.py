@@ -1,306 +1,79 @@
-"""RULER's prompts, a parser of them, and the samples that its own generator wrote.
+"""Samples of RULER from files: its own generator's, and those that MemAgent published.
 
-The templates are those of NVIDIA/RULER (Apache-2.0; arXiv 2404.06654), word for word: they are the
-benchmark's format. The code is ours.
+A prompt of RULER's (NVIDIA/RULER, Apache-2.0; arXiv 2404.06654) is a document between an
+instruction and a question. What opens and closes them is known here; the rest stays as it is.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
-from string import Formatter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Piece, Sample, Task, Unit, draw, file_digest
+from memagent_graph.evaluation.tasks.questions import ANSWER_TOKENS, TEMPLATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memagent_graph.text.tokens import Tokenizer
 
-Kind = Literal["niah", "vt", "cwe", "fwe", "qa"]
 
-
-@dataclass(frozen=True)
-class Form:
-    """The texts that RULER puts around a document, with fields in braces.
+class _Form(NamedTuple):
+    """Words around the document in the prompts of a kind of task.
 
     Attributes:
-        kind: kind of task.
-        instruction: text before the document.
-        link: text between the document and the question.
-        question: the question.
-        prefix: the beginning of the answer.
+        task: name of the kind.
+        begins: the first words of the instruction.
+        ends: the last words of the instruction.
+        link: what follows the document.
+        asks: the words before the question, from the link on.
         tokens: the longest answer.
-        gap: text after the answer of an example, where the kind has one.
     """
 
-    kind: Kind
-    instruction: str
+    task: str
+    begins: str
+    ends: str
     link: str
-    question: str
-    prefix: str
+    asks: str
     tokens: int
-    gap: str = ""
-
-    def ask(self, **fields: object) -> str:
-        """The question alone."""
-        return self.question.format(**fields)
-
-    def template(self, example: str = "", /, **fields: object) -> str:
-        """The prompt with {memory} in the place of the document, and {question} of its own."""
-        before, after = self.instruction.format(**fields), self.prefix.format(**fields)
-        return f"{example}{before}{{memory}}{self.link}{{question}}{after}"
-
-    def example(self, document: str, answer: str, **fields: object) -> str:
-        """A prompt with its answer, to stand before another."""
-        prompt = self.template(**fields).replace("{memory}", document)
-        return prompt.replace("{question}", self.ask(**fields)) + f" {answer}{self.gap}"
 
 
-def room(template: str, question: str, answer: int, *, length: int, tokenizer: Tokenizer) -> int:
-    """Return the tokens left for the document: RULER counts the whole prompt and the answer.
-
-    Args:
-        template: template of the prompt.
-        question: the question.
-        answer: longest answer, in tokens.
-        length: length of everything, in tokens.
-        tokenizer: counts tokens.
-    """
-    around = template.replace("{memory}", "").replace("{question}", question)
-    return length - tokenizer.count(around) - answer
-
-
-NEEDLE = "One of the special magic {type}s for {query} is: {value}."
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-ONE_VALUE = Form(
-    "niah",
-    "A special magic {type} is hidden within the following text. Make sure to memorize it. "
-    "I will quiz you about the {type} afterwards.\n",
-    "\n",
-    "What is the special magic {type} for {query} mentioned in the provided text?",
-    " The special magic {type} for {query} mentioned in the provided text is",
-    128,
+_QUESTION = "\nQuestion: "
+_FORMS = (
+    _Form("niah", "A special magic ", "afterwards.\n", "\nWhat ", "\n", 128),
+    _Form("niah", "Some special magic ", "afterwards.\n", "\nWhat ", "\n", 128),
+    _Form("vt", "Memorize and track ", "following text.\n\n", _QUESTION, _QUESTION, 30),
+    _Form("cwe", "Below is a numbered list ", "most often.\n", _QUESTION, _QUESTION, 120),
+    _Form("fwe", "Read the following coded ", "coded words. ", _QUESTION, _QUESTION, 50),
+    _Form("qa", "Answer the question ", "documents.\n\n", "\n\nAnswer the ", _QUESTION, 32),
 )
-SOME_VALUES = Form(
-    "niah",
-    "Some special magic {type}s are hidden within the following text. Make sure to memorize it. "
-    "I will quiz you about the {type}s afterwards.\n",
-    "\n",
-    "What are all the special magic {type}s for {query} mentioned in the provided text?",
-    " The special magic {type}s for {query} mentioned in the provided text are",
-    128,
-)
-TRACKING = Form(
-    "vt",
-    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n",
-    "\nQuestion: ",
-    "Find all variables that are assigned the value {query} in the text above.",
-    " Answer: According to the chain(s) of variable assignment in the text above, {count} "
-    "variables are assigned the value {query}, they are: ",
-    30,
-    "\n\n",
-)
-COMMON_WORDS = Form(
-    "cwe",
-    "Below is a numbered list of words. In these words, some appear more often than others. "
-    "Memorize the ones that appear most often.\n",
-    "\nQuestion: ",
-    "What are the {count} most common words in the above list?",
-    " Answer: The top {count} words that appear most often in the list are:",
-    120,
-    "\n",
-)
-FREQUENT_WORDS = Form(
-    "fwe",
-    "Read the following coded text and track the frequency of each coded word. "
-    "Find the three most frequently appeared coded words. ",
-    "\nQuestion: ",
-    "Do not provide any explanation. Please ignore the dots '....'. "
-    "What are the three most frequently appeared words in the above coded text?",
-    " Answer: According to the coded text above, the three most frequently appeared words are:",
-    50,
-)
-_ONLY = (
-    "Answer the question based on the given documents. "
-    "Only give me the answer and do not output any other words."
-)
-PASSAGES = Form(
-    "qa",
-    f"{_ONLY}\n\nThe following are given documents.\n\n",
-    f"\n\n{_ONLY}\n\nQuestion: ",
-    "{query}",
-    " Answer:",
-    32,
-)
-FORMS = (ONE_VALUE, SOME_VALUES, TRACKING, COMMON_WORDS, FREQUENT_WORDS, PASSAGES)
 
-
-@dataclass(frozen=True)
-class Parts:
-    """A prompt of RULER's, taken apart.
-
-    Attributes:
-        form: form of the prompt.
-        document: the document.
-        question: the question.
-        prefix: the beginning of the answer.
-        head: the text before the document.
-        answer: text after the prefix in an example; otherwise empty.
-        fields: values of the form's fields.
-        examples: prompts with their answers, in front of the instruction.
-    """
-
-    form: Form
-    document: str
-    question: str
-    prefix: str
-    head: str
-    answer: str = ""
-    fields: dict[str, str] = field(default_factory=dict)
-    examples: tuple[Parts, ...] = ()
-
-    @property
-    def template(self) -> str:
-        """The prompt with {memory} and {question} in the places of these."""
-        return f"{self.head}{{memory}}{self.form.link}{{question}}{self.prefix}"
-
-
-def parse(prompt: str) -> Parts | None:
-    """Take a prompt with its answer prefix apart; None if it has no form of RULER's."""
-    for form in FORMS:
-        parts = _parse(form, prompt)
-        if parts is not None:
-            return parts
-    return None
-
-
-def _parse(form: Form, prompt: str) -> Parts | None:
-    opened = _read(form.instruction, prompt)
-    if opened is None:
-        return None
-    fields, start = opened
-    before = prompt[:start]
-    *shown, last = prompt[start:].split(before) if form.gap else [prompt[start:]]
-    examples = [_turn(form, before, body.removesuffix(form.gap), fields) for body in shown]
-    asked = _turn(form, prompt[: len(prompt) - len(last)], last, fields)
-    if asked is None or asked.answer or None in examples:
-        return None
-    return replace(asked, examples=tuple(one for one in examples if one))
-
-
-def _turn(form: Form, head: str, body: str, fields: dict[str, str]) -> Parts | None:
-    link = form.link + form.question.partition("{")[0]
-    end = body.rfind(link)
-    read = _read(f"{form.link}{form.question}{form.prefix}{{answer}}", body, max(end, 0), fields)
-    if read is None:
-        return None
-    found = read[0]
-    answer = found.pop("answer")
-    question = form.question.format(**found)
-    prefix = form.prefix.format(**found)
-    return Parts(form, body[:end], question, prefix, head, answer, found)
-
-
-def _read(
-    pattern: str, text: str, start: int = 0, known: dict[str, str] | None = None
-) -> tuple[dict[str, str], int] | None:
-    """Return the values of a pattern's fields, and the end; None if the text has another form.
-
-    The last field reaches to the end of the text, others to where the pattern goes on.
-    """
-    found, name = dict(known or {}), None
-    for literal, following, *_ in Formatter().parse(pattern):
-        end = text.find(literal, start) if name else start
-        if end < 0 or not text.startswith(literal, end):
-            return None
-        if name and found.setdefault(name, text[start:end]) != text[start:end]:
-            return None
-        start, name = end + len(literal), following
-    if name:
-        found[name], start = text[start:], len(text)
-    return found, start
-
-
-class RulerStatement(NamedTuple):
-    """Something that a document says.
-
-    Attributes:
-        start: its first code point.
-        end: one past its last.
-        subject: a key, a variable, or a word.
-        value: value of the key or variable; the number in a list.
-    """
-
-    start: int
-    end: int
-    subject: str
-    value: str
-
-
-def statements(kind: Kind, document: str) -> Iterator[RulerStatement]:
-    """Yield the statements of a document, in order: needles, assignments, or each of its words."""
-    if kind == "niah":
-        yield from _needles(document)
-    elif kind == "cwe":
-        yield from _parse_list(document)
-    elif kind in {"vt", "fwe"}:
-        start = 0
-        for part in document.split("\n" if kind == "vt" else " "):
-            subject, _, value = part.removeprefix("VAR ").partition(" = ")
-            if kind == "fwe" or part.startswith("VAR "):
-                yield RulerStatement(start, start + len(part), subject, value.rstrip())
-            start += len(part) + 1
-
-
-def _needles(document: str) -> Iterator[RulerStatement]:
-    start = 0
-    while (start := document.find(NEEDLE.partition("{")[0], start)) >= 0:
-        read = _read(NEEDLE, document, start)
-        if read is None:
-            return
-        fields, end = read
-        yield RulerStatement(start, end, fields["query"], fields["value"])
-        start = end
-
-
-def _parse_list(document: str) -> Iterator[RulerStatement]:
-    start = 0
-    for number in count(1):
-        after = document.find(f" {number + 1}. ", start)
-        end = after if after >= 0 else len(document)
-        place, _, word = document[start:end].partition(". ")
-        yield RulerStatement(start, end, word, place)
-        if after < 0:
-            return
-        start = end + 1
-
-
-RULER_VERSION = 1
-"""Version of the generator; a change of the samples for equal arguments increases it."""
-_UUID = 36
-"""Characters of a UUID."""
+RULER_VERSION = 2
+"""Version of the samples; a change for the same file increases it."""
 
 
 @dataclass(frozen=True)
 class _RulerRow:
     task: str
-    parts: Parts
-    outputs: tuple[str, ...]
+    document: str
+    question: str
+    answers: tuple[str, ...]
+    template: str
+    tokens: int
+    passages: bool
 
 
 class RulerFileTask(Task):
     """The samples of a file, or those of one task in it; prompts are shown as they stand there.
 
     Args:
-        file: lines of JSON with "input", "outputs" and, from newer generators, "answer_prefix".
-        task: the task whose samples to ask, as `task_of` names it; empty for all.
+        file: lines of JSON: RULER's with "input", "outputs" and, from newer generators,
+            "answer_prefix" and "task"; or MemAgent's with "input", "answers" and "context".
+        task: the task whose samples to ask; empty for all.
     """
 
     unit: Unit = "whole"
@@ -317,12 +90,11 @@ class RulerFileTask(Task):
         Raises:
             ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
         """
-        rows = _rows(self.file)
-        return [place for place, task in rows if self.task in {"", task}]
+        return [place for place, row in _rows(self.file) if self.task in {"", row.task}]
 
     @property
     def identity(self) -> str:
-        """Identity of the generator and the file."""
+        """Identity of the samples and the file."""
         return f"ruler {RULER_VERSION} {self.task} {file_digest(self.file)}"
 
     @property
@@ -332,27 +104,22 @@ class RulerFileTask(Task):
 
     @cached_property
     def texts(self) -> list[str]:
-        """Questions, with the answers where all documents of a task are asked the same."""
-        rows = map(self._read, self.places)
-        return [
-            " ".join((row.parts.question, *(() if row.parts.form is PASSAGES else row.outputs)))
-            for row in rows
-        ]
+        """Questions with their answers: all documents of a task may be asked the same."""
+        return [" ".join((row.question, *row.answers)) for row in map(self._read, self.places)]
 
     def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
         """Make one sample; the seed chooses which are asked first."""
         row = self._read(self.places[draw(self.name, self.count, index, seed)])
-        form = row.parts.form
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
             length=length,
-            question=row.parts.question,
-            answers=row.outputs,
-            metric="any" if form is PASSAGES else "all",
-            pieces=lambda: _pieces(row),
-            template=row.parts.template,
-            answer_tokens=form.tokens,
+            question=row.question,
+            answers=row.answers,
+            metric="any" if row.passages else "all",
+            pieces=lambda: iter([Piece(row.document)]),
+            template=row.template,
+            answer_tokens=row.tokens,
         )
 
     def _read(self, place: tuple[int, int]) -> _RulerRow:
@@ -368,34 +135,18 @@ def ruler_tasks(file: str | Path) -> list[RulerFileTask]:
     Raises:
         ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
     """
-    return [RulerFileTask(file, task) for task in dict.fromkeys(t for _, t in _rows(Path(file)))]
+    tasks = dict.fromkeys(row.task for _, row in _rows(Path(file)))
+    return [RulerFileTask(file, task) for task in tasks]
 
 
-def task_of(parts: Parts) -> str:
-    """Return the name of the RULER task of a prompt, by its form; "qa" for both of these."""
-    if parts.form.kind != "niah":
-        return parts.form.kind
-    document = parts.document
-    needles = [*statements("niah", document)]
-    keys = Counter(needle.subject for needle in needles)
-    if " all the " in parts.question:
-        return "niah_multivalue" if parts.fields["query"] in keys else "niah_multiquery"
-    if document.count("\n") + 1 == len(needles) > 1:
-        return f"niah_multikey_{3 if len(needles[0].subject) == _UUID else 2}"
-    if len(keys) > 1:
-        return "niah_multikey_1"
-    noisy = document.count(NOISE) > 1
-    return f"niah_single_{1 if noisy else 3 if len(needles[0].value) == _UUID else 2}"
-
-
-def _rows(file: Path) -> Iterator[tuple[tuple[int, int], str]]:
-    """Number, first byte and task of each line."""
+def _rows(file: Path) -> Iterator[tuple[tuple[int, int], _RulerRow]]:
+    """Number and first byte of each line, and its sample."""
     start = 0
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield (number, start), _row(file, number, line).task
+                    yield (number, start), _row(file, number, line)
                 start += len(line)
     except OSError as error:
         message = f"{file} cannot be read: {error}"
@@ -406,26 +157,48 @@ def _row(file: Path, number: int, line: bytes) -> _RulerRow:
     where = f"{file}, line {number}"
     try:
         row = json.loads(line)
-        prompt, outputs = row["input"] + row.get("answer_prefix", ""), row["outputs"]
-        answers = tuple(str(output) for output in outputs)
+        if "context" in row:
+            return _RulerRow(
+                str(row.get("task") or file.stem),
+                "".join(row["context"]),
+                row["input"],
+                tuple(row["answers"]),
+                TEMPLATE,
+                ANSWER_TOKENS,
+                passages=True,
+            )
+        answers = tuple(str(output) for output in row["outputs"])
+        found = _split(row, row["input"], answers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{where} is not a sample of RULER: {error!r}"
+        message = f"{where} is not a sample of RULER: {error!r}. Write one sample a line."
         raise ConfigurationError(message) from error
-    parts = parse(prompt)
-    if parts is None or not answers:
+    if found is None or not answers:
         message = (
             f"{where} has a prompt that is not RULER's own, or no outputs. Generate the file with "
             "RULER's default templates and `--model_template_type base`."
         )
         raise ConfigurationError(message)
-    return _RulerRow(str(row.get("task") or task_of(parts)), parts, answers)
+    return found
 
 
-def _pieces(row: _RulerRow) -> Iterator[Piece]:
-    kind, document, end = row.parts.form.kind, row.parts.document, 0
-    for found in statements(kind, document):
-        if (found.value if kind == "niah" else found.subject) in row.outputs:
-            yield Piece(document[end : found.start])
-            yield Piece(document[found.start : found.end], evidence=True)
-            end = found.end
-    yield Piece(document[end:])
+def _split(row: dict[str, Any], prompt: str, answers: tuple[str, ...]) -> _RulerRow | None:
+    """Take a prompt apart; None if it has no form of RULER's."""
+    form = next((form for form in _FORMS if prompt.startswith(form.begins)), None)
+    if form is None or form.ends not in prompt:
+        return None
+    instruction = prompt[: prompt.index(form.ends) + len(form.ends)]
+    start = prompt.rindex(instruction) + len(instruction)  # behind the example that some tasks show
+    end = prompt.rfind(form.link)
+    asked = prompt.find(form.asks, end) + len(form.asks)
+    if not start <= end < asked:
+        return None
+    template = f"{prompt[:start]}{{memory}}{prompt[end:asked]}{{question}}"
+    return _RulerRow(
+        str(row.get("task") or form.task),
+        prompt[start:end],
+        prompt[asked:],
+        answers,
+        template + row.get("answer_prefix", ""),
+        form.tokens,
+        passages=form.task == "qa",
+    )
