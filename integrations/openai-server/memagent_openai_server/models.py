@@ -16,8 +16,8 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Reader
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.shapes import model_card
-from memagent_openai_server.http.records import log
+from memagent_openai_server.completion import model_card
+from memagent_openai_server.records import log
 from memagent_openai_server.service import Service
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Models:
     def __init__(self, services: Sequence[Service]) -> None:
         self.first, *others = services
         for other in others:
-            other.stopping, other.keeper = self.first.stopping, self.first.keeper
+            other.stopping = self.first.stopping
         self._services = {service.name: service for service in services}
 
     @classmethod
@@ -152,7 +152,7 @@ class Models:
             try:
                 await service.check()
             except ConfigurationError as error:
-                refused, service.remembering = error, None
+                refused, service.users = error, None
                 log.warning("only passed on", extra={"fields": {"model": service.name}})
             else:
                 fits = True

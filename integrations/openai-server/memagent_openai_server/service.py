@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.runnables.config import merge_configs
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.config import ReadingConfig
@@ -17,20 +16,15 @@ from memagent_graph.graph.state import Run
 from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader
 from memagent_graph.text.tokens import load_tokenizer
-from memagent_openai_server.chat.answering import Answerer
-from memagent_openai_server.chat.shapes import Progress, Said
-from memagent_openai_server.http.limits import Limits
-from memagent_openai_server.memories.keeping import Keeper
-from memagent_openai_server.memories.reading import Tally
-from memagent_openai_server.memories.remembering import Remembering
-from memagent_openai_server.memories.sessions import Sessions
-from memagent_openai_server.readers import InThread, InTurn, seated
-from memagent_openai_server.turns import FairTurns
-from memagent_openai_server.upstream.local import LocalModel
-from memagent_openai_server.upstream.server import Upstream
+from memagent_openai_server.access import Limits
+from memagent_openai_server.completion import Progress, Said
+from memagent_openai_server.local import LocalModel
+from memagent_openai_server.memories import Memories
+from memagent_openai_server.readers import ServedReader
+from memagent_openai_server.upstream import Upstream
+from memagent_openai_server.users import UserMemories
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -42,7 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
-    from memagent_openai_server.chat.speech import Speech
+    from memagent_openai_server.speech import Speech
 
 
 class Service:
@@ -53,7 +47,7 @@ class Service:
         name: the model's name for clients; by default, its name on its server.
         base_url: URL of the model's server, for an `openai:` model.
         store: the store of the memories; None keeps them in this process.
-        namespace: labels of the memories in the store, below the tenant's own.
+        namespace: labels of the memories in the store, below the key's own.
         config: budgets of a reading.
         prompts: the prompts of a chat model.
         tokenizer: counts tokens and cuts chunks.
@@ -90,25 +84,20 @@ class Service:
         self.counter = load_tokenizer(tokenizer or known.tokenizer)
         self.store = store or InMemoryStore()
         self.namespace = check_namespace(namespace)
-        self.keeper = Keeper(self.store, self.namespace, self.limits)
-        self._sessions: dict[str | None, Sessions] = {}
+        self._memories: dict[str | None, Memories] = {}
         self.chat = self.reader.model if isinstance(self.reader, ChatReader) else None
         self.upstream: Upstream | LocalModel | None = None
         if isinstance(self.chat, ChatEndpoint):
             self.upstream = Upstream(self.chat, self.name)
         elif self.chat is not None:
             self.upstream = LocalModel(self.chat, self.name)
-        self.remembering: Remembering | None = None
+        self.users: UserMemories | None = None
         if remember:
-            self.remembering = Remembering(self.reader, self.counter, self.config, tokenizer)
+            self.users = UserMemories(self.reader, self.counter, self.config, tokenizer)
         self.stopping = asyncio.Event()
-        computes = isinstance(self.reader, ExtractiveReader)  # with this process's one processor
-        self._turns = FairTurns(1 if computes else self.limits.readings)
         self._window = window
-        options: dict[str, Any] = {"config": self.config, "tokenizer": tokenizer}
-        reader = InThread(self.reader) if computes else self.reader
-        self._answerer = Answerer(reader, self.config)
-        self._agent = create_memagent(InTurn(self._answerer), **options)
+        self._reader = ServedReader(self.reader, self.config, self.limits.readings)
+        self._agent = create_memagent(self._reader, config=self.config, tokenizer=tokenizer)
 
     @property
     def understands(self) -> bool:
@@ -131,21 +120,20 @@ class Service:
             self._window = (await self.reader.prepare()).window_tokens
         return self._window or self.reader.identity.window_tokens
 
-    def sessions(self, tenant: str | None) -> Sessions:
-        """Return the memories of a tenant."""
-        found = self._sessions.get(tenant)
+    def memories(self, tenant: str | None) -> Memories:
+        """Return the memories of a key; None if the server has no keys."""
+        found = self._memories.get(tenant)
         if found is None:
-            found = Sessions(self.store, tenant, self.namespace, self.keeper)
-            self._sessions[tenant] = found
+            found = Memories(self.store, tenant, self.namespace, self.config.ttl)
+            self._memories[tenant] = found
         return found
 
     async def read(
         self,
         question: str,
         document: Source | None,
-        sessions: Sessions,
+        memories: Memories,
         *,
-        caller: str,
         name: str | None = None,
         memory: str | None = None,
         speech: Speech | None = None,
@@ -156,14 +144,13 @@ class Service:
         Args:
             question: the question.
             document: what to read; if None, the answer comes from `memory`.
-            sessions: the tenant's memories.
-            caller: the caller whose turns the reading takes.
+            memories: the memories of the key.
             name: name of the memory that the reading continues.
             memory: a memory's id or name.
             speech: the answer; None for a reading without an answer.
             pictured: the pictures that the answer may see, of what was read earlier as well.
         """
-        run = Run(store=self.store, namespace=sessions.bank.namespace, pictured=pictured)
+        run = Run(store=self.store, namespace=memories.bank.namespace, pictured=pictured)
         if speech is not None and speech.streams:
             speech.write = lambda text: run.write(Said(text)) if run.write else None
         wanted: dict[str, Any] = {"question": question}
@@ -173,47 +160,41 @@ class Service:
         else:
             wanted["version"] = memory
         agent, at, output = self._agent, None, {}
-        tally = Tally(sessions, run, question, name, memory if document is None else None)
-        seat = self._turns.seat(caller)
         parts = cast(
             "AsyncGenerator[Any]",
             agent.astream(
                 wanted,
-                merge_configs(seated(seat), self._answerer.config(speech)),
+                self._reader.config(speech),
                 context=run,
                 stream_mode=["custom", "values"],
                 output_keys=agent.output_channels,
             ),
         )
-        with closing(seat):
-            async with tally, aclosing(parts):
-                async for mode, part in parts:
-                    if mode == "values":
-                        output = part
-                        tally.memory = part.get("memory", "")
-                        if at is not None:
-                            yield Progress(at["chunk"], at["chunks"], tally.memory)
-                            at = None
-                    elif isinstance(part, Said):
-                        yield part
-                    elif part["event"] == "chunk":
-                        await tally.read()
-                        if part["added"] or part["removed"]:
-                            at = part  # the memory itself comes with the next values
-                        else:
-                            yield Progress(part["chunk"], part["chunks"], None)
+        async with aclosing(parts):
+            async for mode, part in parts:
+                if mode == "values":
+                    output = part
+                    if at is not None:
+                        yield Progress(at["chunk"], at["chunks"], part.get("memory", ""))
+                        at = None
+                elif isinstance(part, Said):
+                    yield part
+                elif part["event"] == "chunk":
+                    if part["added"] or part["removed"]:
+                        at = part  # the memory itself comes with the next values
+                    else:
+                        yield Progress(part["chunk"], part["chunks"], None)
         yield output
 
     async def respond(self, question: str, speech: Speech) -> str:
         """Answer a question without a text to read and without a memory."""
-        config = self._answerer.config(speech)
-        return (await self._answerer.respond(question, Memory(), config=config)).final
+        config = self._reader.config(speech)
+        return (await self._reader.respond(question, Memory(), config=config)).final
 
     async def aclose(self) -> None:
         """End background work, and close this loop's connections to the model's server."""
-        await self.keeper.aclose()
-        if self.remembering is not None:
-            await self.remembering.aclose()
+        if self.users is not None:
+            await self.users.aclose()
         if self.upstream is not None:
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):

@@ -31,9 +31,9 @@ MB = 2**20
 SERVE = """
 import sys
 from memagent_openai_server import Limits, create_app
-from memagent_openai_server.http.running import server
+from memagent_openai_server.app import make_server
 app = create_app("extractive", limits=Limits(body_seconds=600))  # however busy the machine is
-running = server(app)
+running = make_server(app)
 async def started(*, sockets=None):
     await type(running).startup(running, sockets=sockets)
     print(running.servers[0].sockets[0].getsockname()[1], flush=True)

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from memagent_http import keys, rates
 from memagent_openai_server import create_app
-from memagent_openai_server.http.door import Door
+from memagent_openai_server.access import Access
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}
@@ -186,7 +186,7 @@ def test_what_is_remembered_of_callers_is_bounded(locked, monkeypatch):
     monkeypatch.setattr(rates, "_MOST_CALLERS", 5)
     monkeypatch.setattr(keys, "_MOST_ADMITTED", 5)
     found = locked.app.middleware_stack
-    while not isinstance(found, Door):
+    while not isinstance(found, Access):
         found = found.app
     for number in range(20):
         assert guess(locked, f"10.0.0.{number}", 1) == [401]

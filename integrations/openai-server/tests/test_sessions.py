@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat import conversation
-from memagent_openai_server.chat.conversation import asked as take_apart
-from memagent_openai_server.chat.conversation import lines, split
+from memagent_openai_server import conversation
+from memagent_openai_server.conversation import asked as take_apart
+from memagent_openai_server.conversation import lines, split
 
 COUNT = EstimatingTokenizer().count
 SECOND = {"role": "user", "content": "And who has the key?"}

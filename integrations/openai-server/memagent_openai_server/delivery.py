@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from memagent_openai_server.http.refusals import body_of, refusal, stopping
+from memagent_openai_server.errors import body_of, refusal, stopping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.files import FileText, parts_of, refuse_files
+from memagent_openai_server.files import FileText, parts_of, refuse_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
