@@ -10,10 +10,16 @@ from uuid import uuid4
 from starlette.requests import ClientDisconnect, Request
 
 from memagent_graph.errors import ConfigurationError
+from memagent_http.access import (
+    SHORTEST,
+    Keys,
+    RateLimit,
+    address_of,
+    check_address,
+    check_json,
+    check_origin,
+)
 from memagent_http.bodies import BytesUnderWay
-from memagent_http.door import check_address, check_json, check_origin
-from memagent_http.keys import SHORTEST, Keys, address_of
-from memagent_http.rates import RateLimit
 from memagent_openai_server.errors import refuse
 from memagent_openai_server.records import Metrics, Record
 
@@ -32,7 +38,7 @@ class Limits:
     """Limits of a server.
 
     Attributes:
-        body_bytes: largest unpacked body. A million tokens are about 5 MB.
+        body_bytes: largest body. A million tokens are about 5 MB.
         body_seconds: time in which a body must arrive, in seconds.
         bytes_under_way: total size of the bodies of all requests under way; one caller may hold
             half of it.

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from langgraph.store.memory import InMemoryStore
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -95,10 +96,10 @@ def create_app(
         'The vault opens at 6:40.'
     """
     limits = limits or Limits()
-    models = Models.of(
+    models = Models(
         model,
         base_url=base_url,
-        store=store,
+        store=store or InMemoryStore(),
         namespace=namespace,
         config=config,
         prompts=prompts,

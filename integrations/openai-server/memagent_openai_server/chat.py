@@ -25,19 +25,15 @@ from memagent_openai_server.upstream import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from starlette.requests import Request
 
     from memagent_openai_server.models import Models
-    from memagent_openai_server.records import Record
     from memagent_openai_server.upstream import Reply
     from memagent_openai_server.users import Turn
 
 _MEMORY_HEADER = "x-memagent-memory"
-_ALIVE_EVERY = 10.0
-"""Interval of keep-alive comments, in seconds: proxies give up after 30 or 60."""
 PASSED = {
     "/v1/completions": {"prompt"},
     "/v1/embeddings": {"input"},
@@ -69,7 +65,7 @@ async def complete(models: Models, request: Request) -> Response:
     if not isinstance(found, Reading):
         return await return_reply(found, request, call.turn)
     if chat.stream:
-        return stream(_encode(chunks(found)), call.record, service.stopping)
+        return EventStream(_encode(chunks(found)), call.record, service.stopping)
     return with_memory(await whole(found))
 
 
@@ -105,19 +101,6 @@ def with_memory(answer: dict[str, Any]) -> Response:
     return JSONResponse(answer, headers={_MEMORY_HEADER: memory} if memory else {})
 
 
-def stream(
-    events: AsyncGenerator[bytes, None], record: Record, stop: asyncio.Event | None
-) -> EventStream:
-    """Return a response of events."""
-    return EventStream(
-        events,
-        stop,
-        every=_ALIVE_EVERY,
-        failed=event,
-        report=record.failed,
-    )
-
-
 async def return_reply(reply: Reply, request: Request, turn: Turn | None = None) -> Response:
     """Return the reply of the model's server, byte for byte.
 
@@ -135,7 +118,7 @@ async def return_reply(reply: Reply, request: Request, turn: Turn | None = None)
         return Response(body, reply.status_code, headers)
     pieces = events(reply)
     pieces = pieces if turn is None else overhear(pieces, turn.hear)
-    return stream(pieces, request.state.record, None)
+    return EventStream(pieces, request.state.record, None)
 
 
 async def whole(reading: Reading) -> dict[str, Any]:

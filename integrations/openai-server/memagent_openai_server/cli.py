@@ -102,7 +102,7 @@ def serve(
     from memagent_graph.memory.stores import open_store
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.resolve import EXTRACTIVE
-    from memagent_http.door import LOCAL
+    from memagent_http.access import LOCAL
     from memagent_http.server import listen
     from memagent_openai_server.access import Limits, keys_from_file, load_keys
     from memagent_openai_server.app import create_app, run

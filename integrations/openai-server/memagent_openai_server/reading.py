@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
     from memagent_openai_server.memories import Memories
+    from memagent_openai_server.models import Service
     from memagent_openai_server.records import Record
     from memagent_openai_server.requests import ChatRequest
-    from memagent_openai_server.service import Service
     from memagent_openai_server.upstream import Reply
     from memagent_openai_server.users import Turn
 

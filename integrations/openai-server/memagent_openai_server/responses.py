@@ -13,7 +13,8 @@ import orjson
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat import chunks, stream, whole, with_memory
+from memagent_openai_server.chat import chunks, whole, with_memory
+from memagent_openai_server.delivery import EventStream
 from memagent_openai_server.errors import broken, refusal
 from memagent_openai_server.items import ItemEvents, chat_fields, items_of
 from memagent_openai_server.reading import Call, Reading, decide
@@ -143,7 +144,7 @@ async def respond(models: Models, request: Request) -> Response:
     found = await decide(call)
     if asked.stream:
         stop = service.stopping if isinstance(found, Reading) else None
-        return stream(_events(making, found, call), call.record, stop)
+        return EventStream(_events(making, found, call), call.record, stop)
     return with_memory(await _whole(making, found, call))
 
 

@@ -112,7 +112,7 @@ def connections(port: int) -> int:
 
 
 def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked, monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.chat._ALIVE_EVERY", 0.05)
+    monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS, limits=Limits(readings=1))
 
     lines = httpx.post(
@@ -126,7 +126,7 @@ def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked,
 
 
 def test_the_sdk_skips_the_signs_of_life(serve, monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.chat._ALIVE_EVERY", 0.05)
+    monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS)
 
     stream = server.client().chat.completions.create(
