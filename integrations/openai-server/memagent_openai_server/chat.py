@@ -18,9 +18,9 @@ from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.upstream import (
     Upstream,
     events,
+    headers_of,
     overhear,
     parts_of,
-    passed_on,
     read_whole,
 )
 
@@ -109,7 +109,7 @@ async def return_reply(reply: Reply, request: Request, turn: Turn | None = None)
         request: the client's request.
         turn: turn of a remembered user; None without one.
     """
-    headers = passed_on(reply)
+    headers = headers_of(reply)
     if not reply.headers.get("content-type", "").startswith("text/event-stream"):
         body = await read_whole(reply, request.receive)
         if turn is not None:

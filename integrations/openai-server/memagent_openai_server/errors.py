@@ -180,7 +180,7 @@ def refuse(error: Exception) -> JSONResponse:
 
 
 def refusal(error: Exception) -> Refusal:
-    """Return what a client is told of an error."""
+    """Return the refusal that a client gets for an error."""
     if isinstance(error, Refusal):
         return error
     for kind, status, code in _KNOWN:

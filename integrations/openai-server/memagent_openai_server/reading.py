@@ -18,7 +18,7 @@ from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.completion import Progress, Read, Said
-from memagent_openai_server.conversation import Asked, Message, asked
+from memagent_openai_server.conversation import Asked, Message, split_messages
 from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import TOO_LONG
 from memagent_openai_server.files import (
@@ -292,7 +292,7 @@ class Reading:
             reading = to_thread(partial(read_pictures, messages, in_files=in_files))
             messages = await unless_gone(reading, call.receive)
         found = await asyncio.to_thread(
-            asked,
+            split_messages,
             messages,
             known={*await call.memories.prefixes(reference)} if reference else set(),
             count=service.counter.count,

@@ -111,7 +111,7 @@ LOGPROBS = "message.output_text.logprobs"
 """Value of `include` that asks for log-probabilities."""
 
 
-SEND_ALL = "responses are not stored, so send the whole conversation as `input` each time"
+SEND_ALL = "send the whole conversation as `input` each time"
 """What to do instead of naming an earlier response."""
 
 

@@ -154,8 +154,7 @@ async def refuse_stored(_: Request) -> Response:
     Raises:
         Refusal: Always, with what to do instead.
     """
-    message = f"{SEND_ALL[0].upper()}{SEND_ALL[1:]}."
-    raise Refusal(400, message, code="not_offered")
+    raise Refusal(400, f"Responses are not stored here: {SEND_ALL}.", code="not_offered")
 
 
 def _to_chat(fields: dict[str, Any]) -> tuple[ChatRequest, bytes]:

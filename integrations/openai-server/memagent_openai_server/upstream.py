@@ -180,7 +180,7 @@ def _renamed(body: bytes, model: str) -> bytes:
     return orjson.dumps({**orjson.loads(body), "model": model})
 
 
-def passed_on(reply: Reply) -> Mapping[str, str]:
+def headers_of(reply: Reply) -> Mapping[str, str]:
     """Return the headers of a reply that the client gets."""
     return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
 

@@ -17,7 +17,7 @@ from memagent_graph.conversation.reader import for_notes
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.conversation import SYSTEM, prefixes, said, split
+from memagent_openai_server.conversation import SYSTEM, prefixes, split, text_of
 from memagent_openai_server.records import log
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class UserMemories:
         for message, prefix in zip(body, [*prefixes(body)][1:], strict=True):
             if message["role"] == "user":
                 key = sha256(f"{day} {prefix}".encode()).hexdigest()[:24]
-                found.append(HumanMessage(self._remarkable(said(message).strip()), id=key))
+                found.append(HumanMessage(self._remarkable(text_of(message).strip()), id=key))
             elif message["role"] == "assistant" and not message.get("tool_calls") and found:
-                found.append(_reply(said(message), found))
+                found.append(_reply(text_of(message), found))
         return [message for message in mark_messages(found) if message.content]
 
     def _remarkable(self, text: str) -> str:

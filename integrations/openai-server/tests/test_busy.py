@@ -68,7 +68,7 @@ def threads_of(monkeypatch):
     ("path", "place", "name"),
     [
         (CHAT, requests, "parse"),
-        (CHAT, reading, "asked"),
+        (CHAT, reading, "split_messages"),
         (CHAT, reading.Reading, "_question"),
         (CHAT, reading, "TextSource"),
         (RESPONSES, responses, "_to_chat"),

@@ -68,13 +68,15 @@ def test_a_part_that_is_neither_text_nor_file_nor_picture_is_a_warning(shared, q
 
 
 def test_a_file_is_read_where_it_stands_in_the_message(question):
-    from memagent_openai_server.conversation import asked
+    from memagent_openai_server.conversation import split_messages
     from memagent_openai_server.files import read_files
 
     parts = [text("Before."), file(b"Within.", "a.txt"), text(f"After.\n\n{question}")]
     messages = read_files([{"role": "user", "content": parts}])
 
-    found = asked(messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False)
+    found = split_messages(
+        messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False
+    )
 
     assert found.question == question
     assert found.document == "Before.\n\n===== a.txt =====\n\nWithin.\n\nAfter."

@@ -147,7 +147,6 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
     [
         (["--host", "0.0.0.0"], "Without keys"),
         (["--keys", "/nowhere/keys"], "cannot be read"),
-        (["--workers", "2", "--store", "none"], "--store"),
         (["--base-url", "http://localhost:1/v1"], "--base-url needs a model"),
         (["--model", "nobody:knows"], "nobody"),
         (["--store", "/proc/nowhere/store.sqlite"], "cannot be used"),
