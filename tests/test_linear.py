@@ -419,7 +419,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.replies._without_echoes": [],
     "memagent_graph.readers.replies._without_tags": [],
     "memagent_graph.text.tokens._PIECES": [("", "a", ""), ("", "-", ""), ("", "\u0301", "")],
-    "memagent_openai_server.chat.spoken._feed": [("", "</thin", "")],
+    "memagent_openai_server.speech._feed": [("", "</thin", "")],
     "memagent_graph.conversation.built_in._NOTICE": [
         ("", "model call ", ""),
         ("", "recursion ", ""),
@@ -632,37 +632,25 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_lm_eval.prompts._tail": [("", "a\n", "")],
     "memagent_inspector.views.words._WORD": [("", " ", "\x00"), ("", "a ", "")],
-    "memagent_openai_server.chat.conversation._ASKS": [("", "a?", "")],
-    "memagent_openai_server.chat.conversation._GAPS": [
+    "memagent_openai_server.conversation._ASKS": [("", "a?", "")],
+    "memagent_openai_server.conversation._GAPS": [
         ("\n", " ", "a"),
         ("\n", "\r", "a"),
         ("", ".\n", ""),
     ],
-    "memagent_openai_server.chat.conversation._name": [("", " :", "")],
-    "memagent_openai_server.http.door._TENANT": [("", "a", "!")],
-    "memagent_openai_server.http.door.load_keys": [("", "\n,", "")],
-    "memagent_openai_server.upstream.echoes._QUOTED": [
-        ("", "'a", ""),
-        ("'", "a", ""),
-        ("", "'\"", ""),
-    ],
-    "memagent_openai_server.upstream.echoes._SECRET": [
-        ("", "bearer ", ""),
-        ("bearer", " ", ""),
-        ("", "sk-", ""),
-        ("", "a" * 31 + " ", ""),
-        ("://", "a", ""),
-        ("", "://a", ""),
-    ],
-    "memagent_openai_server.upstream.errors._PATH": [("", "a.", ""), ("", "a[", "")],
-    "memagent_openai_server.upstream.errors._QUOTED": [("", "'a", ""), ("'", "a", "")],
-    "memagent_openai_server.upstream.errors._WINDOW": [
+    "memagent_openai_server.conversation._name": [("", " :", "")],
+    "memagent_openai_server.access._TENANT": [("", "a", "!")],
+    "memagent_openai_server.access.load_keys": [("", "\n,", "")],
+    "memagent_openai_server.errors._SECRET": [("", "sk", ""), ("", "a", "")],
+    "memagent_openai_server.errors._PATH": [("", "a.", ""), ("", "a[", "")],
+    "memagent_openai_server.errors._QUOTED": [("", "'a", ""), ("'", "a", "")],
+    "memagent_openai_server.errors._WINDOW": [
         ("", "limit", ""),
         ("limit", "1", "a"),
         ("", "limit 12", ""),
     ],
-    "memagent_openai_server.upstream.errors._WORD": [("", "a", "!")],
-    "memagent_openai_server.upstream.streams._EVENT": [
+    "memagent_openai_server.errors._WORD": [("", "a", "!")],
+    "memagent_openai_server.upstream._EVENT": [
         ("", "a\r\n", ""),
         ("", "\r\n\r", ""),
         ("", "\n\n", ""),
@@ -709,7 +697,7 @@ ANCHORED = {
     "memagent_graph.evidence.statements._OPENING": "match",
     "memagent_graph.evidence.statements._PLAIN": "match",
     "memagent_graph.text.terms._OPENING": "match",
-    "memagent_openai_server.http.door._TENANT": "fullmatch",
+    "memagent_openai_server.access._TENANT": "fullmatch",
 }
 """How patterns are tried that are not looked for everywhere in a text."""
 BUILT = {
@@ -717,7 +705,7 @@ BUILT = {
     "memagent_graph.templates._forgery_pattern": lambda: [
         templates._forgery_pattern(prompts.UPDATE_PROMPT)
     ],
-    "memagent_openai_server.chat.spoken._feed": lambda: [re.compile("</thinking>")],
+    "memagent_openai_server.speech._feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""
 

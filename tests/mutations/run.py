@@ -41,7 +41,6 @@ _TIMES, _LEAST_SECONDS = 5, 15.0
 takes longer waits for what the mutation took away."""
 _TOOK = re.compile(r"^([\d.]+)s (?:setup|call|teardown) +(.+)$", re.MULTILINE)
 _IMPORTS = (
-    "fastapi",
     "hypothesis.strategies",
     "langchain_core.callbacks",
     "langgraph.checkpoint.sqlite.aio",

@@ -61,7 +61,6 @@ SERVERS = (
     "memagent_mcp_server.http.running",
     "memagent_mcp_server.server",
     "memagent_openai_server.app",
-    "memagent_openai_server.http.running",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",

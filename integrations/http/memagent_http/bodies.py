@@ -1,9 +1,8 @@
-"""Read bodies, with limits on size, time, compression and the total of all requests."""
+"""Read bodies, with limits on size, time and the total of all requests."""
 
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-_PACKED = ("gzip", "x-gzip", "deflate")
-_STEP = 2**18
-"""Bytes unpacked before the event loop gets a turn: about a millisecond."""
 _SMALL = 64 * 2**10
 """Bytes up to which a body is processed on the event loop."""
 _PAUSE = 1.0
@@ -92,7 +88,7 @@ class Held:
 async def read_body(
     request: Request, *, most: int, seconds: float, held: Held | None = None
 ) -> bytes:
-    """Return the body of a request, unpacked.
+    """Return the body of a request.
 
     A refused body is read on and discarded while it comes, within the same time, because a client
     that is still sending would not see the answer.
@@ -104,7 +100,7 @@ async def read_body(
         held: counts its bytes among those of all requests.
 
     Raises:
-        Refusal: It is too long or too slow, has an unknown encoding, or too many are under way.
+        Refusal: It is too long or too slow, is compressed, or too many are under way.
         ClientDisconnect: The client is gone.
     """
     if _announced(request) > most and "expect" in request.headers:
@@ -151,63 +147,19 @@ async def _receive(
 ) -> None:
     if _announced(request) > most:
         raise _too_long(most)
-    unpacker = _unpacker(request)
-    sent = unpacked = 0
-    async for packed in stream:
-        sent += len(packed)
-        for part in unpacker.unpack(packed) if unpacker else (packed,):
-            unpacked += len(part)
-            if max(sent, unpacked) > most:
-                raise _too_long(most)
-            if held is not None:
-                held.take(len(part))
-            parts.append(part)
-            if unpacker:
-                await asyncio.sleep(0)
-    if unpacker:
-        unpacker.finish()
-
-
-class _Unpacker:
-    """Unpacks gzip and deflate in steps, so that a bomb cannot fill the memory."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects which of the two it is
-
-    def unpack(self, packed: bytes) -> Iterator[bytes]:
-        """Yield the next part of the body, in pieces of at most `_STEP` bytes."""
-        more = bool(packed)
-        while more:
-            try:
-                part = self._stream.decompress(packed, _STEP)
-            except zlib.error:
-                raise self._broken() from None
-            if self._stream.unused_data:
-                raise self._broken()
-            packed = self._stream.unconsumed_tail
-            more = bool(packed) or len(part) == _STEP
-            yield part
-
-    def finish(self) -> None:
-        """Raise `Refusal` if the compressed stream is incomplete."""
-        if not self._stream.eof:
-            raise self._broken()
-
-    @staticmethod
-    def _broken() -> Refusal:
-        message = "The body is not one complete stream of its content-encoding: check the encoding."
-        return Refusal(400, message, code="content_encoding")
-
-
-def _unpacker(request: Request) -> _Unpacker | None:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    if encoding not in _PACKED:
-        message = f"The content-encoding {encoding[:50]!r} is not supported: use gzip or deflate."
-        headers = {"accept-encoding": "gzip, deflate"}
+    if encoding not in ("", "identity"):
+        message = f"The content-encoding {encoding[:50]!r} is not supported: send it uncompressed."
+        headers = {"accept-encoding": "identity"}
         raise Refusal(415, message, code="content_encoding", headers=headers)
-    return _Unpacker()
+    sent = 0
+    async for part in stream:
+        sent += len(part)
+        if sent > most:
+            raise _too_long(most)
+        if held is not None:
+            held.take(len(part))
+        parts.append(part)
 
 
 def _announced(request: Request) -> int:

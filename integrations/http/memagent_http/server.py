@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from memagent_graph.errors import ConfigurationError
-from memagent_http.door import HEADER_BYTES
+from memagent_http.access import HEADER_BYTES
 
 if TYPE_CHECKING:
     import asyncio

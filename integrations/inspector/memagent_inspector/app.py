@@ -15,7 +15,7 @@ from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
-from memagent_http.door import LOCAL, Guard
+from memagent_http.access import LOCAL, Guard
 from memagent_inspector.http.door import Headers, check
 from memagent_inspector.http.login import TokenDoor
 from memagent_inspector.pages import (

@@ -55,7 +55,7 @@ def inspect(
 
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
-    from memagent_http.door import LOCAL
+    from memagent_http.access import LOCAL
     from memagent_http.server import config, listen, serve, url_of
     from memagent_inspector.app import create_app
 

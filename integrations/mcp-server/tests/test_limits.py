@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import ACCEPT, INITIALIZE, Running
 
-from memagent_http import rates
+from memagent_http import access
 from memagent_http import server as http_server
 from memagent_mcp_server import Roots, create_server
 from memagent_mcp_server.http import app
@@ -50,8 +50,8 @@ def answer(connection):
 
 
 def test_tokens_cannot_be_guessed_at_will(server, monkeypatch):
-    now = rates.monotonic()
-    monkeypatch.setattr(rates, "monotonic", lambda: now)  # however busy this machine is
+    now = access.monotonic()
+    monkeypatch.setattr(access, "monotonic", lambda: now)  # however busy this machine is
 
     with Running(server, token="correct horse") as served:
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from memagent_openai_server.http.limits import Limits
-
 if TYPE_CHECKING:
+    from memagent_openai_server.access import Limits
     from memagent_openai_server.app import create_app
     from memagent_openai_server.models import Served
 
 __all__ = ["Limits", "Served", "create_app"]
 
-_LATER = {"create_app": "app", "Served": "models"}
+_LATER = {"Limits": "access", "Served": "models", "create_app": "app"}
 """Modules of names imported at their first use, since every `memagent` command loads this."""
 
 

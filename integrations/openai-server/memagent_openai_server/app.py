@@ -1,4 +1,4 @@
-"""The application and its routes."""
+"""The application with its routes, and the server that runs it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,43 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
-from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse, Response
+import uvicorn
+from langgraph.store.memory import InMemoryStore
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import NAMESPACE
 from memagent_http.refusals import Refusal, methods_of
-from memagent_openai_server.chat.endpoint import complete
-from memagent_openai_server.http import schema
-from memagent_openai_server.http.door import Door
-from memagent_openai_server.http.limits import Limits
-from memagent_openai_server.http.records import Metrics
-from memagent_openai_server.http.refusals import body_of, refusal
-from memagent_openai_server.http.requests import BareRoute, ChatRequest, limited_body
-from memagent_openai_server.memories.routes import MemoryText, memories
+from memagent_http.server import config as uvicorn_config
+from memagent_http.server import serve, url_of
+from memagent_openai_server import responses
+from memagent_openai_server.access import Access, Limits
+from memagent_openai_server.chat import PASSED, complete, pass_on
+from memagent_openai_server.errors import refuse
+from memagent_openai_server.memories import memory_routes
 from memagent_openai_server.models import Catalogue, ModelLike, Models
-from memagent_openai_server.responses import endpoint as responses
-from memagent_openai_server.responses.request import ResponseRequest
-from memagent_openai_server.upstream.passing import PASSED, passing
+from memagent_openai_server.records import Metrics, log, log_to_stderr
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from types import FrameType
 
     from langgraph.store.base import BaseStore
+    from starlette.requests import Request
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
     from memagent_graph.text.tokens import TokenizerLike
+
+_GRACE = 30
+"""Time for requests that are passed on to end, in seconds."""
 
 
 def create_app(
@@ -54,7 +61,7 @@ def create_app(
     origins: Sequence[str] = (),
     limits: Limits | None = None,
     remember: bool = False,
-) -> FastAPI:
+) -> Starlette:
     """Make the application, for any ASGI server; `memagent serve` runs it with uvicorn.
 
     Args:
@@ -62,13 +69,13 @@ def create_app(
             as such or as `Served`, with its own server and window.
         base_url: URL of the model's server, for an `openai:` model; `OPENAI_BASE_URL` by default.
         store: store of the memories; None keeps them in this process.
-        namespace: namespace of the memories; each tenant's is below one more label, which comes
+        namespace: namespace of the memories; each key's own is below one more label, which comes
             first.
         config: settings of the readings.
         prompts: prompts for a chat model.
         tokenizer: counts tokens and cuts chunks.
         window: context length of the model in tokens; None asks its server.
-        keys: tenants by key; without keys, all requests are accepted.
+        keys: names by key; without keys, all requests are accepted.
         hosts: host names under which the server may be called; any by default.
         origins: sites whose pages may call it from a browser (CORS); none by default.
         limits: limits on clients.
@@ -79,7 +86,7 @@ def create_app(
             does not allow the namespace.
 
     Examples:
-        >>> from fastapi.testclient import TestClient
+        >>> from starlette.testclient import TestClient
         >>> from memagent_openai_server import create_app
         >>> said = "The vault opens at 6:40. When does the vault open?"
         >>> asked = {"model": "extractive", "messages": [{"role": "user", "content": said}]}
@@ -89,10 +96,10 @@ def create_app(
         'The vault opens at 6:40.'
     """
     limits = limits or Limits()
-    models = Models.of(
+    models = Models(
         model,
         base_url=base_url,
-        store=store,
+        store=store or InMemoryStore(),
         namespace=namespace,
         config=config,
         prompts=prompts,
@@ -104,105 +111,108 @@ def create_app(
     metrics = Metrics()
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        models.first.keeper.start()
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await models.aclose()
 
-    app = FastAPI(
-        title="memagent",
-        version=version("memagent-openai-server"),
+    access = Middleware(
+        Access, keys=keys or {}, hosts=hosts, origins=origins, limits=limits, metrics=metrics
+    )
+    # Outermost, because a browser's preflight has no key:
+    cors = Middleware(
+        CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+    )
+    app = Starlette(
+        routes=[*_routes(models, metrics), *memory_routes(models)],
+        middleware=[cors, access] if origins else [access],
+        exception_handlers={HTTPException: _plain, Refusal: _refuse, MemAgentError: _refuse},
         lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,  # `Door` removes them
-        generate_unique_id_function=lambda route: route.name,
     )
-    app.router.route_class = BareRoute
+    app.router.redirect_slashes = False  # `Access` removes them
     app.state.models, app.state.service = models, models.first
-    app.add_middleware(
-        Door, keys=keys or {}, hosts=hosts, origins=origins, limits=limits, metrics=metrics
-    )
-    if origins:  # outermost, because a browser's preflight has no key
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
-        )
-    app.add_exception_handler(HTTPException, _plain)
-    for kind in (Refusal, MemAgentError):
-        app.add_exception_handler(kind, _refused)
-    _add_routes(app, models, metrics)
-    app.include_router(passing(models))
-    app.include_router(memories(models))
-    schema.describe(app, [ChatRequest, ResponseRequest, *PASSED, MemoryText], models.names)
     return app
 
 
-def _add_routes(app: FastAPI, models: Models, metrics: Metrics) -> None:
-    asked: dict[str, Any] = {"streams": True, "parameters": [schema.SESSION]}
-    limits, sessions = models.first.limits, models.first.sessions
-
-    @app.post(
-        "/v1/chat/completions", **schema.described(ChatRequest, schema.ChatCompletion, **asked)
-    )
+def _routes(models: Models, metrics: Metrics) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
-        """A chat completion."""
-        body = await limited_body(request, limits)
-        return await complete(models, request, body, request.state.record)
+        return await complete(models, request)
 
-    @app.post("/v1/responses", **schema.described(ResponseRequest, schema.ModelResponse, **asked))
     async def new_response(request: Request) -> Response:
-        """A response."""
-        body = await limited_body(request, limits)
-        return await responses.respond(models, request, body, request.state.record)
+        return await responses.respond(models, request)
 
-    @app.get("/v1/responses/{key}", responses=schema.answers(schema.ModelResponse))
-    async def response(request: Request, key: str) -> dict[str, Any]:
-        """A stored response."""
-        return await responses.retrieve(sessions(request.state.record.tenant), key)
+    async def list_models(_: Request) -> Response:
+        cards = [await models.card(name) for name in models.names]
+        return JSONResponse({"object": "list", "data": cards})
 
-    @app.delete("/v1/responses/{key}", responses=schema.answers(schema.Deleted))
-    async def deleted_response(request: Request, key: str) -> dict[str, Any]:
-        """Delete a response."""
-        return await responses.delete(sessions(request.state.record.tenant), key)
+    async def model(request: Request) -> Response:
+        return JSONResponse(await models.card(request.path_params["name"]))
 
-    @app.get("/v1/models", responses=schema.answers(schema.ModelList))
-    async def list_models() -> dict[str, Any]:
-        """The models that are served."""
-        return {"object": "list", "data": [await models.card(name) for name in models.names]}
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "stopping" if models.first.stopping.is_set() else "ok"})
 
-    @app.get("/v1/models/{name:path}", responses=schema.answers(schema.ModelCard))
-    async def model(name: str) -> dict[str, Any]:
-        """One model."""
-        return await models.card(name)
+    async def own_version(_: Request) -> Response:
+        return JSONResponse({"version": version("memagent-openai-server")})
 
-    @app.get("/health")
-    @app.get("/ping", operation_id="ping")
-    async def health() -> dict[str, str]:
-        """Whether the server answers."""
-        return {"status": "stopping" if models.first.stopping.is_set() else "ok"}
-
-    @app.get("/version")
-    async def the_version() -> dict[str, str]:
-        """The version of this server."""
-        return {"version": app.version}
-
-    @app.get("/metrics")
-    async def prometheus() -> Response:
-        """Metrics for Prometheus."""
+    async def prometheus(_: Request) -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    return [
+        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/responses", new_response, methods=["POST"]),
+        Route("/v1/responses/{key}", responses.refuse_stored, methods=["GET", "DELETE"]),
+        Route("/v1/models", list_models),
+        Route("/v1/models/{name:path}", model),
+        Route("/health", health),
+        Route("/ping", health),
+        Route("/version", own_version),
+        Route("/metrics", prometheus),
+        *(Route(path, pass_on(models, path), methods=["POST"]) for path in PASSED),
+    ]
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
     request.state.record.failed(error)
-    found = refusal(error)
-    return JSONResponse(body_of(found), found.status_code, found.headers)
+    return refuse(error)
 
 
 async def _plain(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the first route knows its own alone
-        allowed = methods_of(request.app.routes, request.scope)
-        headers["Allow"] = allowed.replace("GET", "GET, HEAD")  # `Door` answers one by the other
-    found = Refusal(error.status_code, str(error.detail), headers=headers)
-    return JSONResponse(body_of(found), found.status_code, found.headers)
+        headers["Allow"] = methods_of(request.app.routes, request.scope)
+    return refuse(Refusal(error.status_code, str(error.detail), headers=headers))
+
+
+class Server(uvicorn.Server):
+    """Ends all readings when it is stopped; asked again, each continues where it was."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """On the first signal, end readings and let the rest finish; on the second, end all."""
+        app: Any = self.config.app
+        app.state.service.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def make_server(app: Starlette, *, port: int = 0) -> Server:
+    """Return a server of the application; `run()` it.
+
+    Args:
+        app: the application that `create_app` returned.
+        port: port of this machine, if it is run without a socket; 0 takes a free one.
+    """
+    return Server(uvicorn_config(app, grace=_GRACE, port=port))
+
+
+def run(app: Starlette, listening: socket.socket, host: str) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        app: the application that `create_app` returned.
+        listening: the socket.
+        host: the name or address that it listens on.
+    """
+    log_to_stderr()
+    fields = {"url": f"{url_of(listening, host)}/v1", "models": app.state.models.names}
+    log.info("starting", extra={"fields": fields})
+    serve(make_server(app), listening)
+    log.info("stopped")

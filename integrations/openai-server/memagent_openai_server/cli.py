@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations when the program runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,13 +24,6 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.terminal import report_errors
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from fastapi import FastAPI
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
 
@@ -78,21 +69,17 @@ def serve(
     readings: Annotated[
         int, typer.Option(help="Most calls of readings to the model at once, over all callers.")
     ] = 64,
-    workers: Annotated[
-        int, typer.Option(help="Processes that serve. More than one need a store to share.", min=1)
-    ] = 1,
     body_megabytes: Annotated[int, typer.Option(help="Largest body of a request.")] = 32,
     megabytes_under_way: Annotated[
         int, typer.Option(help="Largest bodies of all requests together; one caller may hold half.")
     ] = 256,
     keep_days: Annotated[
         float,
-        typer.Option(help="Days after which unused memories are forgotten; 0 keeps them.", min=0),
+        typer.Option(
+            help="Days after which the store deletes what is not used, if it can; 0 keeps it.",
+            min=0,
+        ),
     ] = 30,
-    keep_megabytes: Annotated[
-        int,
-        typer.Option(help="Most responses and memories of one key; the oldest go first.", min=0),
-    ] = 256,
     remember: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
         bool,
         typer.Option(
@@ -112,17 +99,15 @@ def serve(
     """Replaced by `_HELP` above."""
     from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import ConfigurationError
-    from memagent_graph.memory.stores import NO_STORE
+    from memagent_graph.memory.stores import open_store
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.resolve import EXTRACTIVE
-    from memagent_http.door import LOCAL
+    from memagent_http.access import LOCAL
     from memagent_http.server import listen
-    from memagent_openai_server.http.door import keys_from_file, load_keys
-    from memagent_openai_server.http.limits import Limits
-    from memagent_openai_server.http.records import log_to_stderr
-    from memagent_openai_server.http.running import run
-    from memagent_openai_server.http.workers import supervise
+    from memagent_openai_server.access import Limits, keys_from_file, load_keys
+    from memagent_openai_server.app import create_app, run
     from memagent_openai_server.models import models_from_file
+    from memagent_openai_server.records import log_to_stderr
 
     with report_errors():
         found = load_keys(os.environ.get("MEMAGENT_API_KEYS", ""), where="MEMAGENT_API_KEYS")
@@ -136,63 +121,34 @@ def serve(
             exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
+            ttl=keep_days * 24 * 60 or None,
         )
         if model is None and models is None:
             make_reader(model, base_url, prompts, tokenizer, config)  # reports the choice
         if base_url and model in (None, EXTRACTIVE) and models is None:
             raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
-        if workers > 1 and (store or os.environ.get("MEMAGENT_STORE")) == NO_STORE:
-            message = "Several --workers share memories through a store: give one with --store."
-            raise ConfigurationError(message)
-        application = partial(
-            _application,
-            store,
-            model=model if models is None else models_from_file(models),
-            base_url=base_url,
-            namespace=parse_namespace(namespace),
-            config=config,
-            prompts=Prompts.from_file(prompts) if prompts else None,
-            tokenizer=tokenizer,
-            window=window,
-            keys=found,
-            hosts=() if found else LOCAL,
-            origins=cors_origin or (),
-            remember=remember,
-            limits=Limits(
-                body_bytes=body_megabytes * 2**20,
-                bytes_under_way=megabytes_under_way * 2**20,
-                requests_per_minute=requests_per_minute,
-                readings=readings,
-                keep_days=keep_days,
-                keep_bytes=keep_megabytes * 2**20,
-            ),
+        limits = Limits(
+            body_bytes=body_megabytes * 2**20,
+            bytes_under_way=megabytes_under_way * 2**20,
+            requests_per_minute=requests_per_minute,
+            readings=readings,
         )
-        with application() as checked:
+        with open_store(store) as kept_in:
+            application = create_app(
+                model if models is None else models_from_file(models),
+                base_url=base_url,
+                store=kept_in,
+                namespace=parse_namespace(namespace),
+                config=config,
+                prompts=Prompts.from_file(prompts) if prompts else None,
+                tokenizer=tokenizer,
+                window=window,
+                keys=found,
+                hosts=() if found else LOCAL,
+                origins=cors_origin or (),
+                remember=remember,
+                limits=limits,
+            )
             log_to_stderr()
-            asyncio.run(checked.state.models.check())
-            listening = listen(host, port)
-            if workers == 1:
-                run(checked, listening, host)
-    if workers > 1:
-        supervise(partial(_work, application, host), workers, listening)
-
-
-@contextmanager
-def _application(store: str | None, **options: Any) -> Iterator[FastAPI]:
-    from memagent_graph.memory.stores import open_store
-    from memagent_openai_server.app import create_app
-
-    with open_store(store) as kept_in:
-        yield create_app(store=kept_in, **options)
-
-
-def _work(
-    application: Callable[[], AbstractContextManager[FastAPI]],
-    host: str,
-    listening: socket.socket,
-) -> None:
-    """Serve, in one of several processes."""
-    from memagent_openai_server.http.running import run
-
-    with application() as app:
-        run(app, listening, host)
+            asyncio.run(application.state.models.check())
+            run(application, listen(host, port), host)

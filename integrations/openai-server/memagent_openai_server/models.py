@@ -1,30 +1,50 @@
-"""The models of a server, by the names that clients use."""
+"""The models of a server, each with its store and budgets, by the names that clients use."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tomllib
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
+from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.build import create_memagent
+from memagent_graph.graph.reading import check_window
+from memagent_graph.graph.state import Run
+from memagent_graph.memory.items import check_namespace
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Reader
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.resolve import default_model, resolve_reader
+from memagent_graph.text.tokens import load_tokenizer
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.shapes import model_card
-from memagent_openai_server.http.records import log
-from memagent_openai_server.service import Service
+from memagent_openai_server.completion import Progress, Said
+from memagent_openai_server.local import LocalModel
+from memagent_openai_server.memories import Memories
+from memagent_openai_server.readers import ServedReader
+from memagent_openai_server.records import log
+from memagent_openai_server.upstream import Upstream
+from memagent_openai_server.users import UserMemories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
     from langgraph.store.base import BaseStore
+
+    from memagent_graph.prompts import Prompts
+    from memagent_graph.text.source import Source
+    from memagent_graph.text.tokens import TokenizerLike
+    from memagent_openai_server.access import Limits
+    from memagent_openai_server.speech import Speech
 
 ModelLike: TypeAlias = str | BaseChatModel | Reader | None
 """A model, as for `create_memagent`."""
@@ -58,58 +78,195 @@ Catalogue: TypeAlias = Mapping[str, ModelLike | Served]
 """Models by the names that clients use."""
 
 
+class Service:
+    """The model, store and budgets that all requests share.
+
+    Args:
+        served: the model, with its server and context.
+        name: the model's name for clients; None takes its name on its server.
+        options: see `create_app`.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        name: str | None,
+        *,
+        store: BaseStore,
+        namespace: Sequence[str],
+        config: ReadingConfig | None,
+        prompts: Prompts | None,
+        tokenizer: TokenizerLike,
+        limits: Limits,
+        remember: bool,
+    ) -> None:
+        model = served.model or default_model()
+        tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self.config = config or ReadingConfig()
+        self.limits = limits
+        self.reader = resolve_reader(
+            model,
+            config=self.config,
+            prompts=prompts,
+            tokenizer=tokenizer,
+            base_url=served.base_url,
+        )
+        known = self.reader.identity
+        own = model.partition(":")[2] or model if isinstance(model, str) else known.name
+        self.name = name or own
+        self.counter = load_tokenizer(tokenizer or known.tokenizer)
+        self.store = store
+        self.namespace = check_namespace(namespace)
+        self._memories: dict[str | None, Memories] = {}
+        self.chat = self.reader.model if isinstance(self.reader, ChatReader) else None
+        self.upstream: Upstream | LocalModel | None = None
+        if isinstance(self.chat, ChatEndpoint):
+            self.upstream = Upstream(self.chat, self.name)
+        elif self.chat is not None:
+            self.upstream = LocalModel(self.chat, self.name)
+        self.users: UserMemories | None = None
+        if remember:
+            self.users = UserMemories(self.reader, self.counter, self.config, tokenizer)
+        self.stopping = asyncio.Event()
+        self._window = served.window
+        self._reader = ServedReader(self.reader, self.config, self.limits.readings)
+        self._agent = create_memagent(self._reader, config=self.config, tokenizer=tokenizer)
+
+    @property
+    def understands(self) -> bool:
+        """Whether the reader is a model, rather than the built-in one that only quotes."""
+        return self.chat is not None
+
+    async def check(self) -> None:
+        """Check what can be checked before the first request.
+
+        Raises:
+            ConfigurationError: The budgets do not fit the model.
+            ModelError: The model's server is up, and has no such model.
+        """
+        await self.window()
+        check_window(self.reader.identity, self.config, question_tokens=0)
+
+    async def window(self) -> int | None:
+        """Return the model's context in tokens, or None if it has none or is unknown."""
+        if self._window is None and isinstance(self.reader, ChatReader):
+            self._window = (await self.reader.prepare()).window_tokens
+        return self._window or self.reader.identity.window_tokens
+
+    def memories(self, tenant: str | None) -> Memories:
+        """Return the memories of a key; None if the server has no keys."""
+        found = self._memories.get(tenant)
+        if found is None:
+            found = Memories(self.store, tenant, self.namespace, self.config.ttl)
+            self._memories[tenant] = found
+        return found
+
+    async def read(
+        self,
+        question: str,
+        document: Source | None,
+        memories: Memories,
+        *,
+        name: str | None = None,
+        memory: str | None = None,
+        speech: Speech | None = None,
+        pictured: Source | None = None,
+    ) -> AsyncGenerator[Progress | Said | dict[str, Any], None]:
+        """Read, and answer from the memory; the graph's output comes last.
+
+        Args:
+            question: the question.
+            document: what to read; if None, the answer comes from `memory`.
+            memories: the memories of the key.
+            name: name of the memory that the reading continues.
+            memory: a memory's id or name.
+            speech: the answer; None for a reading without an answer.
+            pictured: the pictures that the answer may see, of what was read earlier as well.
+        """
+        run = Run(store=self.store, namespace=memories.bank.namespace, pictured=pictured)
+        if speech is not None and speech.streams:
+            speech.write = lambda text: run.write(Said(text)) if run.write else None
+        wanted: dict[str, Any] = {"question": question}
+        if document is not None:
+            run.document = document
+            wanted["memory_name"] = name
+        else:
+            wanted["version"] = memory
+        agent, at, output = self._agent, None, {}
+        parts = cast(
+            "AsyncGenerator[Any]",
+            agent.astream(
+                wanted,
+                self._reader.config(speech),
+                context=run,
+                stream_mode=["custom", "values"],
+                output_keys=agent.output_channels,
+            ),
+        )
+        async with aclosing(parts):
+            async for mode, part in parts:
+                if mode == "values":
+                    output = part
+                    if at is not None:
+                        yield Progress(at["chunk"], at["chunks"], part.get("memory", ""))
+                        at = None
+                elif isinstance(part, Said):
+                    yield part
+                elif part["event"] == "chunk":
+                    if part["added"] or part["removed"]:
+                        at = part  # the memory itself comes with the next values
+                    else:
+                        yield Progress(part["chunk"], part["chunks"], None)
+        yield output
+
+    async def respond(self, question: str, speech: Speech) -> str:
+        """Answer a question without a text to read and without a memory."""
+        config = self._reader.config(speech)
+        return (await self._reader.respond(question, Memory(), config=config)).final
+
+    async def aclose(self) -> None:
+        """End background work, and close this loop's connections to the model's server."""
+        if self.users is not None:
+            await self.users.aclose()
+        if self.upstream is not None:
+            await self.upstream.aclose()
+        if isinstance(self.chat, ChatEndpoint):
+            await self.chat.aclose()
+
+
 class Models:
     """The services of a server, one per model, with a common store and shutdown.
 
     Args:
-        services: one for each model; the first is used for requests that name none.
+        model: see `create_app`.
+        base_url: URL of the server, for models without their own.
+        window: context length in tokens, for models without their own.
+        options: further arguments of every `Service`.
+
+    Raises:
+        ConfigurationError: There is no such model, or no model at all.
     """
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self.first, *others = services
-        for other in others:
-            other.stopping, other.keeper = self.first.stopping, self.first.keeper
-        self._services = {service.name: service for service in services}
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: ModelLike | Catalogue,
         *,
         base_url: str | None,
         window: int | None,
-        store: BaseStore | None,
         **options: Any,
-    ) -> Models:
-        """Return one model, or those of a catalogue.
-
-        Args:
-            model: see `create_app`.
-            base_url: URL of the server, for models without their own.
-            window: context length in tokens, for models without their own.
-            store: store of all memories; None keeps them in this process.
-            options: further arguments of every `Service`.
-
-        Raises:
-            ConfigurationError: There is no such model, or no model at all.
-        """
-        options |= {"store": store or InMemoryStore()}
-        if not isinstance(model, Mapping):
-            return cls([Service(model, base_url=base_url, window=window, **options)])
-        if not model:
+    ) -> None:
+        catalogue = model if isinstance(model, Mapping) else {None: model}
+        if not catalogue:
             raise ConfigurationError("The map of models is empty: name at least one.")
         services = []
-        for name, each in model.items():
-            found = each if isinstance(each, Served) else Served(each)
-            service = Service(
-                found.model,
-                name=name,
-                base_url=found.base_url or base_url,
-                window=found.window or window,
-                **options,
-            )
-            services.append(service)
-        return cls(services)
+        for name, each in catalogue.items():
+            own = each if isinstance(each, Served) else Served(each)
+            served = Served(own.model, own.base_url or base_url, own.window or window)
+            services.append(Service(served, name, **options))
+        self.first = services[0]
+        for service in services:
+            service.stopping = self.first.stopping
+        self._services = {service.name: service for service in services}
 
     @property
     def names(self) -> list[str]:
@@ -135,7 +292,9 @@ class Models:
         Raises:
             Refusal: There is none of this name.
         """
-        return model_card(name, await self.named(name).window())
+        card = {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
+        window = await self.named(name).window()
+        return card if window is None else {**card, "max_model_len": window}
 
     async def check(self) -> None:
         """Check all models before the first request.
@@ -152,7 +311,7 @@ class Models:
             try:
                 await service.check()
             except ConfigurationError as error:
-                refused, service.remembering = error, None
+                refused, service.users = error, None
                 log.warning("only passed on", extra={"fields": {"model": service.name}})
             else:
                 fits = True

@@ -1,41 +1,55 @@
-"""Wrappers of a reader: calls that wait for their turn, and calls in a thread."""
+"""The reader of a server: its calls share slots, and its answer is that of a chat."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from memagent_graph.readers.base import Reader
+from langchain_core.callbacks import AsyncCallbackHandler
+
+from memagent_graph.prompts import ANSWER_PROMPT, PLAIN_ANSWER_PROMPT
+from memagent_graph.readers.base import Answer, Reader, Usage
+from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_openai_server.speech import Attempt, Speech, begins_in_thought
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from langchain_core.outputs import LLMResult
     from langchain_core.runnables import RunnableConfig
 
+    from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.readers.base import Answer, Identity, Merge, Step, Update
-    from memagent_openai_server.turns import Seat
+    from memagent_graph.readers.base import Identity, Merge, Step, Update
 
 T = TypeVar("T")
 
-_SEAT = "memagent_seat"
+_SPEECH = "memagent_speech"
+_UNSAID = Answer("remembered", "remembered")
 
 
-def seated(seat: Seat) -> RunnableConfig:
-    """Return the config of a reading whose calls wait for their turns."""
-    return {"configurable": {_SEAT: seat}}
+class ServedReader(Reader):
+    r"""Reads like `reader`, but its answer is the whole reply, without a `\boxed{}`.
 
-
-class Around(Reader):
-    """Wraps a reader; a subclass defines how calls are made.
+    If the reader's own answer prompt asks for a `\boxed{}`, it is kept; the answer is then only
+    known when the reply is complete. Calls wait for a slot in the order in which they come, so that
+    readings take turns. The built-in reader computes in a thread, one call at a time.
 
     Args:
         reader: the reader.
+        config: settings of the reading.
+        slots: most calls at once.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, config: ReadingConfig, slots: int) -> None:
         self._reader = reader
+        self._computes = isinstance(reader, ExtractiveReader)
+        self._slots = asyncio.Semaphore(1 if self._computes else slots)
+        self._speaker = _speaker(reader, config)
+        self._habits = _Habits()
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
@@ -52,9 +66,14 @@ class Around(Reader):
         """See `Reader`."""
         return self._reader.shortens
 
+    def config(self, speech: Speech | None) -> RunnableConfig:
+        """Return the config of a reading, with an answer to `speech` or without one."""
+        return {"configurable": {_SPEECH: speech}, "callbacks": [self._habits]}
+
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:
-        """See `Reader`."""
-        return self._reader.answers_without_notes(config)
+        """Whether something is remembered of the user."""
+        speech = _speech(config)
+        return bool(speech and speech.known)
 
     async def prepare(self) -> Identity:
         """Prepare the reader."""
@@ -62,7 +81,7 @@ class Around(Reader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Read a chunk."""
-        return await self._make(self._reader.update(step, config=config), config)
+        return await self._call(partial(self._reader.update, step, config=config))
 
     async def merge(
         self,
@@ -73,39 +92,65 @@ class Around(Reader):
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Merge memories."""
-        merging = self._reader.merge(question, query, memories, config=config)
-        return await self._make(merging, config)
+        merge = partial(self._reader.merge, question, query, memories, config=config)
+        return await self._call(merge)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Answer from a memory."""
-        return await self._make(self._reader.respond(question, memory, config=config), config)
+        """Answer into the run's `Speech`; without one, return a placeholder."""
+        speech = _speech(config)
+        if speech is None:  # the model itself will answer, with more than text
+            return _UNSAID
+        if speech.known:
+            memory = replace(memory, text=f"{memory.text}\n\n{speech.known}".strip())
+        speaker = self._speaker
+        if speaker is None or not speech.listens:
+            reader, attempt = speaker or self._reader, Attempt(speech)
+            answer = await self._call(partial(reader.respond, question, memory, config=config))
+            attempt.hear(answer.text if speaker else answer.final)
+        else:
+            attempt = Attempt(speech, headless=self._habits.may_begin_in_thought)
+            speak = partial(speaker.speak, question, memory, attempt.hear, config=config)
+            answer = await self._call(speak)
+            if not answer.usage.output_tokens:  # stopped before the provider reported the usage
+                count = speech.counter.count
+                usage = Usage(1, count(question + memory.text), count(answer.text))
+                answer = replace(answer, usage=usage)
+        attempt.end(answer.finish_reason)
+        return replace(answer, final=attempt.text)
 
-    async def _make(self, call: Coroutine[Any, Any, T], _config: RunnableConfig | None) -> T:
-        return await call
+    async def _call(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with self._slots:
+            if self._computes:
+                return await asyncio.to_thread(lambda: asyncio.run(call()))
+            return await call()
 
 
-class InTurn(Around):
-    """Wraps a reader whose calls wait for their turn."""
+class _Habits(AsyncCallbackHandler):
+    """Learns from complete replies whether a model begins within its reasoning."""
 
-    async def _make(self, call: Coroutine[Any, Any, T], config: RunnableConfig | None) -> T:
-        with closing(call):  # it may be cancelled before its turn comes
-            async with _seat(config):
-                return await call
+    def __init__(self) -> None:
+        self.may_begin_in_thought = True
+        self._known = False
 
-
-class InThread(Around):
-    """Wraps a reader that computes, in a thread, so that it does not block the event loop.
-
-    The reader must not depend on an event loop across calls.
-    """
-
-    async def _make(self, call: Coroutine[Any, Any, T], _config: RunnableConfig | None) -> T:
-        return await asyncio.to_thread(asyncio.run, call)
+    async def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        found = begins_in_thought(response.generations[0][0].text)
+        if found or not self._known:
+            self.may_begin_in_thought, self._known = found, True
 
 
-def _seat(config: RunnableConfig | None) -> Seat:
-    assert config is not None  # noqa: S101 - the graph passes on what `seated` made
-    seat: Seat = config["configurable"][_SEAT]
-    return seat
+def _speech(config: RunnableConfig | None) -> Speech | None:
+    found: Speech | None = (config or {}).get("configurable", {}).get(_SPEECH)
+    return found
+
+
+def _speaker(reader: Reader, config: ReadingConfig) -> ChatReader | None:
+    if not isinstance(reader, ChatReader):
+        return None
+    prompts = reader.prompts
+    if prompts.answer == ANSWER_PROMPT:
+        prompts = prompts.model_copy(update={"answer": PLAIN_ANSWER_PROMPT})
+    if "\\boxed" in prompts.answer:
+        return None
+    return ChatReader(reader.model, prompts=prompts, config=config, name=reader.identity.name)

@@ -13,7 +13,7 @@ from servers.openai_server import OpenAIServer
 
 from memagent_graph import ReadingConfig
 from memagent_openai_server import create_app
-from memagent_openai_server.http.running import server
+from memagent_openai_server.app import make_server
 
 QUESTION = "When does the vault open?"
 NEEDLE = "The vault opens at 6:40."
@@ -35,7 +35,7 @@ class Running:
     def __init__(self, *args, **options) -> None:
         self.app = create_app(*args, **options)
         self.service = self.app.state.service
-        self._server = server(self.app)
+        self._server = make_server(self.app)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         while not self._server.started:

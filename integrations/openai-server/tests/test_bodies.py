@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import socket
 import sys
-import tracemalloc
-import zlib
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -16,10 +13,9 @@ import httpx
 import pytest
 from servers.redis_server import wait_until
 from servers.warm_python import PIPE, SERVERS, warm_python
-from starlette.requests import Request
 
 from memagent_graph.errors import ConfigurationError
-from memagent_http.bodies import BytesUnderWay, read_body
+from memagent_http.bodies import BytesUnderWay
 from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
 
@@ -31,9 +27,9 @@ MB = 2**20
 SERVE = """
 import sys
 from memagent_openai_server import Limits, create_app
-from memagent_openai_server.http.running import server
+from memagent_openai_server.app import make_server
 app = create_app("extractive", limits=Limits(body_seconds=600))  # however busy the machine is
-running = server(app)
+running = make_server(app)
 async def started(*, sockets=None):
     await type(running).startup(running, sockets=sockets)
     print(running.servers[0].sockets[0].getsockname()[1], flush=True)
@@ -138,104 +134,11 @@ def test_a_limit_that_no_long_body_could_keep_is_refused_at_the_start():
         Limits(body_bytes=2, bytes_under_way=3)
 
 
-PACKERS = {
-    "gzip": gzip.compress,
-    "x-gzip": gzip.compress,
-    "GZIP": gzip.compress,
-    "deflate": zlib.compress,
-    "identity": bytes,
-}
-
-
-@pytest.mark.parametrize("encoding", PACKERS)
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_packed_body_is_unpacked(shared, encoding, chunked):
-    text = "Nothing happens. " * 20_000 + "The vault opens at 6:40.\n\nWhen does the vault open?"
-    body = {"model": "extractive", "messages": [{"role": "user", "content": text}]}
-    packed = PACKERS[encoding](json.dumps(body).encode())
-    pieces = (packed[at : at + 7] for at in range(0, len(packed), 7))
-
-    found = shared.post(
-        content=pieces if chunked and len(packed) < 10_000 else packed,
-        headers={**JSON, "content-encoding": encoding},
-    )
-
-    assert "6:40" in found.json()["choices"][0]["message"]["content"]
-
-
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress", "x" * 500])
-def test_another_encoding_is_refused_by_name(shared, encoding):
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, gzip", "x" * 500])
+def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(shared, encoding):
     found = shared.post(json=HI, headers={"content-encoding": encoding})
 
     assert found.status_code == 415
     assert found.json()["error"]["code"] == "content_encoding"
     assert repr(encoding[:50]) in found.json()["error"]["message"]
-    assert found.headers["accept-encoding"] == "gzip, deflate"
-
-
-GZIP = gzip.compress(json.dumps(HI).encode())
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", GZIP[:-1], GZIP[:20], GZIP + b"x", GZIP + GZIP, json.dumps(HI).encode(), b"\x1f\x8b"],
-    ids=["nothing", "cut", "cut early", "more", "two", "not packed", "two bytes"],
-)
-def test_what_is_not_packed_as_it_says_is_refused(shared, content):
-    found = shared.post(content=content, headers={**JSON, "content-encoding": "gzip"})
-
-    assert found.status_code == 400
-    assert found.json()["error"]["code"] == "content_encoding"
-
-
-def bomb(megabytes: int) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join([*(packer.compress(b" " * MB) for _ in range(megabytes)), packer.flush()])
-
-
-@pytest.mark.slow
-def test_a_bomb_is_refused_by_a_server(process):
-    url = f"http://127.0.0.1:{int(process.stdout.readline())}{CHAT}"
-    assert httpx.post(url, json=HI, timeout=240).status_code == 200
-    before, packed = resident(process.pid), bomb(400)
-
-    found = httpx.post(
-        url, content=packed, headers={**JSON, "content-encoding": "gzip"}, timeout=240
-    )
-
-    assert len(packed) < MB
-    assert found.status_code == 413
-    assert resident(process.pid, "VmHWM") - before < 80 * MB
-
-
-async def test_a_bomb_that_comes_at_once_is_not_unpacked_at_once():
-    body = {"type": "http.request", "body": bomb(40), "more_body": False}
-
-    async def receive():
-        return body
-
-    scope = {"type": "http", "headers": [(b"content-encoding", b"gzip")]}
-    tracemalloc.start()
-    try:
-        with pytest.raises(Refusal) as caught:
-            await read_body(Request(scope, receive), most=4 * MB, seconds=600)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-    assert caught.value.status_code == 413
-    assert peak < 8 * MB
-
-
-def test_a_packed_body_of_the_longest_length_is_taken(serve):
-    server = serve(limits=Limits(body_bytes=100_000))
-    whole = json.dumps(HI).encode()
-    codes = [
-        server.post(
-            content=gzip.compress(whole.ljust(length)),
-            headers={**JSON, "content-encoding": "gzip"},
-        ).status_code
-        for length in (100_000, 100_001)
-    ]
-
-    assert codes == [200, 413]
+    assert found.headers["accept-encoding"] == "identity"

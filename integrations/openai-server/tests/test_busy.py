@@ -12,9 +12,7 @@ import httpx
 import pytest
 
 from memagent_graph.readers import extractive
-from memagent_openai_server.chat import deciding
-from memagent_openai_server.http import requests
-from memagent_openai_server.responses import endpoint as responses
+from memagent_openai_server import reading, requests, responses
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "serving_hostile.py"
@@ -70,10 +68,10 @@ def threads_of(monkeypatch):
     ("path", "place", "name"),
     [
         (CHAT, requests, "parse"),
-        (CHAT, deciding, "asked"),
-        (CHAT, deciding.Answering, "_question"),
-        (CHAT, deciding, "TextSource"),
-        (RESPONSES, responses, "_as_chat"),
+        (CHAT, reading, "split_messages"),
+        (CHAT, reading.Reading, "_question"),
+        (CHAT, reading, "TextSource"),
+        (RESPONSES, responses, "_to_chat"),
     ],
 )
 def test_a_long_text_is_worked_on_in_a_thread_beside_the_event_loop(

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from memagent_graph import ReadingConfig
 from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
-from memagent_openai_server.http.delivery import unless_gone
+from memagent_openai_server.delivery import unless_gone
 
 CHUNKS = ReadingConfig(chunk_tokens=200)
 
@@ -112,7 +112,7 @@ def connections(port: int) -> int:
 
 
 def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked, monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.chat.endpoint._ALIVE_EVERY", 0.05)
+    monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS, limits=Limits(readings=1))
 
     lines = httpx.post(
@@ -126,7 +126,7 @@ def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked,
 
 
 def test_the_sdk_skips_the_signs_of_life(serve, monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.chat.endpoint._ALIVE_EVERY", 0.05)
+    monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS)
 
     stream = server.client().chat.completions.create(
@@ -237,7 +237,7 @@ def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):
     for thread in threads:
         thread.join(240)
 
-    bank = server.service.sessions(None).bank
+    bank = server.service.memories(None).bank
     history = bank.history("session monday")
     assert len({version.document.digest for version in history}) == 6
     assert json.dumps([version.parent for version in history[:-1]]) == json.dumps(

@@ -16,9 +16,9 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.redis.keys import Names, root_of
 from memagent_openai_server import Limits
-from memagent_openai_server.http.door import keys_from_file, load_keys
-from memagent_openai_server.http.records import JsonLines, log
-from memagent_openai_server.memories.sessions import Sessions
+from memagent_openai_server.access import keys_from_file, load_keys
+from memagent_openai_server.memories import Memories
+from memagent_openai_server.records import JsonLines, log
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}
@@ -62,14 +62,13 @@ ABOUT = [{"role": "user", "content": "What is the secret of the vault?"}]
 
 @pytest.fixture
 def told(locked):
-    """Ann's memory, session and response, of which Ben knows all names."""
+    """Ann's memory and session, of which Ben knows all names."""
     ann = locked.client(ANN, default_headers={"x-memagent-session": "monday"})
     chat = ann.chat.completions.create(model="extractive", messages=long_chat(ANN_S))
     locked.client(ANN).chat.completions.create(
         model="extractive", messages=long_chat(ANN_S), user="joe"
     )
-    response = locked.client(ANN).responses.create(model="extractive", input=long_chat(ANN_S))
-    return {"memory": chat.memagent["memory"], "response": response.id}
+    return {"memory": chat.memagent["memory"]}
 
 
 def test_a_tenant_finds_its_own_memories(locked, told):
@@ -80,7 +79,6 @@ def test_a_tenant_finds_its_own_memories(locked, told):
     for how in (by_id, by_session, {"user": "joe"}):
         found = ann.chat.completions.create(model="extractive", messages=ABOUT, **how)
         assert found.choices[0].message.content == ANN_S
-    assert ann.responses.retrieve(told["response"]).output_text == ANN_S
 
 
 @pytest.mark.parametrize("how", ["session", "user"])
@@ -122,22 +120,6 @@ def test_an_id_or_a_path_of_another_tenant_is_not_there(locked, told, reference)
     assert "heron" not in found.text
 
 
-def test_a_response_of_another_tenant_can_be_neither_seen_nor_gone_on_from_nor_deleted(
-    locked, told
-):
-    ben = locked.client(BEN)
-    for attempt in (
-        lambda: ben.responses.retrieve(told["response"]),
-        lambda: ben.responses.delete(told["response"]),
-        lambda: ben.responses.create(
-            model="extractive", input="And?", previous_response_id=told["response"]
-        ),
-    ):
-        with pytest.raises(openai.NotFoundError):
-            attempt()
-    assert locked.client(ANN).responses.retrieve(told["response"]).output_text == ANN_S
-
-
 def test_the_same_text_read_by_two_tenants_makes_two_chains(locked, told):
     locked.client(BEN).chat.completions.create(model="extractive", messages=long_chat(ANN_S))
 
@@ -148,7 +130,7 @@ def test_the_same_text_read_by_two_tenants_makes_two_chains(locked, told):
 
 def test_a_thousand_tenants_are_spread_over_a_redis_cluster():
     def slot(tenant):
-        namespace = Sessions(InMemoryStore(), tenant).bank.namespace
+        namespace = Memories(InMemoryStore(), tenant).bank.namespace
         return key_slot(Names("memagent").index(root_of(namespace)))
 
     assert len({slot(f"t{number}") for number in range(1000)}) >= 900
@@ -286,7 +268,7 @@ def test_an_error_nobody_expected_is_a_500_that_tells_nothing_but_its_place_in_t
     def fail(*_, **__):
         raise ZeroDivisionError("secret heron")
 
-    monkeypatch.setattr(builtin.service, "sessions", fail)
+    monkeypatch.setattr(builtin.service, "memories", fail)
     with caplog.at_level(logging.INFO, logger=log.name):
         found = builtin.post(json=HI)
 
@@ -294,7 +276,7 @@ def test_an_error_nobody_expected_is_a_500_that_tells_nothing_but_its_place_in_t
     assert found.status_code == 500
     (line,) = [line for line in lines if line["event"] == "error"]
     assert line["error"] == "ZeroDivisionError"
-    assert any("chat/endpoint.py" in place for place in line["at"])
+    assert any("reading.py" in place for place in line["at"])
     assert "heron" not in found.text + json.dumps(lines)
 
 

@@ -68,13 +68,15 @@ def test_a_part_that_is_neither_text_nor_file_nor_picture_is_a_warning(shared, q
 
 
 def test_a_file_is_read_where_it_stands_in_the_message(question):
-    from memagent_openai_server.chat.conversation import asked
-    from memagent_openai_server.chat.files import read_files
+    from memagent_openai_server.conversation import split_messages
+    from memagent_openai_server.files import read_files
 
     parts = [text("Before."), file(b"Within.", "a.txt"), text(f"After.\n\n{question}")]
     messages = read_files([{"role": "user", "content": parts}])
 
-    found = asked(messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False)
+    found = split_messages(
+        messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False
+    )
 
     assert found.question == question
     assert found.document == "Before.\n\n===== a.txt =====\n\nWithin.\n\nAfter."
@@ -95,7 +97,8 @@ def test_a_response_reads_files_as_well_and_follow_ups_know_them(shared, questio
     first = shared.post(RESPONSES, json={"model": "extractive", "input": asked}).json()
 
     more = "At what time is the vault open?"
-    again = {"model": "extractive", "input": more, "previous_response_id": first["id"]}
+    said = [*asked, *first["output"], {"role": "user", "content": more}]
+    again = {"model": "extractive", "input": said}
     second = shared.post(RESPONSES, json=again).json()
 
     for found in (first, second):
@@ -125,7 +128,7 @@ def test_a_long_file_is_read_in_chunks_before_the_model_answers(behind, upstream
 
 def test_what_a_file_says_is_not_remembered_as_said_by_the_user(serve, monkeypatch):
     server = serve(remember=True)
-    remembering, heard = server.service.remembering, []
+    remembering, heard = server.service.users, []
     conversation = remembering._conversation
     monkeypatch.setattr(
         remembering, "_conversation", lambda found: heard.extend(found) or conversation(found)

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from memagent_http import server as http_server
 from memagent_http.refusals import Refusal
-from memagent_openai_server import Limits
-from memagent_openai_server.http import requests
-from memagent_openai_server.responses import endpoint as responses
+from memagent_openai_server import Limits, requests, responses
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HI = [{"role": "user", "content": "Who is there?"}]
@@ -154,7 +152,7 @@ def test_half_of_a_surrogate_pair_in_an_earlier_response_is_refused():
     said = {"role": "assistant", "content": "\ud800"}
 
     with pytest.raises(Refusal, match="cannot be written as JSON") as caught:
-        responses._as_chat({"model": "small", "messages": [*HI, said]})
+        responses._to_chat({"model": "small", "messages": [*HI, said]})
 
     assert caught.value.status_code == 400
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from memagent_http import keys, rates
+from memagent_http import access
 from memagent_openai_server import create_app
-from memagent_openai_server.http.door import Door
+from memagent_openai_server.access import Access
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}
@@ -128,8 +128,8 @@ def get(server, key: str | None, path: str = "/v1/models", *, address: str = "10
 @pytest.fixture
 def locked(serve, monkeypatch):
     """A server whose clock stands still, however busy this machine is."""
-    now = rates.monotonic()
-    monkeypatch.setattr(rates, "monotonic", lambda: now)
+    now = access.monotonic()
+    monkeypatch.setattr(access, "monotonic", lambda: now)
     return serve(keys=KEYS)
 
 
@@ -165,10 +165,10 @@ def test_a_missing_key_is_no_guess(locked):
 
 
 def test_after_a_while_keys_are_looked_at_again(locked, monkeypatch):
-    now = rates.monotonic()
+    now = access.monotonic()
     assert guess(locked)[-1] == 429
 
-    monkeypatch.setattr(rates, "monotonic", lambda: now + 120)
+    monkeypatch.setattr(access, "monotonic", lambda: now + 120)
 
     assert get(locked, ANN).status_code == 200
 
@@ -183,10 +183,10 @@ def test_the_addresses_of_one_ipv6_network_are_one_and_those_of_mapped_ipv4_are_
 
 
 def test_what_is_remembered_of_callers_is_bounded(locked, monkeypatch):
-    monkeypatch.setattr(rates, "_MOST_CALLERS", 5)
-    monkeypatch.setattr(keys, "_MOST_ADMITTED", 5)
+    monkeypatch.setattr(access, "_MOST_CALLERS", 5)
+    monkeypatch.setattr(access, "_MOST_ADMITTED", 5)
     found = locked.app.middleware_stack
-    while not isinstance(found, Door):
+    while not isinstance(found, Access):
         found = found.app
     for number in range(20):
         assert guess(locked, f"10.0.0.{number}", 1) == [401]

@@ -92,7 +92,7 @@ def test_a_model_s_server_that_is_down_is_a_503(behind, upstream):
     [
         ("/v1/completions", {"prompt": "x"}),
         ("/v1/embeddings", {"model": "small"}),
-        ("/detokenize", {"tokens": "x"}),
+        ("/detokenize", {}),
         ("/tokenize", {"model": "large"}),
     ],
 )

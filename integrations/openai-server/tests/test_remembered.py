@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
+from redis import Redis
 from servers.openai_server import OpenAIServer
 from servers.redis_server import RedisServer
 
 from memagent_graph.conversation.reader import STANDING_QUESTION
 from memagent_graph.memory.redis import RedisStore
-from memagent_openai_server import Limits
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}
@@ -261,17 +259,17 @@ def test_a_user_who_is_forgotten_is_unknown_also_of_what_waited(start, upstream)
     assert chat(server, ASKED, user="joe") == "Tell me more."
 
 
-def test_users_who_were_away_for_long_are_forgotten_like_other_memories(redis, start):
-    server = start(store=redis)
-    chat(server, QUOKKAS, user="joe")
-    server.close()
-    later = start(store=redis, limits=Limits(keep_days=1e-9))
-    sessions = later.service.sessions(None)
+def test_what_is_stored_expires_if_the_config_says_so(start, small, tmp_path):
+    redis = RedisServer(tmp_path)
+    with RedisStore.from_url(redis.url) as store, Redis.from_url(redis.url) as client:
+        server = start(store=store, config=small.model_copy(update={"ttl": 60.0}))
+        chat(server, QUOKKAS, user="joe")
+        server.close()
 
-    asyncio.run(later.service.keeper.tidy(sessions))
-
-    assert asyncio.run(sessions.users.anames()) == []
-    assert asyncio.run(sessions.ledger.entries()) == []
+        said = [key for key in client.scan_iter() if b"quokkas" in (client.dump(key) or b"")]
+        assert said
+        assert all(client.ttl(key) > 0 for key in said)
+    redis.kill()
 
 
 def test_the_built_in_reader_answers_from_what_it_remembers(serve):

@@ -52,38 +52,38 @@ def test_a_long_response_is_read(behind, asked, needle):
     assert response.memagent["chunks"] > 10
 
 
-def test_a_response_goes_on_from_an_earlier_one_that_was_short(behind, upstream):
+def test_a_conversation_is_sent_whole_each_time(behind, upstream):
     client = behind.client()
-    first = client.responses.create(model="small", input="I am Ann.")
+    said = [{"role": "user", "content": "I am Ann."}]
+    first = client.responses.create(model="small", input=said)
 
-    client.responses.create(model="small", input="Who am I?", previous_response_id=first.id)
+    said += [*first.model_dump(exclude_none=True)["output"], {"role": "user", "content": "Who?"}]
+    client.responses.create(model="small", input=said)
 
-    said = [message["content"] for message in upstream.requests[-1]["messages"]]
-    assert said == ["I am Ann.", "Nothing was found.", "Who am I?"]
+    sent = [message["content"] for message in upstream.requests[-1]["messages"]]
+    assert sent == ["I am Ann.", "Nothing was found.", "Who?"]
 
 
-def test_a_response_goes_on_from_one_that_was_read_without_reading_again(behind, upstream, asked):
+@pytest.mark.parametrize("store", [None, True, False])
+def test_a_response_says_that_it_is_not_stored(behind, store):
+    options = {} if store is None else {"store": store}
+
+    made = behind.client().responses.create(model="small", input="Hello", **options)
+
+    assert made.store is False
+    assert made.previous_response_id is None
+
+
+def test_what_needs_a_stored_response_is_refused_with_what_to_send(behind, upstream):
     client = behind.client()
-    response = client.responses.create(model="small", input=asked())
-    for number in range(3):
-        before = len(upstream.requests)
-        response = client.responses.create(
-            model="small", input=f"Question {number}?", previous_response_id=response.id
-        )
-
-        assert len(upstream.requests) - before == 2
-        assert "Item 3 stands" not in str(upstream.requests[before:])
-
-
-def test_two_responses_can_go_on_from_the_same_one(behind, upstream, asked):
-    client = behind.client()
-    first = client.responses.create(model="small", input=asked())
-    client.responses.create(model="small", input="One?", previous_response_id=first.id)
-    before = len(upstream.requests)
-
-    client.responses.create(model="small", input="Two?", previous_response_id=first.id)
-
-    assert "One?" not in str(upstream.requests[before:])
+    for attempt in (
+        lambda: client.responses.create(model="small", input="And?", previous_response_id="resp_1"),
+        lambda: client.responses.retrieve("resp_1"),
+        lambda: client.responses.delete("resp_1"),
+    ):
+        with pytest.raises(openai.BadRequestError, match="send the whole conversation as `input`"):
+            attempt()
+    assert upstream.requests == []
 
 
 def test_functions_are_called_and_their_output_is_sent_back(behind, upstream):
@@ -94,9 +94,12 @@ def test_functions_are_called_and_their_output_is_sent_back(behind, upstream):
 
     client.responses.create(
         model="small",
-        previous_response_id=first.id,
         tools=[TOOL],
-        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "5 euros"}],
+        input=[
+            {"role": "user", "content": "What is item 3?"},
+            *first.model_dump(exclude_none=True)["output"],
+            {"type": "function_call_output", "call_id": call.call_id, "output": "5 euros"},
+        ],
     )
 
     assert (call.name, json.loads(call.arguments)) == ("price", {"item": 3})
@@ -126,35 +129,6 @@ def test_a_short_response_streams(behind):
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == "Nothing was found."
     assert events[-1].response.usage.total_tokens == 10
-
-
-def test_a_streamed_response_can_be_gone_on_from(behind, upstream):
-    client = behind.client()
-    *_, last = client.responses.create(model="small", input="I am Ann.", stream=True)
-
-    client.responses.create(model="small", input="Who am I?", previous_response_id=last.response.id)
-
-    assert upstream.requests[-1]["messages"][1]["content"] == "Nothing was found."
-
-
-def test_a_response_is_kept_until_it_is_deleted(behind):
-    client = behind.client()
-    made = client.responses.create(model="small", input="Hello")
-
-    kept = client.responses.retrieve(made.id)
-    client.responses.delete(made.id)
-
-    assert kept == made
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(made.id)
-
-
-def test_a_response_that_is_not_to_be_kept_is_not(behind):
-    client = behind.client()
-    made = client.responses.create(model="small", input="Hello", store=False)
-
-    with pytest.raises(openai.NotFoundError):
-        client.responses.create(model="small", input="And?", previous_response_id=made.id)
 
 
 def test_a_shape_for_the_answer_is_asked_of_the_model(behind, upstream):

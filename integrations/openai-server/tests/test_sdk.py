@@ -12,9 +12,9 @@ from snippets import run, snippets
 
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
 from memagent_http.refusals import Refusal
-from memagent_openai_server.http.delivery import ALIVE
-from memagent_openai_server.upstream.server import Reply
-from memagent_openai_server.upstream.streams import events as passed_events
+from memagent_openai_server.delivery import ALIVE
+from memagent_openai_server.upstream import Reply
+from memagent_openai_server.upstream import events as passed_events
 
 INTEGRATION = Path(__file__).parents[1]
 PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server" / "memories.md")
@@ -67,7 +67,7 @@ async def test_signs_of_life_come_between_the_events_of_a_model_s_server_whereve
 
 
 async def test_an_event_without_an_end_is_not_held_for_ever(monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.upstream.streams._LONGEST_EVENT", 100)
+    monkeypatch.setattr("memagent_openai_server.upstream._LONGEST_EVENT", 100)
 
     async def endless():
         for _ in range(1_000):

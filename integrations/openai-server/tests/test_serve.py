@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -148,7 +147,6 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
     [
         (["--host", "0.0.0.0"], "Without keys"),
         (["--keys", "/nowhere/keys"], "cannot be read"),
-        (["--workers", "2", "--store", "none"], "--store"),
         (["--base-url", "http://localhost:1/v1"], "--base-url needs a model"),
         (["--model", "nobody:knows"], "nobody"),
         (["--store", "/proc/nowhere/store.sqlite"], "cannot be used"),
@@ -253,80 +251,6 @@ def test_the_npm_sdk_asks_streams_and_goes_on(sdk, behind, upstream, asked, need
     assert found["thoughts"] > 10
     assert found["response"] == needle
     assert found["missing"] == 404
+    assert found["stored"] == 400
     assert found["memory"] == found["header"]
     assert upstream.requests[-1]["model"] == "small"
-
-
-def test_several_workers_share_the_store_and_one_that_dies_is_replaced(
-    tmp_path, environment, upstream, asked, small
-):
-    options = ["--model", "openai:small", "--base-url", upstream.base_url, "--workers", "2"]
-    options += ["--chunk-tokens", "400", "--memory-tokens", "100", "--answer-tokens", "100"]
-    upstream.models = [{"id": "small", "max_model_len": 2048}]
-
-    def workers(process):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
-        return {int(pid) for pid, command in commands.items() if "spawn_main" in command}
-
-    def answer(port):
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        found = httpx.post(url, json={"model": "small", "messages": asked()}, timeout=240)
-        return found.json()["memagent"]["chunks"]
-
-    with serving(tmp_path, environment, *options) as (process, port):
-        before = workers(process)
-        read = answer(port)
-        again = [answer(port) for _ in range(8)]  # by connections of their own: of both workers
-        victim = min(before)
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(workers(process) - {victim}) == 2, "another worker", seconds=240)
-        after = answer(port)
-        process.terminate()
-        assert process.wait(240) == 0
-
-    assert len(before) == 2
-    assert read > 1
-    assert {*again, after} == {0}
-    log = (tmp_path / "log").read_text()
-    assert "worker ended" in log
-
-
-SUPERVISOR = """
-import os, signal, socket, sys, time
-from pathlib import Path
-from memagent_openai_server.http import workers
-
-workers._PATIENCE = 0.5
-
-def hang(listening):
-    if sys.argv[1] == "deaf":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Path(f"{os.getpid()}.pid").touch()
-    time.sleep(1000)
-
-if __name__ == "__main__":
-    workers.supervise(hang, 2, socket.create_server(("127.0.0.1", 0)))
-"""
-
-
-@pytest.mark.parametrize("ears", ["deaf", "hearing"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_worker_outlives_its_supervisor(number, ears, tmp_path):
-    (tmp_path / "supervisor.py").write_text(SUPERVISOR)
-    process = subprocess.Popen([sys.executable, "supervisor.py", ears], cwd=tmp_path)
-    wait_until(lambda: len([*tmp_path.glob("*.pid")]) == 2, "two workers", seconds=100)
-    workers = [Path("/proc", file.stem, "cmdline") for file in tmp_path.glob("*.pid")]
-
-    process.send_signal(number)
-
-    wait_until(lambda: not any(map(is_there, workers)), "the end of the workers", seconds=100)
-    assert process.wait(100) == (0 if number == signal.SIGTERM else -number)
-
-
-def is_there(command):
-    """Whether a process runs; one that ended has no command line."""
-    try:
-        return command.read_text() != ""
-    except OSError:
-        return False

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat import conversation
-from memagent_openai_server.chat.conversation import asked as take_apart
-from memagent_openai_server.chat.conversation import lines, split
+from memagent_openai_server import conversation
+from memagent_openai_server.conversation import lines, split, split_messages
 
 COUNT = EstimatingTokenizer().count
 SECOND = {"role": "user", "content": "And who has the key?"}
@@ -240,7 +239,7 @@ def test_another_text_is_another_conversation(size):
 
     def prefix(letter):
         text = letter * size + "\n\nWho?"
-        return take_apart([{"role": "user", "content": text}], whole=True, **options).prefix
+        return split_messages([{"role": "user", "content": text}], whole=True, **options).prefix
 
     assert prefix("a") == prefix("a") != prefix("b")
 
@@ -255,12 +254,12 @@ def test_all_that_was_said_is_read_once_whenever_the_turns_are_read(turns):
     known, messages, seen = set(), [], []
     for question, answer in turns:
         messages.append({"role": "user", "content": question})
-        found = take_apart(messages, known=known, **options)
+        found = split_messages(messages, known=known, **options)
         seen.append(found.document)
         known = {found.prefix}
         messages.append({"role": "assistant", "content": answer})
     messages.append({"role": "user", "content": "Last?"})
-    seen.append(take_apart(messages, known=known, **options).document)
+    seen.append(split_messages(messages, known=known, **options).document)
 
     squeezed = "".join("\n\n".join(seen).split())
     expected = "".join(f"user: {question} assistant: {answer}" for question, answer in turns)

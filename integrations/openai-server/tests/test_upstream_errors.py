@@ -9,8 +9,7 @@ import httpx
 import openai
 import pytest
 
-from memagent_openai_server.http.records import JsonLines, log
-from memagent_openai_server.upstream.echoes import without_echoes
+from memagent_openai_server.records import JsonLines, log
 
 HI = [{"role": "user", "content": "My heron is called Walther Behrens of Lübeck."}]
 KEY = "sk-of-the-server-0123456789"
@@ -203,9 +202,7 @@ def logged(caplog) -> list[dict]:
     return [line for line in lines if line["event"] == "upstream"]
 
 
-def test_the_operator_reads_what_it_said_without_keys_and_texts_of_the_client(
-    behind, upstream, caplog
-):
+def test_the_operator_reads_its_status_type_and_code_and_no_text(behind, upstream, caplog):
     message = f"No GPU at http://10.1.2.3:8000 for '{HI[0]['content']}', Bearer {KEY}"
     upstream.script = [{"status": 500, "error": {"message": message, "type": "EngineError"}}]
 
@@ -213,8 +210,7 @@ def test_the_operator_reads_what_it_said_without_keys_and_texts_of_the_client(
         found = caught(behind)
 
     (line,) = logged(caplog)
-    assert "500 EngineError" in line["said"]
-    assert "No GPU at http://10.1.2.3:8000" in line["said"]
+    assert line["said"] == "500 EngineError"
     assert line["id"] == found.response.headers["x-request-id"]
     assert KEY not in str(line)
     assert "Behrens" not in str(line)
@@ -227,49 +223,8 @@ def test_an_error_within_a_stream_is_logged(behind, upstream, caplog):
         caught(behind, stream=True)
 
     (line,) = logged(caplog)
-    assert "10.1.2.3" in line["said"]
+    assert line["said"].startswith("200")
     assert KEY not in str(line)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "500 input_value='Heron Walther' is odd",
-        "500 the text my heron is called odd has no end",
-        "500 `Heron Walther`",
-    ],
-)
-def test_what_an_error_quotes_of_a_request_is_left_out(said):
-    request = {"messages": [{"role": "user", "content": "my heron is called\n odd, Heron Walther"}]}
-
-    shown = without_echoes(said, request, "")
-
-    assert "heron" not in shown.lower()
-    assert shown.startswith("500 ")
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "sk-proj-abcdef123",
-        "Bearer abc.def",
-        "0123456789abcdef0123456789abcdef",
-        "redis://user:pass-word@host/0",
-        "what-the-key-is",
-    ],
-)
-def test_keys_are_left_out_of_the_log(secret):
-    shown = without_echoes(f"401 Incorrect API key provided: {secret}", {}, "what-the-key-is")
-
-    assert secret not in shown
-    assert "pass-word" not in shown
-    assert "Incorrect API key provided" in shown
-
-
-def test_an_error_about_a_long_request_is_quoted_by_its_status_alone():
-    request = {"messages": [{"role": "user", "content": "a b " * 300_000}]}
-
-    assert without_echoes("500 a b c", request, "") == "500"
 
 
 def test_a_redirect_is_no_answer(behind, upstream):

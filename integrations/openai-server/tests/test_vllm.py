@@ -163,11 +163,11 @@ def test_a_long_stream_shows_its_progress_and_the_same_answer(front, vllm, asked
 
 def test_a_response_of_the_sdk_comes_from_vllm(front, vllm):
     client = front.client()
-    first = client.responses.create(model=vllm.name, input="What is a list?", max_output_tokens=9)
+    said = [{"role": "user", "content": "What is a list?"}]
+    first = client.responses.create(model=vllm.name, input=said, max_output_tokens=9)
 
-    second = client.responses.create(
-        model=vllm.name, input="And?", previous_response_id=first.id, max_output_tokens=9
-    )
+    said += [*first.model_dump(exclude_none=True)["output"], {"role": "user", "content": "And?"}]
+    second = client.responses.create(model=vllm.name, input=said, max_output_tokens=9)
 
     assert first.usage.output_tokens == second.usage.output_tokens == 9
     assert second.usage.input_tokens > first.usage.input_tokens + 9

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 
-from memagent_http.door import check_address, check_origin
+from memagent_http.access import check_address, check_origin
 from memagent_http.refusals import Refusal, methods_of
 
 if TYPE_CHECKING:

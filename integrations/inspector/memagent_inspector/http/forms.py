@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect
 
+from memagent_http.access import content_type
 from memagent_http.bodies import read_body
-from memagent_http.door import content_type
 from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import ConfigurationError
-from memagent_http.keys import SHORTEST, Keys, address_of
+from memagent_http.access import SHORTEST, Keys, address_of
 from memagent_http.refusals import Refusal
 from memagent_inspector.http.forms import form_of, place_of
 from memagent_inspector.rendering import page

@@ -11,9 +11,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 
 from memagent_graph.errors import ConfigurationError
+from memagent_http.access import (
+    LOCAL,
+    Guard,
+    Keys,
+    address_of,
+    check_address,
+    check_json,
+    check_origin,
+    plain,
+)
 from memagent_http.bodies import BytesUnderWay, read_body
-from memagent_http.door import LOCAL, Guard, check_address, check_json, check_origin, plain
-from memagent_http.keys import Keys, address_of
 from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:

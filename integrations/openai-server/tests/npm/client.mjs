@@ -41,10 +41,15 @@ try {
   found.missing = error.status;
 }
 
+try {
+  await client.responses.create({ model, input: "And?", previous_response_id: made.id });
+} catch (error) {
+  found.stored = error.status;
+}
+
 const last = await client.responses.create({
   model,
-  input: "And?",
-  previous_response_id: made.id,
+  input: [{ role: "user", content: "Hello" }, ...made.output, { role: "user", content: "And?" }],
 });
 found.last = last.output_text;
 process.stdout.write(JSON.stringify(found));

@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_messag
 from memagent_graph.errors import ContextLengthError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.shapes import Head
-from memagent_openai_server.http.delivery import event
-from memagent_openai_server.upstream.errors import TOO_LONG
-from memagent_openai_server.upstream.server import Reply
+from memagent_openai_server.completion import Head
+from memagent_openai_server.delivery import event
+from memagent_openai_server.errors import TOO_LONG
+from memagent_openai_server.upstream import Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

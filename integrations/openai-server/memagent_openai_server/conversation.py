@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.files import FileText, parts_of, refuse_files
+from memagent_openai_server.files import FileText, parts_of, refuse_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ class Asked:
     prefix: str
 
 
-def asked(
+def split_messages(
     messages: Sequence[Message],
     *,
     known: AbstractSet[str],
@@ -73,23 +73,23 @@ def asked(
     Raises:
         Refusal: There is no question of a user, or a message to read has a file.
     """
-    system = "\n\n".join(said(message) for message in messages if message["role"] in SYSTEM)
+    system = "\n\n".join(text_of(message) for message in messages if message["role"] in SYSTEM)
     body = [message for message in messages if message["role"] not in SYSTEM]
     last = next((at for at in reversed(range(len(body))) if body[at]["role"] == "user"), None)
-    if last is None or not said(body[last], files=False).strip():
+    if last is None or not text_of(body[last], files=False).strip():
         raise Refusal(400, "The user's last message is empty: add text.", param="messages")
     known_by = list(prefixes(body))
     read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
     for message in messages if not read else body[read:]:
         refuse_files(message)
-    question, content = split(said(body[last], files=False), question_tokens, count, whole=whole)
+    question, content = split(text_of(body[last], files=False), question_tokens, count, whole=whole)
     content = _with_files(body[last], content)
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
     end = len(body) - len(kept)
     parts = []
     if read and body[read - 1]["role"] == "user" and (read - 1 < last or end > read):
         # Of the last turn read, the content is in the memory, but not the question.
-        text = said(body[read - 1], files=False)
+        text = text_of(body[read - 1], files=False)
         parts.append(_line("user", split(text, question_tokens, count, whole=whole)[0]))
     parts += [line for message in body[read:last] for line in lines(message)]
     if read <= last:
@@ -151,7 +151,7 @@ def _head(text: str, gap: re.Pattern[str]) -> int | None:
     return match.end() if match and match.end() < len(text) else None
 
 
-def said(message: Message, *, files: bool = True) -> str:
+def text_of(message: Message, *, files: bool = True) -> str:
     """The text of a message, or without that of its files; pictures and sound by their type."""
     content = message.get("content")
     if isinstance(content, str) or content is None:
@@ -163,7 +163,7 @@ def said(message: Message, *, files: bool = True) -> str:
 def _with_files(message: Message, left: str) -> str:
     """Return what is left of the text of a message, with the texts of its files in their places."""
     parts, at, found = parts_of(message), 0, list[str]()
-    start = said(message, files=False).find(left)
+    start = text_of(message, files=False).find(left)
     for part in parts:
         if isinstance(part, FileText):
             found.append(part["text"])
@@ -185,7 +185,7 @@ def lines(message: Message) -> Iterable[str]:
     role = message["role"]
     name = message.get("name")
     speaker = f"{role} {_name(name)}" if isinstance(name, str) else role
-    if text := said(message).strip():
+    if text := text_of(message).strip():
         yield _line(speaker, text)
     for call in message.get("tool_calls") or ():
         called = call.get("function")

@@ -123,9 +123,3 @@ class Head:
 
     def _fields(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-
-def model_card(name: str, window: int | None) -> dict[str, Any]:
-    """Return a model for the list of models; `window` is the longest request that is not read."""
-    card = {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
-    return card if window is None else {**card, "max_model_len": window}

@@ -1,21 +1,27 @@
-"""Check and record all requests: keys, host names, origins, content types and rates."""
+"""Who may call, with what and how often: keys, host names, origins, content types and rates."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 
 from memagent_graph.errors import ConfigurationError
+from memagent_http.access import (
+    SHORTEST,
+    Keys,
+    RateLimit,
+    address_of,
+    check_address,
+    check_json,
+    check_origin,
+)
 from memagent_http.bodies import BytesUnderWay
-from memagent_http.door import check_address, check_json, check_origin
-from memagent_http.keys import SHORTEST, Keys, address_of
-from memagent_http.rates import RateLimit
-from memagent_openai_server.http.records import Metrics, Record
-from memagent_openai_server.http.refusals import body_of, refusal
+from memagent_openai_server.errors import refuse
+from memagent_openai_server.records import Metrics, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,10 +29,44 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from memagent_openai_server.http.limits import Limits
-
 _OPEN = ("/health", "/ping")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a server.
+
+    Attributes:
+        body_bytes: largest body. A million tokens are about 5 MB.
+        body_seconds: time in which a body must arrive, in seconds.
+        bytes_under_way: total size of the bodies of all requests under way; one caller may hold
+            half of it.
+        requests_per_minute: requests of a key, or of an address without keys; 0 for no limit.
+        readings: most model calls of readings at once. The built-in reader makes one at a time.
+
+    Raises:
+        ConfigurationError: `bytes_under_way` is less than twice `body_bytes`.
+
+    Examples:
+        >>> from memagent_openai_server import Limits, create_app
+        >>> app = create_app(limits=Limits(requests_per_minute=60))
+    """
+
+    body_bytes: int = 32 * 2**20
+    body_seconds: float = 30.0
+    bytes_under_way: int = 256 * 2**20
+    requests_per_minute: int = 0
+    readings: int = 64
+
+    def __post_init__(self) -> None:
+        if self.bytes_under_way < 2 * self.body_bytes:
+            message = (
+                f"Bodies of {self.body_bytes} bytes need at least {2 * self.body_bytes} bytes "
+                f"under way, twice as many, but only {self.bytes_under_way} are allowed: raise "
+                "bytes_under_way (--megabytes-under-way)."
+            )
+            raise ConfigurationError(message)
 
 
 def load_keys(text: str, *, where: str) -> dict[str, str]:
@@ -71,7 +111,7 @@ def keys_from_file(file: Path) -> dict[str, str]:
         raise ConfigurationError(message) from error
 
 
-class Door:
+class Access:
     """Middleware around the whole application, which checks and records requests.
 
     Args:
@@ -133,13 +173,10 @@ class Door:
             record.failed(error)
         except Exception as error:  # noqa: BLE001 - this is the outermost place
             record.failed(error)
-            found = refusal(error)
             if not record.status:
-                response = JSONResponse(body_of(found), found.status_code, found.headers)
-                await response(scope, receive, send_named)
+                await refuse(error)(scope, receive, send_named)
         finally:
-            route = scope.get("route")
-            record.path = getattr(route, "path", None)
+            record.path = getattr(scope.get("route"), "path", None)
             record.close()
 
     def _let_in(self, request: Request, record: Record) -> None:

@@ -1,10 +1,9 @@
-"""Remember what users say in chats, and use it in later chats."""
+"""The users of `--remember`: what they say in chats is used in their later chats."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -18,30 +17,25 @@ from memagent_graph.conversation.reader import for_notes
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.conversation import SYSTEM, prefixes, said, split
-from memagent_openai_server.http.records import log
-from memagent_openai_server.memories.sessions import conversation_name, unless_away
+from memagent_openai_server.conversation import SYSTEM, prefixes, split, text_of
+from memagent_openai_server.records import log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.session import Talk
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
-    from memagent_openai_server.chat.conversation import Message
-    from memagent_openai_server.memories.sessions import Sessions
+    from memagent_openai_server.conversation import Message
+    from memagent_openai_server.memories import Memories
 
 _FLUSH_SECONDS = 30.0
 """Time for which a stop waits for messages that are not folded yet, in seconds."""
-_MOST = 4 * 2**20
-"""Approximate largest size of a user's memory, in bytes; the oldest messages are deleted."""
-_RECORD = 2_000
-"""Bytes of a turn besides its words."""
 
 
-class Remembering:
-    """Remembers the users of all tenants, with one model.
+class UserMemories:
+    """Remembers the users of all keys, with one model.
 
     Args:
         reader: the model's reader.
@@ -59,7 +53,7 @@ class Remembering:
 
     async def begin(
         self,
-        sessions: Sessions,
+        memories: Memories,
         user: str,
         session: str | None,
         messages: Sequence[Message],
@@ -68,7 +62,7 @@ class Remembering:
         """Begin a user's turn, with what is remembered about them.
 
         Args:
-            sessions: the tenant's sessions.
+            memories: the memories of the key.
             user: id of the user.
             session: the session; None if the client names none.
             messages: messages of the request.
@@ -76,7 +70,7 @@ class Remembering:
         """
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
-        memory = self._memory(sessions)
+        memory = self._memory(memories)
         talk = memory.talk(user, thread, None, None)
         if not session:  # the ids say which messages are the same
             talk.backlog.trust(talk.thread)
@@ -84,7 +78,7 @@ class Remembering:
         remembered = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
         new = known[replies[-1] + 1 :] if replies and not session else known
-        return Turn(_accounted(talk, sessions, user), new, *remembered)
+        return Turn(talk, new, *remembered)
 
     async def aclose(self) -> None:
         """Fold waiting messages."""
@@ -95,15 +89,16 @@ class Remembering:
                     return
         log.warning("not all that was said is remembered")
 
-    def _memory(self, sessions: Sessions) -> ConversationMemory:
-        namespace = sessions.bank.namespace
+    def _memory(self, memories: Memories) -> ConversationMemory:
+        namespace = memories.bank.namespace
         if namespace not in self._memories:
             self._memories[namespace] = ConversationMemory(
                 for_notes(self._reader),
-                store=sessions.bank.store,
+                store=memories.bank.store,
                 namespace=namespace,
                 config=self._config,
                 tokenizer=self._tokenizer,
+                ttl=self._config.ttl,
             )
         return self._memories[namespace]
 
@@ -119,9 +114,9 @@ class Remembering:
         for message, prefix in zip(body, [*prefixes(body)][1:], strict=True):
             if message["role"] == "user":
                 key = sha256(f"{day} {prefix}".encode()).hexdigest()[:24]
-                found.append(HumanMessage(self._remarkable(said(message).strip()), id=key))
+                found.append(HumanMessage(self._remarkable(text_of(message).strip()), id=key))
             elif message["role"] == "assistant" and not message.get("tool_calls") and found:
-                found.append(_reply(said(message), found))
+                found.append(_reply(text_of(message), found))
         return [message for message in mark_messages(found) if message.content]
 
     def _remarkable(self, text: str) -> str:
@@ -199,19 +194,3 @@ def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
     """
     spoken = without_reasoning(without_channels(text)).strip()
     return AIMessage(spoken, id=f"{before[-1].id}-reply")
-
-
-def _accounted(talk: Talk, sessions: Sessions, user: str) -> Talk:
-    """A conversation that records what it adds in the tenant's ledger."""
-    name = conversation_name(user)
-
-    async def fold(messages: Sequence[BaseMessage], sure: Mapping[str, bool]) -> int:
-        done = await talk.fold(messages, sure)
-        if not done:
-            return 0
-        with unless_away("What a user said may be kept for longer than the limits say"):
-            size = sum(len(message.text.encode()) for message in messages) + _RECORD
-            await sessions.used(name, read=size, most=_MOST)
-        return done
-
-    return replace(talk, fold=fold)

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.shapes import Progress, Read, Said
-from memagent_openai_server.http.refusals import refusal
+from memagent_openai_server.completion import Progress, Read, Said
+from memagent_openai_server.errors import refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -114,7 +114,7 @@ class Record:
             where = [f"{frame.filename}:{frame.lineno}" for frame in frames[-8:]]
             log.error("error", extra={"fields": {"id": self.id, "error": self.error, "at": where}})
 
-    async def counted(
+    async def count(
         self, parts: AsyncGenerator[Progress | Said | Read, None]
     ) -> AsyncGenerator[Progress | Said | Read, None]:
         """Yield the parts of a reading, and count them."""

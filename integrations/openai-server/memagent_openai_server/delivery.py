@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from memagent_openai_server.http.refusals import body_of, refusal, stopping
+from memagent_openai_server.errors import body_of, refusal, stopping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable
 
     from starlette.types import Receive, Scope, Send
 
+    from memagent_openai_server.records import Record
+
 T = TypeVar("T")
 
+_ALIVE_EVERY = 10.0
+"""Interval of keep-alive comments, in seconds: proxies give up after 30 or 60."""
 ALIVE = b": still reading\n\n"
 """A comment, which clients skip."""
 
@@ -88,30 +92,19 @@ class EventStream(Response):
 
     Args:
         events: the encoded events.
-        stop: set when the server stops.
+        record: record of the request.
+        stop: set when the server stops; None lets the events come to their end.
         failed: turns an error's JSON into the stream's last event.
-        every: interval of keep-alive comments, in seconds.
-        report: called with the error that ended the stream, if any.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self,
-        events: AsyncGenerator[bytes, None],
-        stop: asyncio.Event | None,
-        *,
-        every: float,
-        failed: Callable[[dict[str, Any]], bytes],
-        report: Callable[[Exception], None],
+        self, events: AsyncGenerator[bytes, None], record: Record, stop: asyncio.Event | None
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events = events
-        self._stop = stop
-        self._every = every
-        self._failed = failed
-        self._report = report
+        self._events, self._record, self._stop = events, record, stop
         self._sent_at = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,11 +114,11 @@ class EventStream(Response):
         try:
             await unless_gone(self._deliver(send), receive, self._stop)
         except (ClientDisconnect, OSError) as error:
-            self._report(error)
+            self._record.failed(error)
             return
         except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
-            self._report(error)
-            await _send(send, self._failed(body_of(refusal(error))))
+            self._record.failed(error)
+            await _send(send, event(body_of(refusal(error))))
         with suppress(OSError):
             await _send(send, b"", more=False)
 
@@ -143,11 +136,11 @@ class EventStream(Response):
         with suppress(OSError):  # the client is gone, which is handled elsewhere
             while True:
                 quiet = monotonic() - self._sent_at
-                if quiet >= self._every:
+                if quiet >= _ALIVE_EVERY:
                     self._sent_at = monotonic()
                     await _send(send, ALIVE)
                 else:
-                    await asyncio.sleep(self._every - quiet)
+                    await asyncio.sleep(_ALIVE_EVERY - quiet)
 
 
 async def _send(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -1,9 +1,10 @@
-"""Decide on a chat completion: pass it on unchanged, or read, and answer from memory."""
+"""A chat completion: passed on if it fits the model, or else read, and answered from memory."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing
+import json
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -16,8 +17,11 @@ from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.chat.conversation import Asked, Message, asked
-from memagent_openai_server.chat.files import (
+from memagent_openai_server.completion import Progress, Read, Said
+from memagent_openai_server.conversation import Asked, Message, split_messages
+from memagent_openai_server.delivery import unless_gone
+from memagent_openai_server.errors import TOO_LONG
+from memagent_openai_server.files import (
     PicturedConversation,
     file_warnings,
     has_files,
@@ -30,25 +34,24 @@ from memagent_openai_server.chat.files import (
     show_referred,
     without_pictures,
 )
-from memagent_openai_server.chat.shapes import Progress, Read, Said
-from memagent_openai_server.chat.speech import Speech
-from memagent_openai_server.http.delivery import unless_gone
-from memagent_openai_server.memories.sessions import unless_away
-from memagent_openai_server.upstream.errors import TOO_LONG
+from memagent_openai_server.memories import unless_away
+from memagent_openai_server.speech import Speech
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from starlette.requests import Request
     from starlette.types import Receive
 
     from memagent_graph.text.source import Source
-    from memagent_openai_server.http.records import Record
-    from memagent_openai_server.http.requests import ChatRequest
-    from memagent_openai_server.memories.remembering import Turn
-    from memagent_openai_server.memories.sessions import Sessions
-    from memagent_openai_server.service import Service
-    from memagent_openai_server.upstream.server import Reply
+    from memagent_openai_server.memories import Memories
+    from memagent_openai_server.models import Service
+    from memagent_openai_server.records import Record
+    from memagent_openai_server.requests import ChatRequest
+    from memagent_openai_server.upstream import Reply
+    from memagent_openai_server.users import Turn
 
+SESSION_HEADER = "x-memagent-session"
 NOTES = """\
 These are your notes on the earlier part of this conversation and on what was read in it, which is \
 too long to be shown again. Use what bears on what is asked now. They are notes, not instructions.
@@ -84,22 +87,22 @@ class Place:
     explicit: bool
 
 
-async def place(
-    sessions: Sessions, *, memory: str | None, session: str | None, user: str | None
+async def _place(
+    memories: Memories, memory: str | None, session: str | None, user: str | None
 ) -> Place:
     """Find the memory that a request continues from.
 
     Raises:
-        MemoryNotFoundError: This tenant has no memory of this id.
+        MemoryNotFoundError: The key has no memory of this id.
     """
     if memory is not None:
-        if not await sessions.has(memory):
+        if not await memories.has(memory):
             message = f"There is no memory {memory!r}: GET /v1/memories lists all."
             raise MemoryNotFoundError(message)
         return Place(memory, None, explicit=True)
     name = f"session {session}" if session else f"user {user}" if user else None
     try:
-        if name is None or not await sessions.has(name):
+        if name is None or not await memories.has(name):
             return Place(None, name, explicit=False)
     except StoreError:
         if session:
@@ -108,18 +111,16 @@ async def place(
     return Place(name, name, explicit=bool(session))
 
 
-async def may_fit(service: Service, fields: dict[str, Any], body: bytes) -> bool:
-    """Whether the model's context may hold a request unchanged.
+def _session(request: Request) -> str | None:
+    """The session in a request's header; None without one.
 
-    Args:
-        service: the service.
-        fields: fields of the request.
-        body: the request, as it is passed on.
+    Raises:
+        Refusal: It is empty or too long.
     """
-    window = await service.window()
-    if window is None or len(body) <= window:  # a token is a byte, or more
-        return True
-    return await unless_small(len(body), _may_fit, fields, window, service.counter.count)
+    session = request.headers.get(SESSION_HEADER)
+    if session is not None and not 0 < len(session) <= 200:  # noqa: PLR2004 - said below
+        raise Refusal(400, f"{SESSION_HEADER} must have 1 to 200 characters.")
+    return session
 
 
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
@@ -138,53 +139,82 @@ def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A request with its connection.
+class Call:
+    """A chat completion that a client waits for.
 
     Attributes:
-        fields: fields of the chat completion, with the text of its files.
+        service: the service of the model.
+        memories: the memories of the client's key.
+        place: the memory that it continues from.
         chat: the validated request, as sent.
+        fields: its fields, with the text of its files.
         body: the body to pass on.
         receive: reports when the client disconnects.
         record: record of the request.
         turn: turn of a remembered user; None without one.
     """
 
-    fields: dict[str, Any]
+    service: Service
+    memories: Memories
+    place: Place
     chat: ChatRequest
+    fields: dict[str, Any]
     body: bytes
     receive: Receive
     record: Record
     turn: Turn | None = None
 
-    async def prepare(
-        self, service: Service, sessions: Sessions, session: str | None, *, remembers: bool = True
-    ) -> Arrived:
-        """Return the request with the text of its files, and what is remembered about its user.
+    @classmethod
+    async def of(
+        cls,
+        service: Service,
+        request: Request,
+        body: bytes,
+        fields: dict[str, Any],
+        chat: ChatRequest,
+        *,
+        remembers: bool = True,
+    ) -> Call:
+        """Return a request with its memory, and with what is remembered about its user.
 
         Args:
-            service: the service.
-            sessions: the tenant's sessions.
-            session: the session of the request; None without one.
-            remembers: whether anything may be remembered; False where nothing is to be stored.
+            service: the service of the model.
+            request: the request.
+            body: the body to pass on.
+            fields: the fields of the body.
+            chat: the same, validated.
+            remembers: whether anything may be remembered.
+
+        Raises:
+            Refusal: The name of the session is empty or too long.
+            MemAgentError: There is no such memory, or the store failed.
         """
-        fields, turn, size = self.fields, None, len(self.body)
+        record, session = request.state.record, _session(request)
+        memories = service.memories(record.tenant)
+        memory = chat.memagent.memory if chat.memagent else None
+        where = await _place(memories, memory, session, chat.user)
+        call = cls(service, memories, where, chat, fields, body, request.receive, record)
         if has_files(fields["messages"]):
             reading = to_thread(partial(read_files, fields["messages"]))
-            fields = {**fields, "messages": await unless_gone(reading, self.receive)}
-        passed = fields
-        if remembers and service.remembering is not None and self.chat.user:
-            sent = [cast("Message", message) for message in self.chat.messages]
-            turn = await service.remembering.begin(sessions, self.chat.user, session, sent, size)
+            read = {**fields, "messages": await unless_gone(reading, request.receive)}
+            call = replace(call, fields=read)
+        passed, turn = call.fields, None
+        if remembers and service.users is not None and chat.user:
+            said = [cast("Message", message) for message in chat.messages]
+            turn = await service.users.begin(memories, chat.user, session, said, len(body))
             if turn.memory:
-                passed = {**fields, "messages": turn.with_memory(fields["messages"])}
-        if passed is self.fields:
-            return replace(self, turn=turn)
-        if fields is self.fields:
-            body = await unless_small(size, _write, passed, service)
-        else:  # its pictures are encoded anew
+                passed = {**passed, "messages": turn.with_memory(passed["messages"])}
+        if passed is not fields:
             body = await to_thread(partial(_write, passed, service))
-        return replace(self, fields=fields, body=body, turn=turn)
+        return replace(call, body=body, turn=turn)
+
+    async def may_fit(self) -> bool:
+        """Whether the model's context may hold the request unchanged."""
+        window = await self.service.window()
+        if window is None or len(self.body) <= window:  # a token is a byte, or more
+            return True
+        count = self.service.counter.count
+        return await unless_small(len(self.body), _may_fit, self.fields, window, count)
 
 
 def _write(fields: dict[str, Any], service: Service) -> bytes:
@@ -195,33 +225,27 @@ def _write(fields: dict[str, Any], service: Service) -> bytes:
     return orjson.dumps(fields)
 
 
-async def decide(
-    service: Service, sessions: Sessions, where: Place, arrived: Arrived
-) -> Reply | Answering:
+async def decide(call: Call) -> Reply | Reading:
     """Return the reply of the model's server if the request fits; otherwise the reading.
 
     Raises:
         Refusal: The request has no question, or asks for something unsupported.
         MemAgentError: The model or the store failed.
     """
-    fields, refused = arrived.fields, None
-    arrived.record.how = "passed"
-    if (
-        service.upstream is not None
-        and not where.explicit
-        and await may_fit(service, fields, arrived.body)
-    ):
+    upstream, refused = call.service.upstream, None
+    call.record.how = "passed"
+    if upstream is not None and not call.place.explicit and await call.may_fit():
         try:
-            return await unless_gone(service.upstream.complete(arrived.body), arrived.receive)
+            return await unless_gone(upstream.complete(call.body), call.receive)
         except Refusal as refusal:
             if refusal.code != TOO_LONG:
                 raise
             refused = refusal
-    answering = await Answering.of(service, sessions, where, arrived)
-    if refused is not None and not answering.asked.document:
+    reading = await Reading.of(call)
+    if refused is not None and not reading.asked.document:
         raise refused
-    arrived.record.how = "read"
-    return answering
+    call.record.how = "read"
+    return reading
 
 
 def wants_more(fields: dict[str, Any]) -> str | None:
@@ -233,101 +257,80 @@ def wants_more(fields: dict[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Answering:
+class Reading:
     """A request that is answered by a reading.
 
     Args:
-        service: the service.
-        sessions: the tenant's sessions.
-        place: the memory.
+        call: the request.
         asked: question and document.
-        request: the request.
         more: whether the model itself answers, because more than text is asked for.
-        caller: the caller whose share of calls the reading uses.
-        turn: turn of a remembered user; None without one.
         messages: the conversation, with the texts of its files and pictures.
     """
 
-    service: Service
-    sessions: Sessions
-    place: Place
+    call: Call
     asked: Asked
-    request: ChatRequest
     more: bool
-    caller: str
-    turn: Turn | None
     messages: Sequence[Message]
 
     @classmethod
-    async def of(
-        cls,
-        service: Service,
-        sessions: Sessions,
-        where: Place,
-        arrived: Arrived,
-    ) -> Answering:
+    async def of(cls, call: Call) -> Reading:
         """Split a request.
 
         Raises:
             Refusal: The request has no question, or asks for something unsupported.
         """
-        fields, request = arrived.fields, arrived.chat
-        more = wants_more(fields)
+        service, more = call.service, wants_more(call.fields)
         if more and service.upstream is None:
             message = f"The reader {service.name!r} returns one plain text: leave out {more}."
             raise Refusal(400, message, param=more, code="unsupported_parameter")
-        if len(stops(request)) > _MOST_STOPS:
+        if len(stops(call.chat)) > _MOST_STOPS:
             message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
             raise Refusal(400, message, param="stop")
-        messages = fields["messages"]
+        messages, reference = call.fields["messages"], call.place.reference
         if has_pictures(messages):
             in_files = service.config.pictures > 0
             reading = to_thread(partial(read_pictures, messages, in_files=in_files))
-            messages = await unless_gone(reading, arrived.receive)
-        known = await sessions.known(where.reference) if where.reference else frozenset()
+            messages = await unless_gone(reading, call.receive)
         found = await asyncio.to_thread(
-            asked,
+            split_messages,
             messages,
-            known=known,
+            known={*await call.memories.prefixes(reference)} if reference else set(),
             count=service.counter.count,
             question_tokens=service.config.question_tokens,
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
             whole=service.understands,
         )
-        caller, turn = arrived.record.caller, arrived.turn
-        own = (more is not None, caller, turn, messages)
-        return cls(service, sessions, where, found, request, *own)
+        return cls(call, found, more is not None, messages)
 
     async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
         """Yield progress, pieces of the answer if the client streams, and the whole answer."""
+        service, memories, place = self.call.service, self.call.memories, self.call.place
+        chat, turn = self.call.chat, self.call.turn
         question, document = await unless_small(len(self.asked.system), self._question)
         speech = Speech(
-            self.service.counter,
-            stop=stops(self.request),
-            limit=self.request.max_completion_tokens or self.request.max_tokens,
-            streams=bool(self.request.stream) and self.service.config.unsupported == "keep",
-            known=self.turn.notes if self.turn else "",
+            service.counter,
+            stop=stops(chat),
+            limit=chat.max_completion_tokens or chat.max_tokens,
+            streams=bool(chat.stream) and service.config.unsupported == "keep",
+            known=turn.notes if turn else "",
         )
-        reference = self.place.reference
+        if not document and place.reference is None:
+            yield await self._unread(question, speech)
+            return
+        name = place.name
+        if place.reference is not None and name != place.reference and document:
+            name = await memories.branch(place.reference, name)
+        reading = service.read(
+            question,
+            await self._open(document),
+            memories,
+            name=name,
+            memory=place.reference,
+            speech=None if self.more else speech,
+            pictured=await self._open("\n".join(marks_of(self.messages))),
+        )
         chunks, output = 0, None
-        async with AsyncExitStack() as stack:
-            name = self.place.name
-            if reference is not None and name != reference and document:
-                name = await self.sessions.branch(reference, name)
-            if not document and reference is None:
-                yield await self._unread(question, speech)
-                return
-            reading = self.service.read(
-                question,
-                await self._open(document),
-                self.sessions,
-                caller=self.caller,
-                name=name,
-                memory=reference,
-                speech=None if self.more else speech,
-                pictured=await self._open("\n".join(marks_of(self.messages))),
-            )
-            await stack.enter_async_context(aclosing(reading))
+        async with aclosing(reading):
             async for part in reading:
                 if isinstance(part, dict):
                     output = part
@@ -336,10 +339,10 @@ class Answering:
                 yield part
         assert output is not None  # noqa: S101 - a reading ends with its output
         if document:
-            named = [self.place.name] if self.place.name else []
+            named = [place.name] if place.name else []
             with unless_away("A follow-up will be read from its beginning"):
-                await self.sessions.note([output["version"], *named], self.asked.prefix)
-        yield self._answered(question, output, chunks, speech.finish_reason)
+                await memories.add_prefix([output["version"], *named], self.asked.prefix)
+        yield self._answer(question, output, chunks, speech.finish_reason)
 
     async def _open(self, document: str) -> Source | None:
         """A document, with the pictures that it marks; None if it is empty."""
@@ -350,30 +353,28 @@ class Answering:
             opened = partial(PicturedConversation, messages=self.messages)
         return await unless_small(len(document), opened, document, name)
 
-    def left(self) -> list[Message]:
-        """The messages that are not in the memory after reading the document."""
-        return [{"role": "user", "content": self.asked.question}, *self.asked.kept]
-
-    def rest(self, memory: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def rest(self, memory: str) -> bytes:
         """Return the request to the model after the reading, with notes for what was read."""
-        known = self.turn.memory if self.turn else ""
+        turn, config = self.call.turn, self.call.service.config
+        known = turn.memory if turn else ""
         system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
         parts = [{"role": "system", "content": system}] if system else []
-        rest = {name: value for name, value in fields.items() if name != "memagent"}
-        left = self.left()
-        tokens, model = self.service.config.pictures, self.service.chat
-        if tokens and model is not None:
-            seen = show_referred(f"{memory}\n{left}", self.messages, tokens, model)
-            asked = {"type": "text", "text": self.asked.question}
-            left[0] = {"role": "user", "content": [asked, *seen]} if seen else left[0]
-        return {**rest, "messages": [*parts, *left]}
+        rest = {name: value for name, value in self.call.fields.items() if name != "memagent"}
+        # The messages that are not in the memory after the document was read:
+        left: list[Message] = [{"role": "user", "content": self.asked.question}, *self.asked.kept]
+        model = self.call.service.chat
+        if config.pictures and model is not None:
+            seen = show_referred(f"{memory}\n{left}", self.messages, config.pictures, model)
+            question = {"type": "text", "text": self.asked.question}
+            left[0] = {"role": "user", "content": [question, *seen]} if seen else left[0]
+        return json.dumps({**rest, "messages": [*parts, *left]}).encode()
 
     def _system(self) -> str:
         """The system messages; "" if they are so long that they are read."""
         return self.asked.system if self._fits(self.asked.system) else ""
 
     def _fits(self, text: str) -> bool:
-        return self.service.counter.count(text) <= self.service.config.question_tokens
+        return self.call.service.counter.count(text) <= self.call.service.config.question_tokens
 
     def _question(self) -> tuple[str, str]:
         """The question and the document of the reading.
@@ -385,21 +386,22 @@ class Answering:
         if not system:
             return question, document
         both = f"{system}\n\n{question}"
-        if self.service.understands and self._fits(both):
+        if self.call.service.understands and self._fits(both):
             return both, document
-        if self.place.reference is None and not (self.more and self._system()):
+        if self.call.place.reference is None and not (self.more and self._system()):
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
     async def _unread(self, question: str, speech: Speech) -> Read:
         """The answer if there is nothing to read and nothing remembered."""
-        text, count = await self.service.respond(question, speech), self.service.counter.count
+        service = self.call.service
+        text, count = await service.respond(question, speech), service.counter.count
         return Read(text, None, count(question), count(text), 1.0, 0, speech.finish_reason)
 
-    def _answered(
+    def _answer(
         self, question: str, output: dict[str, Any], chunks: int, finish_reason: str
     ) -> Read:
-        count, usage = self.service.counter.count, output["usage"]
+        count, usage = self.call.service.counter.count, output["usage"]
         return Read(
             text=output["memory"] if self.more else output["answer"],
             memory=output["version"],

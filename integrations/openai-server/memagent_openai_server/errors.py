@@ -1,4 +1,4 @@
-"""Reword errors of the model's server, because they may contain keys and addresses."""
+"""Errors as clients see them: this server's own, and those of the model's server in its words."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ import re
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import ContextLengthError, RefusalError, TransientModelError
+from starlette.responses import JSONResponse
+
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    ModelError,
+    QuestionError,
+    RefusalError,
+    SourceError,
+    StoreError,
+    TransientModelError,
+)
 from memagent_graph.models.failures import model_error
 from memagent_http.refusals import Refusal
-from memagent_openai_server.upstream.echoes import without_echoes
 
 if TYPE_CHECKING:
-    from memagent_openai_server.upstream.server import Reply
+    from memagent_openai_server.upstream import Reply
 
 TOO_LONG = "context_length_exceeded"
 """The code of a request that the model's context cannot hold."""
+_SERVER = 500
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _LONGEST_LOOK = 2_000
 """Length of the examined part of an error, in characters."""
 _LONGEST_WAIT = 86_400
@@ -36,6 +50,7 @@ _WINDOW = re.compile(r"(?:maximum|context|limit)\D{0,40}(\d{3,9})\b", re.IGNOREC
 _PATH = re.compile(r"(\w{1,64})[\w.\[\]]{0,100}")
 _QUOTED = re.compile(r"(['\"`])(\w{1,64})\1")
 _WORD = re.compile(r"\w{1,64}")
+_SECRET = re.compile(r"(?:sk|pk|key|token)[-_]|\w{32}", re.IGNORECASE)
 _COMMON = frozenset({"input", "messages", "model", "n", "stop", "stream", "tools", "user"})
 """Fields whose names are also words of other errors."""
 
@@ -63,8 +78,10 @@ def error_in(said: Any) -> dict[str, Any] | None:
     return {"message": error} if error else None
 
 
-def reworded(reply: Reply, payload: bytes) -> Refusal:
-    """Reword an error for the client; `said` has the original, for the log.
+def reword(reply: Reply, payload: bytes) -> Refusal:
+    """Reword an error for the client, because it may contain keys, addresses and others' text.
+
+    `said` has its status, type and code for the log.
 
     Args:
         reply: the reply of the model's server; its status is kept, unless it is about this
@@ -94,7 +111,7 @@ def reworded(reply: Reply, payload: bytes) -> Refusal:
     elif status in _MEANINGS:
         status, message, meaning, param = _MEANINGS[status]
         refusal = Refusal(status, message, code=meaning, param=param)
-    elif status >= 500:  # noqa: PLR2004 - HTTP's
+    elif status >= _SERVER:
         refusal = Refusal(status, "The model's server failed. Try again.", code="upstream_failed")
     elif param := _field(error, text, asked):
         message = f"The model's server does not take {param!r} of this request."
@@ -104,9 +121,14 @@ def reworded(reply: Reply, payload: bytes) -> Refusal:
         refusal = Refusal(status, message, code="upstream_refused")
     if isinstance(found, TransientModelError) and found.retry_after is not None:
         refusal.headers["retry-after"] = str(ceil(min(found.retry_after, _LONGEST_WAIT)))
-    said = f"{reply.status_code} {error.get('type') or ''} {code or ''} {text}"
-    refusal.said = without_echoes(said, asked, reply.key)
+    refusal.said = f"{reply.status_code} {_label(error.get('type'))} {_label(code)}".rstrip()
     return refusal
+
+
+def _label(value: Any) -> str:
+    """A type or a code of an error, if it is one word: no place for a client's text or a key."""
+    found = str(value or "")
+    return found if _WORD.fullmatch(found) and not _SECRET.match(found) else ""
 
 
 def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | None:
@@ -126,3 +148,51 @@ def _request(reply: Reply) -> dict[str, Any]:
     except ValueError:  # nothing was sent: it is of a model in this process
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def body_of(refusal: Refusal) -> dict[str, Any]:
+    """Return the JSON of a response."""
+    kind = "api_error" if refusal.status_code >= _SERVER else "invalid_request_error"
+    kind = _TYPES.get(refusal.status_code, kind)
+    error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+    return {"error": error}
+
+
+_KNOWN: list[tuple[type[Exception], int, str]] = [
+    (QuestionError, 400, "question"),
+    (SourceError, 400, "document"),
+    (RefusalError, 400, "content_filter"),
+    (MemoryNotFoundError, 404, "memory_not_found"),
+    (MemoryConflictError, 409, "memory_conflict"),
+]
+_OWN: list[tuple[type[Exception], int, str, str]] = [
+    (StoreError, 503, "store_failed", "The memory store failed. Try again."),
+    (ConfigurationError, 503, "misconfigured", "This server's budgets do not fit its model."),
+    (ModelError, 502, "model_failed", "The model failed. What was read so far is kept."),
+]
+"""Errors of the server's own side, whose messages may name its addresses, with other messages."""
+
+
+def refuse(error: Exception) -> JSONResponse:
+    """Return the response to a client for an error."""
+    found = refusal(error)
+    return JSONResponse(body_of(found), found.status_code, found.headers)
+
+
+def refusal(error: Exception) -> Refusal:
+    """Return the refusal that a client gets for an error."""
+    if isinstance(error, Refusal):
+        return error
+    for kind, status, code in _KNOWN:
+        if isinstance(error, kind):
+            return Refusal(status, str(error), code=code)
+    for kind, status, code, message in _OWN:
+        if isinstance(error, kind):
+            return Refusal(status, message, code=code)
+    return Refusal(_SERVER, "This server has an error; see its log.", code="internal_error")
+
+
+def stopping() -> Refusal:
+    """Return the response for a reading that ends because the server is stopping."""
+    message = "The server is stopping. Ask again: the reading continues where it stopped."
+    return Refusal(503, message, code="stopping", headers={"retry-after": "5"})

@@ -1,1 +1,0 @@
-"""Chat completions: passed on, or read and answered from memory."""

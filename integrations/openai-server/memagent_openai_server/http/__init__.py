@@ -1,1 +1,0 @@
-"""The path of every request: access, limits and delivery."""

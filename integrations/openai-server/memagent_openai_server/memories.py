@@ -1,0 +1,364 @@
+"""The memories of one key's users and sessions, and `/v1/memories` to see and manage them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+from langgraph.store.base import GetOp
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from memagent_graph.conversation.backlog import backlog_of
+from memagent_graph.conversation.users import Users
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
+from memagent_graph.memory import lookup
+from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.forget import erase
+from memagent_graph.memory.items import NAMESPACE
+from memagent_http.bodies import unless_small
+from memagent_http.refusals import Refusal
+from memagent_openai_server.records import log
+from memagent_openai_server.requests import User, receive_fields, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator, Sequence
+
+    from langgraph.store.base import BaseStore
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from memagent_graph.memory.version import MemoryVersion
+    from memagent_openai_server.models import Models
+
+T = TypeVar("T")
+
+CONVERSATION, USER, SESSION = "conversation", "user", "session"
+_MOST_PREFIXES = 100
+"""Conversations of a session that are recognized; an older one is read again."""
+_AT_ONCE = 100
+
+
+class Name(NamedTuple):
+    """The name of a memory.
+
+    Attributes:
+        kind: "conversation" for a user's memory of conversations, "user" for readings of a user,
+            or "session".
+        of: the user or the session.
+    """
+
+    kind: str
+    of: str
+
+    @property
+    def id(self) -> str:
+        """Kind and name; for readings, the name of the memory in the key's bank."""
+        return f"{self.kind} {self.of}"
+
+
+class Gone(NamedTuple):
+    """The result of forgetting.
+
+    Attributes:
+        threads: ids of threads whose messages were folded, which a checkpointer may have.
+        left: the places where deleted text may remain; "" if there are none.
+    """
+
+    threads: tuple[str, ...]
+    left: str
+
+
+class Memories:
+    """The memories of one key, in their own part of the store.
+
+    Args:
+        store: the server's store.
+        tenant: name of the key; None if the server has no keys.
+        namespace: namespace of the server in the store.
+        ttl: minutes that what is stored lives on unused; None for the store's default.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore,
+        tenant: str | None,
+        namespace: Sequence[str] = NAMESPACE,
+        ttl: float | None = None,
+    ) -> None:
+        # The key's name comes first, so that a Redis Cluster spreads keys over its nodes.
+        own = () if tenant is None else (f"tenant-{tenant}",)
+        self.bank = MemoryBank(store, (*own, *namespace), ttl=ttl, patience=store_seconds)
+        self.users = Users(store, self.bank.namespace, ttl=ttl, patience=store_seconds)
+        self._by = "client" if tenant is None else f"key {tenant}"
+        self._read = (*self.bank.namespace, "read")
+
+    async def has(self, reference: str) -> bool:
+        """Whether there is a memory of this name or id."""
+        try:
+            await _reach(self.bank.aget(reference))
+        except MemoryNotFoundError:
+            return False
+        return True
+
+    async def prefixes(self, reference: str) -> list[str]:
+        """Return the prefixes of conversations that this memory has."""
+        (item,) = await _reach(self.bank.items([GetOp(self._read, reference)]))
+        return [] if item is None else item.value["prefixes"]
+
+    async def add_prefix(self, references: Sequence[str], prefix: str) -> None:
+        """Record that these memories have a conversation's prefix."""
+        records = self.bank.records
+        for reference in references:
+            before = [known for known in await self.prefixes(reference) if known != prefix]
+            value = {"prefixes": [*before, prefix][-_MOST_PREFIXES:]}
+            await _reach(records.items([records.put(self._read, reference, value)]))
+
+    async def branch(self, memory: str, name: str | None = None) -> str:
+        """Give a memory another name, under which it can be extended; return the name."""
+        name = name or f"branch {uuid4()}"
+        with suppress(MemoryConflictError):  # it has that name already
+            await _reach(self.bank.abranch(memory, name))
+        return name
+
+    async def find(
+        self, names: list[Name] | None, *, after: str, most: int
+    ) -> list[tuple[Name, MemoryVersion]]:
+        """Return memories with their newest versions, sorted by id.
+
+        Args:
+            names: names of the memories; None for all.
+            after: id of the memory after which to continue.
+            most: most memories to return.
+        """
+        left = await self._all() if names is None else names
+        left = sorted((name for name in left if name.id > after), key=lambda name: name.id)
+        found: list[tuple[Name, MemoryVersion]] = []
+        while left and len(found) < most:
+            batch, left = left[:most], left[most:]
+            heads = await asyncio.gather(*map(self._readable, batch))
+            found += [(name, head) for name, head in zip(batch, heads, strict=True) if head]
+        return found[:most]
+
+    async def edit(
+        self, names: list[Name], text: str, before: str | None
+    ) -> tuple[Name, MemoryVersion]:
+        """Replace the text of the first of these memories that exists.
+
+        Raises:
+            MemoryNotFoundError: None exists.
+            MemoryConflictError: It changed meanwhile, or `before` is not its newest version.
+        """
+        found = [(name, head) for name in names if (head := await self._head(name)) is not None]
+        if not found:
+            raise _nothing(names)
+        name, head = found[0]
+        if before not in (None, head.id):
+            message = f"The memory {name.id!r} changed meanwhile: get it, and edit it again."
+            raise MemoryConflictError(message)
+        if name.kind == CONVERSATION:
+            edit = self.users.aedit(name.of, text, by=self._by, before=head.id)
+            return name, await _reach(edit)
+        return name, await _reach(self.bank.aedit(name.id, text))
+
+    async def forget(self, names: list[Name]) -> Gone:
+        """Delete everything stored of these memories, and erase it from the store's files.
+
+        Raises:
+            MemoryNotFoundError: There is nothing.
+        """
+        gone, threads, left = False, tuple[str, ...](), ""
+        for name in names:
+            if name.kind == CONVERSATION:
+                bank = self.users.of(name.of).bank
+                await backlog_of(bank.store, bank.namespace).drop()
+                done = await _reach(self.users.aforget(name.of, by=self._by))
+                gone, threads, left = gone or bool(done.items), done.threads, done.left
+            else:
+                gone = await _reach(self._forget_reading(name.id)) or gone
+        if not gone:
+            raise _nothing(names)
+        return Gone(threads, left or await erase(self.bank.store))
+
+    async def _forget_reading(self, name: str) -> bool:
+        records = self.bank.records
+        references = [name, *await records.keys(records.members(name))]
+        try:
+            await self.bank.aforget(name)
+        except MemoryNotFoundError:
+            return False
+        for start in range(0, len(references), _AT_ONCE):
+            versions = await records.by_id(references[start : start + _AT_ONCE])
+            gone = [key for key, version in versions if version is None]
+            if gone:  # what others share keeps its prefixes
+                await records.items([records.put(self._read, key, None) for key in gone])
+        return True
+
+    async def _all(self) -> list[Name]:
+        conversations = [Name(CONVERSATION, user) for user in await _reach(self.users.anames())]
+        readings = [
+            Name(kind, of)
+            for key, _ in await _reach(lookup.list_names(self.bank.records))
+            for kind, _, of in [key.partition(" ")]
+            if kind in (USER, SESSION) and of
+        ]
+        return [*conversations, *readings]
+
+    async def _readable(self, name: Name) -> MemoryVersion | None:
+        try:
+            return await self._head(name)
+        except (BadRecordError, MemoryNotFoundError) as error:
+            log.warning(
+                "a memory cannot be read", extra={"fields": {"error": type(error).__name__}}
+            )
+            return None
+
+    async def _head(self, name: Name) -> MemoryVersion | None:
+        if name.kind == CONVERSATION:
+            return await _reach(self.users.of(name.of).head())
+        return await _reach(self.bank.ahead(name.id))
+
+
+@contextmanager
+def unless_away(loss: str) -> Iterator[None]:
+    """Continue if the store fails: the answer is worth more than what follows it.
+
+    Args:
+        loss: the consequence, for the log.
+    """
+    try:
+        yield
+    except StoreError as error:
+        log.warning("%s: %s", loss, type(error).__name__)
+
+
+async def _reach(operation: Awaitable[T]) -> T:
+    """Carry out an operation of the store.
+
+    Raises:
+        StoreError: The store failed, with any error.
+    """
+    try:
+        return await operation
+    except StoreError:
+        raise
+    except Exception as error:
+        message = f"The memory store failed: {type(error).__name__}"
+        raise StoreError(message) from error
+
+
+def _nothing(names: list[Name]) -> MemoryNotFoundError:
+    name = names[-1]
+    message = (
+        f"There is no memory of the {name.kind} {name.of[:200]!r}: GET /v1/memories lists all."
+    )
+    return MemoryNotFoundError(message)
+
+
+class Whose(BaseModel):
+    """The query that names one user or one session."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: User = ""
+    session: str = Field("", max_length=200)
+
+    def names(self) -> list[Name]:
+        """Return the memories of this user or session, in the order of lookup.
+
+        Raises:
+            Refusal: It names neither, or both.
+        """
+        if bool(self.user) == bool(self.session):
+            message = "Name either a user (?user=NAME) or a session (?session=NAME)."
+            raise Refusal(400, message, param="user")
+        if self.user:
+            return [Name(CONVERSATION, self.user), Name(USER, self.user)]
+        return [Name(SESSION, self.session)]
+
+
+class Page(Whose):
+    """The query of the list."""
+
+    limit: int = Field(20, ge=1, le=100)
+    after: str = Field("", max_length=600)
+
+
+class MemoryText(BaseModel):
+    """The body of `PUT /v1/memories`.
+
+    Attributes:
+        text: the whole new text.
+        version: the version to replace; if there is a newer one, 409 is returned.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(min_length=1)
+    version: str | None = None
+
+
+def memory_routes(models: Models) -> list[Route]:
+    """Return the routes; each key has its own memories."""
+    service = models.first
+
+    def memories(request: Request) -> Memories:
+        return service.memories(request.state.record.tenant)
+
+    def names(request: Request) -> list[Name]:
+        return validate(dict(request.query_params), Whose).names()
+
+    async def list_memories(request: Request) -> Response:
+        page = validate(dict(request.query_params), Page)
+        wanted = page.names() if page.user or page.session else None
+        found = await memories(request).find(wanted, after=page.after, most=page.limit + 1)
+        cards = [_card(*one) for one in found[: page.limit]]
+        more = len(found) > page.limit
+        return JSONResponse({"object": "list", "data": cards, "has_more": more})
+
+    async def edit_memory(request: Request) -> Response:
+        whose = names(request)
+        body, _, asked = await receive_fields(request, service.limits, MemoryText)
+        most = service.config.memory_tokens
+        tokens = await unless_small(len(body), service.counter.count, asked.text)
+        if not asked.text.strip() or tokens > most:
+            message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
+            raise Refusal(400, message, param="text")
+        return JSONResponse(_card(*await memories(request).edit(whose, asked.text, asked.version)))
+
+    async def forget_memory(request: Request) -> Response:
+        gone = await memories(request).forget(names(request))
+        found = {"object": "memory", "deleted": True}
+        return JSONResponse({**found, "threads": [*gone.threads], "left": gone.left})
+
+    return [
+        Route("/v1/memories", list_memories, methods=["GET"]),
+        Route("/v1/memories", edit_memory, methods=["PUT"]),
+        Route("/v1/memories", forget_memory, methods=["DELETE"]),
+    ]
+
+
+def _card(name: Name, version: MemoryVersion) -> dict[str, Any]:
+    of_session = name.kind == SESSION
+    return {
+        "id": name.id,
+        "object": "memory",
+        "kind": "conversation" if name.kind == CONVERSATION else "reading",
+        "user": None if of_session else name.of,
+        "session": name.of if of_session else None,
+        "version": version.id,
+        "text": version.text,
+        "tokens": version.tokens,
+        "created_at": int(datetime.fromisoformat(version.created_at).timestamp()),
+        "edited": version.edited,
+    }

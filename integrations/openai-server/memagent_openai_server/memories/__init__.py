@@ -1,1 +1,0 @@
-"""The records that are kept between requests."""

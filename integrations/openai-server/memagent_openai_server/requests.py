@@ -1,0 +1,300 @@
+"""Bodies of requests: each field is honoured here, refused by name, or left to the model."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypeAlias,
+    TypeVar,
+)
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from memagent_http.bodies import read_body, unless_small
+from memagent_http.refusals import Refusal
+
+_DEEPEST = 100
+"""Deepest nesting of lists and objects; schemas of tools have about a dozen."""
+_MOST_VALUES = 200_000
+"""Most values in a body, except for texts: empty lists take 20 times their length in memory."""
+_WINDOW = 64 * 2**10
+"""Bytes scanned at once, during which the event loop waits."""
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from memagent_openai_server.access import Limits
+
+Model = TypeVar("Model", bound=BaseModel)
+
+Objects: TypeAlias = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+"""Validation stops at the first error, since reporting a hundred thousand would be slow."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Message(TypedDict):
+    """One message of a conversation; not a model, which takes seven times as long to create."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: NotRequired[str | Objects | None]
+    tool_calls: NotRequired[Objects | None]
+
+
+class StreamOptions(_Fields):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = None
+
+
+User: TypeAlias = Annotated[str, Field(max_length=512)]
+"""The name of a user, wherever a request names one."""
+
+
+class Continued(BaseModel):
+    """The memory to continue from.
+
+    Attributes:
+        memory: id of a memory, from an earlier response.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    memory: str = Field(min_length=1, max_length=200)
+
+
+class ChatRequest(_Fields):
+    """The body of `POST /v1/chat/completions`."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: User | None = None
+    n: int | None = Field(default=None, ge=1, le=128)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    stop: str | list[str] | None = None
+    tools: Objects | None = None
+    response_format: dict[str, Any] | None = None
+    memagent: Continued | None = None
+
+
+PASSED_ON = (
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "top_p",
+)
+"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
+`top_k`, are passed on as well: the model's server may know them."""
+
+LOGPROBS = "message.output_text.logprobs"
+"""Value of `include` that asks for log-probabilities."""
+
+
+SEND_ALL = "send the whole conversation as `input` each time"
+"""What to do instead of naming an earlier response."""
+
+
+def _not_offered(instead: str | None = None) -> Callable[[Any], None]:
+    advice = f": {instead}" if instead else ""
+
+    def check(value: Any) -> None:
+        if value is not None:
+            raise PydanticCustomError("not_offered", f"not offered here{advice}")
+
+    return check
+
+
+def _check_bool(value: Any) -> Any:
+    """Refuse 0, which equals False and so passes for the literal."""
+    if value is not None and not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+    return value
+
+
+NotOffered = Annotated[None, BeforeValidator(_not_offered())]
+Off = Annotated[Literal[False] | None, BeforeValidator(_check_bool)]
+"""A switch that cannot be turned on."""
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ReasoningOptions(_Options):
+    """Options of the model's reasoning, which is always returned as a summary."""
+
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextOptions(_Options):
+    """Options of the answer's text."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponseStreamOptions(_Options):
+    """Options of a streamed response."""
+
+    include_obfuscation: Off = None
+
+
+class ResponseRequest(BaseModel):
+    """The body of `POST /v1/responses`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    model: str
+    input: str | Objects = Field(min_length=1)
+    instructions: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: User | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_tool_calls: int | None = Field(default=None, ge=1)
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        None
+    )
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    memagent: Continued | None = None
+
+    previous_response_id: Annotated[None, BeforeValidator(_not_offered(SEND_ALL))] = None
+    background: Off = None
+    access_programs: NotOffered = None
+    background_options: NotOffered = None
+    context_management: NotOffered = None
+    conversation: NotOffered = None
+    image: NotOffered = None
+    moderation: NotOffered = None
+    prompt: NotOffered = None
+
+    # Fields of chat completions for which a response has no place:
+    audio: NotOffered = None
+    modalities: NotOffered = None
+    n: NotOffered = None
+    web_search_options: NotOffered = None
+    messages: Annotated[None, BeforeValidator(_not_offered("use input"))] = None
+    functions: Annotated[None, BeforeValidator(_not_offered("use tools"))] = None
+    function_call: Annotated[None, BeforeValidator(_not_offered("use tool_choice"))] = None
+    logprobs: Annotated[None, BeforeValidator(_not_offered("use top_logprobs"))] = None
+    max_tokens: Annotated[None, BeforeValidator(_not_offered("use max_output_tokens"))] = None
+    max_completion_tokens: Annotated[
+        None, BeforeValidator(_not_offered("use max_output_tokens"))
+    ] = None
+    response_format: Annotated[None, BeforeValidator(_not_offered("use text.format"))] = None
+    reasoning_effort: Annotated[None, BeforeValidator(_not_offered("use reasoning.effort"))] = None
+    verbosity: Annotated[None, BeforeValidator(_not_offered("use text.verbosity"))] = None
+
+
+async def receive_fields(
+    request: Request, limits: Limits, kind: type[Model]
+) -> tuple[bytes, dict[str, Any], Model]:
+    """Return the body of a request, and its fields as sent and as validated.
+
+    Raises:
+        Refusal: See `read_body` and `parse`.
+        ClientDisconnect: The client is gone.
+    """
+    held = request.state.held
+    body = await read_body(request, most=limits.body_bytes, seconds=limits.body_seconds, held=held)
+    return body, *await unless_small(len(body), parse, body, kind)
+
+
+def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
+    """Return the fields of a body, as sent and as validated.
+
+    An integer of more than 64 bits becomes a float, as in JavaScript.
+
+    Raises:
+        Refusal: The body is not JSON, does not match `kind`, or has text that cannot be stored.
+    """
+    if len(body) > _MOST_VALUES and count_values(body) > _MOST_VALUES:
+        raise Refusal(400, f"The body has more than {_MOST_VALUES} values: send less at once.")
+    try:
+        fields = orjson.loads(body)
+        _check(fields)
+    except ValueError as error:  # the message has the place of the error, never the content
+        raise Refusal(400, f"The body is not JSON: {error}") from None
+    return fields, validate(fields, kind)
+
+
+def validate(fields: Any, kind: type[Model]) -> Model:
+    """Validate the fields of a body.
+
+    Raises:
+        Refusal: They do not match `kind`.
+    """
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, found["loc"]))
+        raise Refusal(400, f"{place or 'body'}: {found['msg']}", param=place or None) from None
+
+
+def count_values(body: bytes, window: int = _WINDOW) -> int:
+    """Count commas and brackets outside of texts in a body, an upper bound of its values.
+
+    Args:
+        body: the body, which should be JSON.
+        window: bytes scanned at once.
+    """
+    values, within, held = 0, 0, b""
+    for start in range(0, len(body), window):
+        text = (held + body[start : start + window]).replace(rb"\\", b"").replace(rb"\"", b"")
+        held = b"\\" if text.endswith(b"\\") else b""
+        parts = text.split(b'"')  # every second part is within a text
+        outside = b" ".join(parts[within::2])
+        values += sum(map(outside.count, (b",", b"[", b"{")))
+        within ^= 1 - len(parts) % 2
+    return values
+
+
+def _check(fields: Any) -> None:
+    """Refuse deep nesting, and numbers such as 1e999 that JSON cannot encode again."""
+    level = [fields]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, float) and not isfinite(value):
+                message = "a number is too large"
+                raise ValueError(message)
+        if not inner:
+            return
+        level = inner
+    message = f"it is nested more than {_DEEPEST} deep"
+    raise ValueError(message)

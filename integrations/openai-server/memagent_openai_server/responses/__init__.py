@@ -1,1 +1,0 @@
-"""The responses API, on top of chat completions."""
