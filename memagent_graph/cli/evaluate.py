@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from secrets import token_hex
+from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,20 +26,21 @@ from memagent_graph.cli.options import (
     make_reader,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, SourceError, install_hint
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Task
 
 _EXAMPLES = """Measure a model, with MemAgent and without.
 
-Tasks are questions over files of HotpotQA, SQuAD or Natural Questions, over your own documents,
-and RULER's samples: --list shows what each needs. Methods: memagent, whole, truncate, bm25,
-map_reduce, refine.
+Tasks are questions over files of HotpotQA, SQuAD, LoCoMo, LongMemEval, BEAM, over your own
+documents, and RULER's samples: --list shows what each needs. Methods: memagent, whole, truncate,
+bm25, map_reduce, refine.
 
 Examples:
 
@@ -46,6 +49,7 @@ Examples:
   memagent eval --ruler-file niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
   memagent eval --compare before/ after/
+  memagent eval --download longmemeval --out data/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
 report.md and a plot. To compare two runs, which asks no model, it is left out.
@@ -76,6 +80,12 @@ def evaluate(
         Path | None,
         typer.Option(help="Samples of RULER's own generator (jsonl), unchanged."),
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            help="Model at OPENAI_BASE_URL that grades answers no rule can: openai:gpt-4o."
+        ),
+    ] = None,
     essays: Annotated[
         Path | None, typer.Option(help="File or folder of texts to fill documents with.")
     ] = None,
@@ -86,6 +96,13 @@ def evaluate(
     list_: Annotated[
         bool, typer.Option("--list", help="List the tasks and what each needs.")
     ] = False,
+    download: Annotated[
+        str | None,
+        typer.Option(
+            help="Download a benchmark's files into OUT: ruler_hqa, hotpotqa, squad, locomo, "
+            "longmemeval, longmemeval_m, beam or beam_10m, or a file: ruler_hqa/eval_50.json."
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
@@ -117,6 +134,10 @@ def evaluate(
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
+    if download is not None:
+        with report_errors():
+            _download(download, out)
+        return
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
         config = ReadingConfig(
@@ -143,6 +164,7 @@ def evaluate(
             config=config,
             seed=seed,
             concurrency=concurrency,
+            judge=_judge(judge),
         )
         total = len([*places(made, wanted, samples)]) * len(methods.split(","))
         asyncio.run(_through(running, total))
@@ -160,6 +182,7 @@ def evaluate(
 
 
 def _lengths(text: str) -> list[int]:
+    from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.samples import parse_length
 
     try:
@@ -182,6 +205,17 @@ def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> l
     return [*made, *(ruler_tasks(ruler_file) if ruler_file else ())]
 
 
+def _judge(model: str | None) -> Judge | None:
+    if model is None:
+        return None
+    from memagent_graph.evaluation.judge import Judge
+    from memagent_graph.models.resolve import resolve_model
+
+    judge = resolve_model(model)
+    check_server(judge)
+    return Judge(judge)
+
+
 def _list() -> None:
     """Print the tasks: name, what is asked, and what has to be there."""
     from memagent_graph.evaluation.tasks import KINDS
@@ -191,6 +225,11 @@ def _list() -> None:
     name_width, asks_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, asks, needs in rows:
         print(f"{name:{name_width}}  {asks:{asks_width}}  {needs}")
+
+
+def _download(name: str, out: Path) -> None:
+    for file in download(name, out):
+        print(file)
 
 
 def _compare(before: Path, after: Path) -> None:
@@ -212,3 +251,168 @@ async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
 
 
 evaluate.__doc__ = _EXAMPLES
+
+
+_TIMEOUT = 60.0
+"""Seconds without a byte after which a server counts as gone."""
+
+
+class Origin(NamedTuple):
+    """The place of a benchmark's files.
+
+    Attributes:
+        place: a data set of the Hugging Face Hub, or a URL that ends with a slash.
+        files: paths of the files there.
+    """
+
+    place: str
+    files: tuple[str, ...]
+
+
+BENCHMARKS = {
+    "ruler_hqa": Origin(
+        "BytedTsinghua-SIA/hotpotqa",
+        tuple(f"eval_{50 * 2**power}.json" for power in range(8)),
+    ),
+    "hotpotqa": Origin(
+        "http://curtis.ml.cmu.edu/datasets/hotpot/", ("hotpot_dev_distractor_v1.json",)
+    ),
+    "squad": Origin(
+        "https://rajpurkar.github.io/SQuAD-explorer/dataset/", ("dev-v1.1.json", "dev-v2.0.json")
+    ),
+    "locomo": Origin(
+        "https://raw.githubusercontent.com/snap-research/locomo/main/data/", ("locomo10.json",)
+    ),
+    "longmemeval": Origin(
+        "xiaowu0162/longmemeval-cleaned",
+        ("longmemeval_oracle.json", "longmemeval_s_cleaned.json"),
+    ),
+    "longmemeval_m": Origin("xiaowu0162/longmemeval-cleaned", ("longmemeval_m_cleaned.json",)),
+    "beam": Origin(
+        "Mohammadta/BEAM",
+        tuple(f"data/{size}-00000-of-00001.parquet" for size in ("100K", "500K", "1M")),
+    ),
+    "beam_10m": Origin(
+        "Mohammadta/BEAM-10M",
+        tuple(f"data/10M-{number:05}-of-00002.parquet" for number in range(2)),
+    ),
+}
+"""Benchmarks by name. Each has a licence of its own."""
+
+
+def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Path]:
+    """Download a benchmark, or one file of it, into a folder.
+
+    Files that exist are kept. A file gets its name when it is complete: after an interruption,
+    the same call continues with the file that is missing. Servers get no access token and no
+    telemetry.
+
+    Args:
+        name: a name of `BENCHMARKS`, alone or with one of its files: `ruler_hqa/eval_50.json`.
+        folder: folder for the files; made if it is missing.
+        endpoint: a mirror to ask instead. It serves data sets as the Hugging Face Hub does, and
+            other files under the name of their host: `ENDPOINT/raw.githubusercontent.com/...`.
+            By default, data sets come from `HF_ENDPOINT`, or else from the Hub.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigurationError: There is no such benchmark or file.
+        MissingDependencyError: huggingface_hub is not installed.
+        SourceError: A file could not be downloaded.
+
+    Example:
+        >>> download("ruler_hqa/eval_50.json", Path("data"))  # doctest: +SKIP
+        [PosixPath('data/eval_50.json')]
+    """
+    benchmark, _, wanted = name.partition("/")
+    origin = BENCHMARKS.get(benchmark)
+    if origin is None:
+        message = f"There is no benchmark {benchmark!r}. Choose from: {', '.join(BENCHMARKS)}."
+        raise ConfigurationError(message)
+    files = [file for file in origin.files if wanted in {"", file, Path(file).name}]
+    if not files:
+        message = f"{benchmark} has no file {wanted!r}. Choose from: {', '.join(origin.files)}."
+        raise ConfigurationError(message)
+    endpoint = endpoint.rstrip("/") if endpoint else None
+    fetch = _fetch_url if origin.place.endswith("/") else _fetch_from_hub
+    return [fetch(origin.place, file, folder, endpoint) for file in files]
+
+
+def _fetch_from_hub(repo: str, file: str, folder: Path, endpoint: str | None) -> Path:
+    with install_hint('To download data sets: pip install "memagent-graph[eval]"'):
+        from huggingface_hub import hf_hub_download, hf_hub_url
+    target = folder / file
+    if target.exists():
+        return target
+    try:
+        with _no_telemetry():
+            hf_hub_download(
+                repo, file, repo_type="dataset", local_dir=folder, endpoint=endpoint, token=False
+            )
+    except Exception as error:
+        # The hub's errors, those of its HTTP library and those of the disk have no common base.
+        url = hf_hub_url(repo, file, repo_type="dataset", endpoint=endpoint)
+        raise _failure(url, target, error, "set HF_ENDPOINT to a mirror") from error
+    return target
+
+
+@contextmanager
+def _no_telemetry() -> Iterator[None]:
+    """Ask for nothing but the file.
+
+    To describe who calls, the hub's library asks huggingface.co for a list of agents, even where
+    another endpoint is named, and keeps the reply on disk.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_DISABLE_TELEMETRY
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = before
+
+
+def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Path:
+    import httpx
+
+    target = folder / file
+    if target.exists():
+        return target
+    url = place + file
+    if endpoint is not None:
+        url = f"{endpoint}/{url.partition('://')[2]}"
+    try:
+        with (
+            httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response,
+            _write_whole(target) as part,
+        ):
+            response.raise_for_status()
+            for block in response.iter_bytes():
+                part.write(block)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise _failure(url, target, error, "name a mirror") from error
+    return target
+
+
+@contextmanager
+def _write_whole(target: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name when all is written, and is removed if that fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{token_hex(4)}")
+    try:
+        with part.open("xb") as stream:
+            yield stream
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _failure(url: str, target: Path, error: Exception, advice: str) -> SourceError:
+    why = " ".join(str(error).split()) or type(error).__name__
+    return SourceError(
+        f"{url} could not be downloaded: {why.rstrip('.')}. Try again, {advice}, or download it "
+        f"by other means and save it as {target}."
+    )

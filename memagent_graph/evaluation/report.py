@@ -60,11 +60,12 @@ class Cell:
 
 
 def cells(results: Iterable[SampleResult]) -> list[Cell]:
-    """The results by task, length and method, in that order."""
+    """The results by task, length and method, in that order; what no judge scored is left out."""
     groups: dict[tuple[str, Unit, int, str, str], list[SampleResult]] = defaultdict(list)
     for result in results:
-        place = (result.task, result.unit, result.length, result.method, result.metric)
-        groups[place].append(result)
+        if result.score is not None:
+            place = (result.task, result.unit, result.length, result.method, result.metric)
+            groups[place].append(result)
     return [_cell(*key, group) for key, group in sorted(groups.items())]
 
 
@@ -81,7 +82,7 @@ def _cell(
         metric=metric,
         samples=len(group),
         failed=sum(result.error is not None for result in group),
-        score=mean_score([result.score for result in group], clusters),
+        score=mean_score([result.score or 0.0 for result in group], clusters),
         raw=mean_score([result.raw_score for result in group], clusters),
         kept=mean_score(kept) if kept else None,
         calls=mean_cost([result.calls for result in group]),
@@ -246,7 +247,7 @@ def differences(before: Iterable[SampleResult], after: Iterable[SampleResult]) -
     )
     for new in after:
         old = known.get(_question_of(new))
-        if old:
+        if old and old.score is not None and new.score is not None:
             pairs[new.task, new.method, new.unit, new.length].append((old, new))
     if not pairs:
         message = "The two runs have no sample in common: same tasks, lengths, methods and seed?"
@@ -262,7 +263,7 @@ def _question_of(result: SampleResult) -> tuple[str, ...]:
 def _difference(
     task: str, method: str, unit: Unit, length: int, found: list[tuple[SampleResult, SampleResult]]
 ) -> Difference:
-    old, new = ([pair[side].score for pair in found] for side in (0, 1))
+    old, new = ([pair[side].score or 0.0 for pair in found] for side in (0, 1))
     low, high = compute_paired_interval(old, new, [after.cluster for _, after in found])
     means = (
         fmean(old),

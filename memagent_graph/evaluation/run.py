@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
+from memagent_graph.evaluation.scores import conveys
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.samples import Sample, Task, Unit
     from memagent_graph.readers.base import Reader
+    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -35,6 +38,7 @@ async def evaluate(
     config: ReadingConfig,
     seed: int = 0,
     concurrency: int = 1,
+    judge: Judge | None = None,
 ) -> AsyncIterator[SampleResult]:
     """Run each method on each sample that has no result yet; yield results as they come.
 
@@ -52,6 +56,8 @@ async def evaluate(
         config: budgets of the readings.
         seed: seed of the samples, or of the order of questions.
         concurrency: samples to run at once.
+        judge: model that grades answers no rule can; without it, their score is the share of the
+            evidence that they were written from.
 
     Raises:
         ConfigurationError: The folder holds results of another model, seed, budget or file; or two
@@ -92,6 +98,7 @@ async def evaluate(
         "config": config.model_dump(mode="json"),
         "seed": seed,
         "tokenizer": tokenizer.name,
+        "judge": judge.identity if judge else "",
         "scores": scores.VERSION,
         "methods": ways.VERSION,
         "tasks": _identities(tasks),
@@ -106,7 +113,7 @@ async def evaluate(
             missing = [method for method in methods if (name, method) not in done]
             if missing:
                 sample = task.sample(length, index, seed=seed, tokenizer=tokenizer)
-                return await _run(reader, config, tokenizer, sample, task.unit, missing)
+                return await _run(reader, config, tokenizer, judge, sample, task.unit, missing)
         return []
 
     running = {asyncio.ensure_future(work()) for _ in range(concurrency)}
@@ -156,11 +163,12 @@ async def _run(
     reader: Reader,
     config: ReadingConfig,
     tokenizer: Tokenizer,
+    judge: Judge | None,
     sample: Sample,
     unit: Unit,
     methods: list[str],
 ) -> list[SampleResult]:
-    source, _ = sample.open()
+    source, spans = sample.open()
     blank = SampleResult(
         id=sample.id,
         method="",
@@ -171,7 +179,7 @@ async def _run(
         answers=[*sample.answers],
         document=source.digest,
         cluster=sample.cluster,
-        metric=sample.metric,
+        metric=sample.metric if not sample.criteria else "judge" if judge else "told",
     )
     results = []
     for method in methods:
@@ -180,26 +188,40 @@ async def _run(
             way = ways.make_method(method, reader, config, sample.template)
             outcome = await way(sample.question, source)
             timed = replace(blank, method=method, seconds=round(perf_counter() - started, 4))
-            results.append(_grade(timed, outcome, sample, tokenizer))
+            results.append(await _grade(timed, outcome, sample, source, spans, tokenizer, judge))
         except MemAgentError as error:
             seconds = round(perf_counter() - started, 4)
             results.append(replace(blank, method=method, seconds=seconds, error=str(error)))
     return results
 
 
-def _grade(
-    result: SampleResult, outcome: ways.Outcome, sample: Sample, tokenizer: Tokenizer
+async def _grade(
+    result: SampleResult,
+    outcome: ways.Outcome,
+    sample: Sample,
+    source: Source,
+    spans: list[tuple[int, int]],
+    tokenizer: Tokenizer,
+    judge: Judge | None,
 ) -> SampleResult:
     answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
+    score: float | None = found.score
+    share: float | None = None
+    if sample.criteria:
+        asked = " ".join((sample.question, *sample.answers))
+        heard = [conveys(source.read(a, b - a), asked, outcome.context) for a, b in spans]
+        share = sum(heard) / len(heard) if heard else None
+        score = await judge.grade(sample, outcome.answer) if judge else share
     kept = [scores.share(memory, sample) for memory in outcome.memories]
     return replace(
         result,
         reply=outcome.answer,
         answer=answer,
-        score=found.score,
+        score=score,
         raw_score=found.raw,
         exact_match=found.exact_match,
         f1=found.f1,
+        told=share,
         kept=kept or None,
         calls=outcome.usage.calls,
         input_tokens=outcome.usage.input_tokens,
@@ -227,16 +249,18 @@ class SampleResult:
         cluster: cluster of the sample, as `Sample.cluster`.
         reply: the model's reply; None if it failed.
         answer: the part of the reply that counts as the answer.
-        metric: metric of `score`: "all" or "any" of the answers.
-        score: score by the task's metric, 0 to 1.
+        metric: metric of `score`: "all" or "any" of the answers, "judge", or "told".
+        score: score by the task's metric, 0 to 1; None if it needs a judge and there was none.
         raw_score: score of the whole reply, in which wanted strings may stand anywhere.
         exact_match: exact match of the answer, as SQuAD compares.
         f1: F1 of the answer's words, as SQuAD computes it, 0 to 1.
+        told: share of the evidence in the text that the answer was written from; None if the task
+            does not name its evidence.
         kept: share of `answers` in the memory after each chunk, for MemAgent.
         calls: number of model calls.
         input_tokens: tokens of the prompts.
         output_tokens: tokens of the replies.
-        seconds: time of the model calls.
+        seconds: time of the model calls, without the judge's.
         error: message of the error; None if there was none.
     """
 
@@ -252,10 +276,11 @@ class SampleResult:
     reply: str | None = None
     answer: str | None = None
     metric: str = "all"
-    score: float = 0.0
+    score: float | None = 0.0
     raw_score: float = 0.0
     exact_match: float = 0.0
     f1: float = 0.0
+    told: float | None = None
     kept: list[float] | None = None
     calls: int = 0
     input_tokens: int = 0
@@ -273,6 +298,7 @@ class About(TypedDict):
         config: the budgets.
         seed: seed of the samples.
         tokenizer: name of the tokenizer that counted lengths.
+        judge: the judge's name and fingerprint; empty for none.
         scores: version of the scores.
         methods: version of the methods.
         tasks: identity of each task, by name.
@@ -283,6 +309,7 @@ class About(TypedDict):
     config: dict[str, object]
     seed: int
     tokenizer: str
+    judge: str
     scores: int
     methods: int
     tasks: dict[str, str]

@@ -40,6 +40,19 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Criterion:
+    """One thing that a judge model is asked about an answer.
+
+    Attributes:
+        prompt: function from the answer to the judge's prompt.
+        grade: function from the judge's reply to a score between 0 and 1.
+    """
+
+    prompt: Callable[[str], str]
+    grade: Callable[[str], float]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One question over one document.
 
@@ -54,8 +67,10 @@ class Sample:
         template: the benchmark's own prompt, with the fields {memory}, for the document, and
             {question}; None if the benchmark has none.
         answer_tokens: the longest answer that counts; None for any length.
-        cluster: name that related samples share, such as their paragraph: their scores are not
+        cluster: name that related samples share, such as their conversation: their scores are not
             independent. Empty for an independent sample.
+        criteria: questions for a judge model; their mean is the score. Without a judge, the score
+            is the share of the evidence that the answer could be written from.
     """
 
     id: str
@@ -68,6 +83,7 @@ class Sample:
     template: str | None = None
     answer_tokens: int | None = None
     cluster: str = ""
+    criteria: tuple[Criterion, ...] = ()
 
     def open(self) -> tuple[Source, list[tuple[int, int]]]:
         """Return the document, and the spans of its evidence, in code points.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
+from itertools import combinations
 from math import nan, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +21,8 @@ from memagent_graph.evaluation.samples import (
     token_f1,
     without_latex,
 )
+from memagent_graph.evidence.statements import statements
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -334,3 +338,124 @@ def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
     spread = sqrt(sum((a - mean_1) ** 2 for a in one) * sum((b - mean_2) ** 2 for b in other))
     sure = max(0.0, shared - 0.5) if shared > 0 else shared
     return max(-1.0, sure / spread) if spread else 0.0
+
+
+def order_score(events: int, order: Sequence[int]) -> float:
+    """Return Kendall's tau-b of the right order and the answer's, from 0 to 1: `(tau + 1) / 2`.
+
+    As BEAM (arXiv 2510.27246, section 2.4, and its evaluator) ranks them: over the events and
+    whatever else the answer lists; what one of the two lacks is tied there, last. So an answer
+    that leaves events out, but adds none, loses little. Two cases have no tau there, or one that
+    pays for nothing: an answer that lists no event at all scores 0, the only event there is 1.
+
+    Args:
+        events: number of events; 1 comes first.
+        order: numbers of the events as the answer lists them; 0 for anything else, and repetitions.
+
+    Raises:
+        ValueError: A number names no event.
+    """
+    if any(not 0 <= number <= events for number in order):
+        message = f"There are events 1 to {events}, not all of {list(order)}."
+        raise ValueError(message)
+    place: dict[int, int] = {}
+    extra = events
+    for position, number in enumerate(order):
+        known = number in range(1, events + 1) and number not in place
+        extra += not known
+        place[number if known else extra] = position
+    if not any(number <= events for number in place):
+        return 0.0
+    items = range(1, extra + 1)
+    last = extra + len(order)
+    right = [min(number, events + 1) for number in items]
+    given = [place.get(number, last) for number in items]
+    return (_tau_b(right, given) + 1) / 2
+
+
+def _tau_b(one: Sequence[int], other: Sequence[int]) -> float:
+    """Kendall's tau-b; 1 if there is only one item."""
+    agree = apart_1 = apart_2 = 0
+    for (a, b), (c, d) in combinations(zip(one, other, strict=True), 2):
+        first, second = (a > c) - (a < c), (b > d) - (b < d)
+        agree += first * second
+        apart_1 += abs(first)
+        apart_2 += abs(second)
+    return agree / sqrt(apart_1 * apart_2) if apart_1 and apart_2 else 1.0
+
+
+_LEAST = 6
+"""Terms of a gist: a sentence with fewer is taken with as many neighbours, at most."""
+_ROOM = 12
+"""Terms of a place: two sentences with fewer take in the next, up to as many sentences."""
+_ASKED = 2
+"""Weight of a word that is a number, or in the question or its answer."""
+_SHARE = 0.6
+"""Least share of a gist's weight in one place for it to count as stated.
+
+On LoCoMo's notes of its sessions (888 pairs of a message and a question): of messages that a note
+rests on 69% are stated, of messages of other sessions 3%, and of the same messages by the notes
+that do not rest on them 7%; another conversation, whole, states 3%. Quotes always count. At 0.5
+these are 81%, 10%, 15% and 11%; at 0.6 with all words alike 53%, 1%, 4% and 4%.
+"""
+
+
+def conveys(message: str, question_and_answer: str, context: str) -> bool:
+    """Whether the context states what of the message bears on the question.
+
+    That is the sentence with the most words of question and answer; it is stated where two
+    sentences or lines in a row have most of its words, names and numbers, by their stems. It
+    takes time linear in the texts' length.
+
+    Args:
+        message: the message that the answer rests on.
+        question_and_answer: question and answer, whose words to look for in it.
+        context: text that an answer was written from.
+    """
+    about = frozenset(specific_terms(question_and_answer))
+    gist = _gist(message, about)
+    weights = {term: _ASKED if term in about or term[0].isdigit() else 1 for term in gist}
+    least = _SHARE * sum(weights.values())
+    shares = (sum(weights[term] for term in gist & place) for place in _places(context))
+    return bool(gist) and any(share >= least for share in shares)
+
+
+def _gist(message: str, about: frozenset[str]) -> frozenset[str]:
+    """Terms of the sentence that is most about it, and of neighbours while they are too few."""
+    sentences = _sentences(message)
+    if not sentences:
+        return frozenset()
+    worth = [(len(terms & about), len(terms)) for terms in sentences]
+    first = last = max(range(len(sentences)), key=worth.__getitem__)
+    gist = sentences[first]
+    widest = min(len(sentences), 1 + _LEAST)
+    while len(gist) < _LEAST and last - first + 1 < widest:
+        before = worth[first - 1] if first > 0 else (-1, -1)
+        after = worth[last + 1] if last < len(sentences) - 1 else (-1, -1)
+        if before > after:
+            first -= 1
+        else:
+            last += 1
+        gist |= sentences[first] | sentences[last]
+    return gist
+
+
+@lru_cache(maxsize=1)
+def _places(context: str) -> list[frozenset[str]]:
+    """Terms of each two sentences or lines in a row, and of more where these are short."""
+    sentences = _sentences(context)
+    places = []
+    for first, sentence in enumerate(sentences):
+        place = sentence
+        for following in sentences[first + 1 : first + _ROOM]:
+            place |= following
+            if len(place) >= _ROOM:
+                break
+        places.append(place)
+    return places
+
+
+def _sentences(text: str) -> list[frozenset[str]]:
+    """Terms of each sentence or line that has any."""
+    found = (frozenset(specific_terms(statement.text)) for statement in statements(text))
+    return [terms for terms in found if terms]

@@ -15,7 +15,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.report import cells, differences, markdown, table, write_report
 from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load
-from memagent_graph.evaluation.samples import parse_length, short
+from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.readers.base import Answer
 from memagent_graph.readers.resolve import resolve_reader
@@ -148,6 +148,52 @@ def test_a_file_with_fewer_questions_is_asked_each_once(tmp_path):
     assert len(results) == 1
 
 
+class Told(Task):
+    """A conversation whose second line matters; a judge likes long answers."""
+
+    name, unit, identity, count = "told", "whole", "1", 1
+
+    def __init__(self, *, evidence=True):
+        self.evidence = evidence
+
+    def sample(self, length, index, *, seed, tokenizer):
+        return Sample(
+            "told/0/0",
+            "told",
+            0,
+            "Who rang?",
+            ("Ann",),
+            "any",
+            lambda: iter([Piece("Hello. "), Piece("Ann rang.", self.evidence), Piece(" Bye.")]),
+            criteria=(Criterion(str, float),),
+            cluster="one",
+        )
+
+
+class Fixed:
+    identity = "fixed"
+
+    async def grade(self, sample, answer):
+        return 0.75
+
+
+def test_without_a_judge_the_score_is_the_share_of_the_evidence_that_was_told(tmp_path):
+    (found,) = run(tmp_path, tasks=[Told()], lengths=(2_000, 4_000))
+    (unknown,) = run(tmp_path / "none", tasks=[Told(evidence=False)])
+
+    assert (found.metric, found.score, found.told, found.cluster) == ("told", 1, 1, "one")
+    assert (found.length, found.unit) == (0, "whole")
+    assert (unknown.score, cells([unknown])) == (None, [])
+
+
+def test_a_judge_s_grade_is_the_score_and_is_not_mixed_with_others(tmp_path):
+    (found,) = run(tmp_path, tasks=[Told()], judge=Fixed())
+
+    assert (found.metric, found.score, found.told) == ("judge", 0.75, 1)
+    with pytest.raises(ConfigurationError, match="another judge"):
+        run(tmp_path, tasks=[Told()])
+
+
 def test_boxed_answers_are_scored_by_the_box_and_the_reply_is_kept(tmp_path):
     class Boxing(ScriptedReader):
         async def respond(self, question, memory, *, config=None):
@@ -208,9 +254,9 @@ def test_cells_tell_the_mean_with_its_interval_and_what_the_memory_kept():
 SHARES = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.1 * 3])
 RESULTS_OF_ALL_KINDS = st.builds(
     result,
-    SHARES,
+    st.none() | SHARES,
     length=st.sampled_from([0, 8192]),
-    metric=st.sampled_from(["all", "any"]),
+    metric=st.sampled_from(["all", "any", "judge", "told"]),
     cluster=st.sampled_from(["", "a", "b"]),
     raw_score=SHARES,
     kept=st.none() | st.lists(SHARES, max_size=4),
@@ -229,7 +275,7 @@ def test_every_figure_of_a_cell_lies_within_its_interval(results):
 
 
 def test_a_report_of_nothing_is_empty(tmp_path):
-    write_report(tmp_path, [], "extractive")
+    write_report(tmp_path, [result(None)], "extractive")
 
     assert markdown([]) in (tmp_path / "report.md").read_text("utf-8")
     assert not (tmp_path / "accuracy.png").exists()
@@ -253,7 +299,8 @@ def test_two_runs_are_compared_where_both_have_the_same_sample():
     others = [
         replace(result(1), document="0", question="another, of another seed"),
         replace(result(1), document="of another file"),
-        replace(result(1), document="1", metric="any"),
+        replace(result(1), document="1", metric="judge"),
+        replace(result(None), document="2"),
         result(1, length=2**20),
     ]
     after = [replace(one, score=1.0) for one in before[3:]] + others

@@ -106,6 +106,8 @@ def test_without_a_task_it_is_said_what_to_name(tmp_path):
 def test_every_kind_of_file_says_what_its_questions_ask(data):
     files = {
         "qa": "xquad.en.json",
+        "conversation": "locomo.json",
+        "beam": "beam_100k.json",
         "ruler": "ruler_8k.jsonl",
     }
     for kind, name in files.items():

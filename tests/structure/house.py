@@ -48,8 +48,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(798, 500),
-    "modules": Ceiling(168, 130),
-    "lines": Ceiling(54_980, 39_000),
+    "modules": Ceiling(170, 130),
+    "lines": Ceiling(55_960, 39_000),
 }
 
 

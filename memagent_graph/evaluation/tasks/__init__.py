@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.tasks.dialogue import BeamTask, ConversationTask, LongMemEvalTask
 from memagent_graph.evaluation.tasks.masked import MaskedTask
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.evaluation.tasks.ruler import RulerFileTask
@@ -33,6 +34,21 @@ class Kind(NamedTuple):
 KINDS = {
     "qa:FILE": Kind(
         "questions over paragraphs", "a file of SQuAD, HotpotQA or Natural Questions", QuestionTask
+    ),
+    "conversation:FILE": Kind(
+        "questions over months of two people's talk",
+        "locomo10.json (snap-research/locomo on GitHub)",
+        lambda file, _: ConversationTask(file),
+    ),
+    "longmemeval:FILE": Kind(
+        "questions over a user's sessions with an assistant",
+        "longmemeval_s_cleaned.json (xiaowu0162/longmemeval-cleaned on the Hugging Face hub)",
+        lambda file, _: LongMemEvalTask(file),
+    ),
+    "beam:FILE": Kind(
+        "ten abilities over conversations of up to 10M tokens",
+        "a split as JSONL (Mohammadta/BEAM or BEAM-10M on the Hugging Face hub)",
+        lambda file, _: BeamTask(file),
     ),
     "masked:FILE": Kind(
         "what was masked in a sentence of your own documents",
