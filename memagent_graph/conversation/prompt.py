@@ -68,9 +68,15 @@ def render_memory(memory: str, template: str = REMEMBERED) -> str:
 
 
 def render_recalled(memory: str, passages: str) -> str:
-    """Return the text of `remembered`, with passages of earlier messages if there are any."""
+    """Return the text of `render_memory`, with passages of earlier messages if there are any.
+
+    Notes do not repeat what the passages say.
+    """
     if not passages:
         return render_memory(memory)
+    said, facts = " ".join(passages.split()), prepare(memory)[0]
+    left = [fact for fact in facts if " ".join(fact.text.split()) not in said]
+    memory = memory if len(left) == len(facts) else write_remarks(left)
     return render(RECALLED, memory=memory or "(no notes)", passages=passages)
 
 
@@ -85,9 +91,8 @@ def choose_recalled(
 ) -> tuple[str, str]:
     """Share a budget between the memory and passages; return the chosen text of each.
 
-    The memory is whole if the passages leave room for it, but for lines that they say. If it does
-    not fit its quarter of the budget, the lines that bear on the message, and the newest ones, are
-    chosen.
+    The memory is whole if the passages leave room for it. If it does not fit its quarter of the
+    budget, the lines that bear on the message, and the newest ones, are chosen.
 
     Args:
         memory: the whole memory.
@@ -101,14 +106,11 @@ def choose_recalled(
     least = size if whole else min(size, int(tokens * _MEMORY))
     chosen = _fit(found, tokens - least, tokenizer)
     passages = write_passages(chosen)
-    if not passages or whole:
-        return memory, passages
     room = tokens - tokenizer.count(passages)
-    said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
-    if size > room:
-        return _choose(memory, said, about, room, tokenizer), passages
-    facts = prepare(memory)[0]
-    return write_remarks([fact for fact in facts if fact.text not in said]), passages
+    if size > room and found and not whole:
+        said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
+        memory = _choose(memory, said, about, room, tokenizer)
+    return memory, passages
 
 
 def write_passages(passages: Iterable[MessagePassage]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import mark_messages
+from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.reader import for_notes
 from memagent_graph.readers.completion import without_channels, without_reasoning
@@ -72,8 +72,10 @@ class UserMemories:
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
         memory = self._memory(memories)
         talk = memory.talk(user, thread, None, None)
-        if not session:  # the ids say which messages are the same
-            talk.backlog.trust(talk.thread)
+        if session:  # which may be sent in parts: what was recorded says which message it is
+            bare = [message.model_copy(update={"id": None}) for message in known]
+            known = talk.identify(bare, await talk.read_record())
+        known = stamp(known, talk.user)
         await talk.begin(known)
         remembered = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
@@ -117,7 +119,7 @@ class UserMemories:
                 found.append(HumanMessage(self._remarkable(text_of(message).strip()), id=key))
             elif message["role"] == "assistant" and not message.get("tool_calls") and found:
                 found.append(_reply(text_of(message), found))
-        return [message for message in mark_messages(found) if message.content]
+        return [message for message in found if message.content]
 
     def _remarkable(self, text: str) -> str:
         """The part of a message to remember: only the question if it is longer than a chunk."""
@@ -180,9 +182,7 @@ class Turn:
             return
         new, self._new = self._new, []
         reply = _reply(self._text, new)
-        self._talk.note(
-            mark_messages([*new, *([reply] if reply.content else [])]), None, ended=True
-        )
+        self._talk.note([*new, *([reply] if reply.content else [])], ended=True)
 
 
 def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
