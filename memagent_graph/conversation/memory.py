@@ -14,10 +14,8 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
-    RemoveMessage,
     SystemMessage,
 )
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
@@ -37,7 +35,6 @@ from memagent_graph.conversation.messages import (
     ASSISTANT,
     SAID_AT,
     USER,
-    as_messages,
     by_owner,
     check_redaction,
     find_current,
@@ -81,7 +78,6 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact, Facts
-    from memagent_graph.graph.reading import Reading
     from memagent_graph.memory.version import History
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
@@ -93,6 +89,8 @@ Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
 _MOST_PAST = 100
 """Values of each field of a profile that no longer stand and are kept, at most."""
 
+_NEAR = 0.25
+"""Share of the budget above which only the facts near a message are shown beside passages."""
 _MOST_WAYS = 1_000
 """Pairs of `keep` and `never` whose prompts a process keeps."""
 
@@ -366,7 +364,10 @@ class ConversationMemory(Generic[Shape]):
         if self._fields is not None:
             memory = self._fields.render(memory)
         elif self._facts is not None and found:
-            memory = _facts_near(memory, text, reading)
+            from memagent_graph.facts.graph import find_lines_near
+
+            most = int(_NEAR * reading.config.memory_tokens)
+            memory = find_lines_near(memory, text, most, reading.tokenizer)
         whole, tokens = self._fields is not None, reading.config.memory_tokens
         return choose_recalled(memory, found, text, tokens, reading.tokenizer, whole=whole)
 
@@ -397,27 +398,10 @@ class ConversationMemory(Generic[Shape]):
         """
         self._check_writable()
         talk = self.talk(user, thread, store, config)
-        known, removed = await self._take(messages, talk, config)
+        known, removed = await talk.take(messages, access_of(config), self.zone)
         await talk.begin(known)
         talk.note([*removed, *known], ended=is_reply(known))
         return await talk.shorten(known)
-
-    async def _take(
-        self, messages: Given, talk: Talk, config: RunnableConfig | None
-    ) -> tuple[list[BaseMessage], list[BaseMessage]]:
-        """Return messages with ids and their user, and those that are to be removed, emptied."""
-        given = as_messages(messages)
-        removed = [str(message.id) for message in given if isinstance(message, RemoveMessage)]
-        if REMOVE_ALL_MESSAGES in removed:
-            message = "RemoveMessage takes back one message by its id; `forget` deletes all."
-            raise ConfigurationError(message)
-        talk.backlog.withdraw(removed, talk.thread)
-        left = [message for message in given if not isinstance(message, RemoveMessage)]
-        bare = not all(message.id for message in left)
-        known = talk.identify(left, await talk.read_record() if bare else ())
-        user = talk.user if access_of(config).writes else ""
-        empty = [HumanMessage("", id=key) for key in removed]
-        return stamp(known, user, self.zone), stamp(empty, user)
 
     async def asave(
         self,
@@ -440,7 +424,7 @@ class ConversationMemory(Generic[Shape]):
         """
         self._check_writable()
         talk = self.talk(user, thread, store, config)
-        known, removed = await self._take(messages, talk, config)
+        known, removed = await talk.take(messages, access_of(config), self.zone)
         said = by_owner([*removed, *known], talk.user).get(talk.user, [])
         await talk.fold(said)
         talk.backlog.see(talk.thread, said, talk.redact)
@@ -909,21 +893,6 @@ def _find_zone(name: str | None) -> ZoneInfo | None:
     except (ValueError, ZoneInfoNotFoundError) as error:
         message = f"{name!r} is no time zone: give one by its name, such as 'Europe/Berlin'."
         raise ConfigurationError(message) from error
-
-
-_NEAR = 0.25
-"""Share of the budget above which only the facts near a message are shown beside passages."""
-
-
-def _facts_near(memory: str, about: str, reading: Reading) -> str:
-    """The facts near the names in a message, if the memory would take much of the room."""
-    from memagent_graph.facts.graph import neighbourhood
-    from memagent_graph.facts.record import facts_of
-
-    if reading.tokenizer.count(memory) <= _NEAR * reading.config.memory_tokens:
-        return memory
-    near = neighbourhood([fact for fact in facts_of(memory) if fact.holds()], about)
-    return "\n".join(fact.line for fact in near) or memory
 
 
 def _facts_of(schema: object) -> Facts | None:

@@ -17,8 +17,8 @@ from typing_extensions import TypeVar
 
 from memagent_graph.conversation.messages import instant
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.statements import is_none, is_not_said
 from memagent_graph.memory.version import LineSource
-from memagent_graph.readers.replies import is_none, is_not_said
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:

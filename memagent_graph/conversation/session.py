@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.episodes import Branch
 from memagent_graph.conversation.messages import (
     USER,
+    as_messages,
     beyond,
     by_owner,
     count_tokens,
@@ -26,6 +28,7 @@ from memagent_graph.conversation.messages import (
     identify,
     is_instruction,
     is_summary,
+    stamp,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import (
@@ -40,12 +43,13 @@ from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Sequence
+    from datetime import tzinfo
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.conversation.backlog import Backlog
     from memagent_graph.conversation.episodes import Recorded
-    from memagent_graph.conversation.messages import Redact
+    from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.user_memory import UserMemory
 
     FoldMessages = Callable[[Sequence[BaseMessage], Branch], Awaitable[int]]
@@ -187,6 +191,28 @@ class Talk:
     ) -> list[BaseMessage]:
         """Return messages with ids, by which they are known when they come again."""
         return identify(messages, self.thread, recorded, self.redact)
+
+    async def take(
+        self, given: Given, access: Access, zone: tzinfo | None
+    ) -> tuple[list[BaseMessage], list[BaseMessage]]:
+        """Return messages with ids and their user, and those that are taken back, emptied.
+
+        Args:
+            given: messages of an application, without a state.
+            access: what the run may do.
+            zone: time zone of messages without a time.
+        """
+        messages = as_messages(given)
+        removed = [str(message.id) for message in messages if isinstance(message, RemoveMessage)]
+        if REMOVE_ALL_MESSAGES in removed:
+            message = "RemoveMessage takes back one message by its id; `forget` deletes all."
+            raise ConfigurationError(message)
+        self.backlog.withdraw(removed, self.thread)
+        left = [message for message in messages if not isinstance(message, RemoveMessage)]
+        bare = not all(message.id for message in left)
+        known = self.identify(left, await self.read_record() if bare else ())
+        user = self.user if access.writes else ""
+        return stamp(known, user, zone), stamp([HumanMessage("", id=key) for key in removed], user)
 
     def note(self, messages: Sequence[BaseMessage], *, ended: bool, reply: float = 0.0) -> None:
         """Add new messages of the user to those that wait to be folded.

@@ -271,6 +271,14 @@ def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact
     return [fact for fact, far in zip(facts, distances(facts, about), strict=True) if far < hops]
 
 
+def find_lines_near(memory: str, about: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """Return the lines of facts near the names in a text; all if they have few tokens."""
+    if tokenizer.count(memory) <= tokens:
+        return memory
+    near = neighbourhood([fact for fact in facts_of(memory) if fact.holds()], about)
+    return "\n".join(fact.line for fact in near) or memory
+
+
 def asks_for_history(question: str) -> bool:
     """Whether a question is about more than one time."""
     return _SPAN.search(question) is not None

@@ -35,8 +35,8 @@ from pydantic import BaseModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
+from memagent_graph.evidence.statements import is_not_said
 from memagent_graph.pictures.picture import MARK
-from memagent_graph.readers.replies import is_not_said
 from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms
 
 if TYPE_CHECKING:

@@ -120,39 +120,6 @@ _DENIAL = late(
 )
 
 
-_GIVEN = (
-    r"(?:specified|mentioned|stated|given|provided|available|(?:yet\ )?known|found|listed"
-    r"|indicated|disclosed|defined|described|reported|shared|set|applicable|determined|said|sure)"
-)
-_NOT_SAID = late(
-    rf"""
-    \W*(?:(?:is\ |was\ )?(?:not|none|nothing|never)[ _-](?:been\ |yet\ )?{_GIVEN}(?:\ yet)?
-      |unspecified|unknown|undefined|undisclosed|n\W?/?\W?a|nil|null|nan|tb[ad]|k\.?\W?a
-      |to\ be\ {_GIVEN}|no\ (?:information|info|mention|data|value|details)(?:\ {_GIVEN})?
-      |nicht\ (?:angegeben|genannt|bekannt|erwähnt)|unbekannt|keine\ (?:angaben?|informationen)
-      |(?:non|pas)\ (?:précisé|spécifié|indiqué|mentionné|renseigné|connu)e?s?|inconnue?s?
-      |(?:no|não|non)\ (?:e?specific|mencion|indic|proporcion|menzion|inform)ad?t?[oae]
-      |des(?:conoc|conhec)id[oa]|sconosciut[oa]|niet\ (?:opgegeven|vermeld|bekend)|onbekend
-      |неизвестно|не\ указано|未提及|未知|未说明|未提供|不详|不明|无|無|なし|없음
-    )?\W*(?:\ (?:in\ (?:the|this)|by\ the)\ (?:section|text|document|conversation|user)\W*)?
-    """,
-    regex.IGNORECASE | regex.VERBOSE,
-)
-_NONE = late(
-    r"\W*(?:no|none|nothing|keine?[nrs]?|nichts|aucune?|ningun[oa]|nessun[oa])\W*", regex.I
-)
-
-
-def is_not_said(value: str) -> bool:
-    """Return whether a value is what models write in place of one that the text does not name."""
-    return bool(_NOT_SAID.fullmatch(value))
-
-
-def is_none(value: str) -> bool:
-    """Return whether a value is a word for none, which may be one of several to choose from."""
-    return bool(_NONE.fullmatch(value))
-
-
 _DENIAL_ELSEWHERE = late(
     r"""
     \b(?:text|notizen|dokument|unterlagen|angaben|abschnitt|quelle)\w*\b[^.!?]{0,60}\b(?:nicht|keine?[nrs]?|nichts)\b
