@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import regex
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from memagent_graph.conversation.built_in import (
     NewestReader,
@@ -23,6 +23,11 @@ from memagent_graph.conversation.built_in import (
 )
 from memagent_graph.conversation.episodes import EpisodePuts, Page
 from memagent_graph.conversation.messages import (
+    ASSISTANT,
+    CONTEXT,
+    REMEMBER,
+    SAID_AT,
+    USER,
     ConversationSource,
     is_excluded,
     is_later,
@@ -31,7 +36,15 @@ from memagent_graph.conversation.messages import (
 from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
-from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
+from memagent_graph.conversation.proposal import (
+    Decision,
+    change_proposals,
+    compose,
+    decide,
+    list_proposals,
+    propose,
+    revise,
+)
 from memagent_graph.conversation.reader import (
     STANDING_QUESTION,
     NotesReader,
@@ -39,10 +52,12 @@ from memagent_graph.conversation.reader import (
     resolve_keeper,
 )
 from memagent_graph.conversation.search import recall
+from memagent_graph.conversation.user_memory import CONVERSATION
 from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
     MemoryNotFoundError,
+    ModelError,
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, with_text
@@ -122,6 +137,10 @@ class Keeping:
             return page
         said = [replace(one, text=self._drop_banned(one.text)) for one in page.said]
         return page if said == [*page.said] else Page(said)
+
+    def clean_text(self, text: str) -> str:
+        """Return a text as it may be kept."""
+        return self._drop_banned(self.redact(text))
 
     def allows(self, text: str) -> bool:
         """Whether nothing in a text is banned."""
@@ -372,6 +391,9 @@ class Folding:
                 return 0
             gone = {one.recorded.id for one in changed if one.before} | {r.id for r in replaced}
             was = await _find_kept(memory, thread, gone)
+            if self._approve and gone:
+                waiting = [one for one in await list_proposals(memory) if one.thread == thread]
+                was |= {one.id: one for p in waiting for one in p.was if one.id in gone}
             said = [one.message for one in changed if not is_excluded(one.message)]
             seen = await self._see(said, seen, config)
             new = [*seen.values()]
@@ -391,16 +413,25 @@ class Folding:
                 continue
             ids = [str(message.id) for message in new]
             if self._approve:
-                step = await revise(memory, thread, gone, asked, step)
+                more = await revise(
+                    memory,
+                    lambda one, t=thread, g=gone, a=asked: one.without(
+                        g if one.thread == t else (), a
+                    ),
+                )
                 proposal = compose(
                     version,
                     head,
-                    messages=ids,
                     said=[one for one in kept if one.text],
-                    starts=ConversationSource(new, thread, redact).lines,
+                    was=was.values(),
+                    messages=ids,
                     model=self._model,
                 )
-                if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
+                puts = [*step.puts, *more.puts]
+                if proposal.changes_memory:
+                    puts += propose(memory, proposal, by=CONVERSATION).puts
+                step = EpisodePuts(puts, {**step.given, **more.given})
+                if await memory.commit(step, head, mark):
                     await self._ask(memory, proposal)
                     return len(new)
             elif await memory.add(version, after=head, new=ids, model=self._model, step=step):
@@ -455,18 +486,100 @@ class Folding:
     def _built_in(self) -> bool:
         return isinstance(self.reading.reader, NewestReader)
 
-    async def _ask(self, memory: UserMemory, proposal: Proposal | None) -> None:
+    async def _ask(self, memory: UserMemory, proposal: Proposal) -> None:
         """Let the function decide, if there is one; if it fails, the proposal waits."""
-        if proposal is None or not callable(self._approve):
+        if not callable(self._approve) or not proposal.changes_memory:
             return
         try:
             verdict = self._approve(proposal)
             if isawaitable(verdict):
                 verdict = await verdict
-            if verdict is not None:
-                await decide_by(memory, proposal, verdict)
+            if isinstance(verdict, str):
+                decision = Decision(edit={proposal.id: verdict})
+            elif isinstance(verdict, bool):
+                decision = Decision([proposal.id]) if verdict else Decision((), [proposal.id])
+            elif verdict is None:
+                return
+            else:
+                kind = type(verdict).__name__
+                message = f"It must return True, False, a text or None, and not a {kind}."
+                raise ConfigurationError(message)
+            await self.decide(memory, decision, by="approve")
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
+
+    async def decide(self, memory: UserMemory, decision: Decision, *, by: str) -> None:
+        """Carry out a decision about proposals; see `proposal.decide`.
+
+        Edited texts are redacted, and have no statement that `never` bans.
+
+        Raises:
+            ConfigurationError: As for `proposal.decide`, or a text exceeds the budget.
+        """
+        reading = self.reading
+        edit = {key: self.keeping.clean_text(text) for key, text in decision.edit.items()}
+        for text in edit.values():
+            if (tokens := reading.tokenizer.count(text)) > reading.config.memory_tokens:
+                message = (
+                    f"The edited text has {tokens} tokens, and a memory at most "
+                    f"{reading.config.memory_tokens}: shorten it, or raise memory_tokens."
+                )
+                raise ConfigurationError(message)
+        fold_again = partial(self._fold_again, memory)
+        await decide(memory, decision._replace(edit=edit), by=by, fold_again=fold_again)
+
+    async def renew(self, memory: UserMemory) -> None:
+        """Fold the messages of proposals again that were made for an earlier memory.
+
+        Those that would change nothing now are deleted. If the model fails, they wait as they are.
+        """
+        for old in await list_proposals(memory):
+            try:
+                new = await self._fold_again(memory, old)
+            except (MemoryConflictError, MemoryNotFoundError, ModelError) as error:
+                _log.warning("A proposal for an earlier memory waits as it is: %s", error)
+                continue
+            if not new.changes_memory:
+                await change_proposals(
+                    memory, lambda one, key=new.id: one if one.id != key else None
+                )
+
+    async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
+        """Store a proposal of the same messages for the accepted memory in the place of `old`."""
+        await self.reading.prepare(self.reading.tokenizer.count(self._question))
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            head, _ = await self._find_head(memory)
+            if old.base == ("" if head is None else head.id):
+                return old
+            self._check(head)
+            said = {one.id: _as_message(one) for one in (*old.was, *old.said)}
+            said |= {
+                one.id: HumanMessage("", id=one.id)
+                for one in old.was
+                if one.id not in {kept.id for kept in old.said}
+            }
+            if new := [*said.values()]:
+                times = await self._find_times(memory, new, old.thread)
+                was = {one.id: one for one in old.was}
+                version, _ = await self._version(head, new, old.thread, was, times, {})
+            else:
+                version = old.edit_again(head)
+            again = compose(
+                version, head, said=old.said, was=old.was, messages=old.messages, model=old.model
+            )
+            again = replace(again, at=old.at)
+            step = await revise(memory, lambda one, o=old, a=again: a if one == o else one)
+            if step.puts and await memory.bank.records.commit(
+                step.puts, {**step.given, **memory.expect(head)}
+            ):
+                return again
+            left = [one for one in await list_proposals(memory) if one.id == old.id]
+            if not left:
+                break
+            old = left[0]
+        message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
+        raise MemoryConflictError(message)
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told:
@@ -649,6 +762,17 @@ async def _find_kept(
         return {}
     kept = await memory.episodes.read()
     return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+
+
+def _as_message(kept: KeptMessage) -> BaseMessage:
+    """Return a kept message as one to be folded."""
+    told = {SAID_AT: kept.at}
+    if kept.speaker == ASSISTANT:
+        return AIMessage(kept.text, id=kept.id, additional_kwargs=told)
+    if kept.speaker == CONTEXT:
+        told[REMEMBER] = CONTEXT
+    name = None if kept.speaker in (USER, CONTEXT) else kept.speaker
+    return HumanMessage(kept.text, id=kept.id, name=name, additional_kwargs=told)
 
 
 async def _prepare(memory: UserMemory, text: str) -> None:

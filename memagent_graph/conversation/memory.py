@@ -38,11 +38,10 @@ from memagent_graph.conversation.privacy import check_redaction, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
 from memagent_graph.conversation.proposal import (
-    decide,
-    ids_of,
+    Decision,
+    change_proposals,
     list_proposals,
     propose_edit,
-    withdraw_proposed,
 )
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import recall
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.messages import About, Given
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.proposal import Approve, Proposal, ProposedChange
+    from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.session import Branch
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
@@ -138,8 +137,8 @@ class ConversationMemory(Generic[Shape]):
             anything is stored, to mask card numbers for instance. It is called in the event loop;
             if it fails, the messages stay unfolded.
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
-            function decides at once: it gets the `Proposal`, and returns True, False, the ids of
-            the changes to accept, or None to let it wait. It may be a coroutine function.
+            function decides at once: it gets the `Proposal`, and returns True, False, another text
+            for the memory, or None to let it wait. It may be a coroutine function.
         schema: form of a memory: `str` for a text, a pydantic model for a profile, with a default
             for each field, or `Facts`, or `Facts(Person, Company)`, for facts. A profile needs a
             chat model. The changes that it reports are validated and merged field by field;
@@ -519,9 +518,8 @@ class ConversationMemory(Generic[Shape]):
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
         self.people.backlog(user, store).withdraw(ids, of)
         personal = self.people.of(user, store)
-        await withdraw_proposed(
-            personal,
-            lambda one: one.without_messages(ids, shared=True) if of in (None, one.thread) else one,
+        await change_proposals(
+            personal, lambda one: one.without(ids) if of in (None, one.thread) else one
         )
         return await personal.episodes.remove(ids, of)
 
@@ -594,7 +592,7 @@ class ConversationMemory(Generic[Shape]):
         else:
             message = f"The memory of {personal.user!r} kept changing: try again."
             raise MemoryConflictError(message)
-        await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
+        await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
         stay = {statement.text for statement in statements(right)}
         said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
         return [*dict.fromkeys([*gone, *said])]
@@ -637,8 +635,9 @@ class ConversationMemory(Generic[Shape]):
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.
 
-        Prompts have the accepted memory alone, and quote no message of a proposal. Proposals do
-        not build on one another: each continues the memory that was accepted when it was made.
+        Prompts have the accepted memory alone, and quote no message of a proposal. Each proposal
+        is a whole memory that continues the accepted one. The messages of those that continue an
+        earlier one are folded again.
 
         Args:
             user: id of the user.
@@ -648,58 +647,76 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
-        return await list_proposals(self.people.of(user, store))
+        personal = self.people.of(user, store)
+        if not self.read_only:
+            await self._get_folding(user).renew(personal)
+        return await list_proposals(personal)
 
     async def aaccept(
         self,
         user: UserId,
-        *chosen: str | Proposal | ProposedChange,
+        *chosen: str | Proposal,
+        text: str | None = None,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> Shape:
-        """Accept proposals or single changes of them, and return the memory.
+        """Accept proposals, and return the memory; their messages are kept word for word.
+
+        Of several, the first becomes the memory, and the messages of the others are folded again on
+        that: you accept what they say, not how the model then writes it.
 
         Args:
             user: id of the user.
-            chosen: the proposals or changes, or their ids. All others wait on.
+            chosen: the proposals, or their ids. All others wait on.
+            text: another text for the memory, in the place of that of the one proposal. It is
+                redacted, and loses what `never` bans.
             store: store of the host graph, used if this memory has no store of its own.
             by: who accepts them, for the log of changes.
 
         Raises:
-            ConfigurationError: None is named.
+            ConfigurationError: None is named, several have one text, or the text exceeds
+                `memory_tokens`.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
-            MemoryConflictError: Others changed the memory meanwhile.
+            MemoryConflictError: The memory changed since one was proposed, and its messages were
+                folded again: look at the new proposal. Nothing was decided.
+            ModelError: The model failed for one of several; those before it are accepted.
             StoreError: The store failed.
         """
-        self._check_writable()
-        await decide(self.people.of(user, store), accept=ids_of(chosen), by=by)
+        ids = _ids_of(chosen)
+        decision = Decision(ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
+        await self.decide(user, decision, store, by=by)
         return self._shape_notes(await self._head(user, store))
 
     async def arefuse(
         self,
         user: UserId,
-        *chosen: str | Proposal | ProposedChange,
+        *chosen: str | Proposal,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> None:
-        """Delete proposals or single changes of them; the accepted memory stays as it is.
-
-        Messages from which a refused change was made are not quoted either.
+        """Delete proposals with their messages; the accepted memory stays as it is.
 
         Args:
             user: id of the user.
-            chosen: the proposals or changes, or their ids. All others wait on.
+            chosen: the proposals, or their ids. All others wait on.
             store: store of the host graph, used if this memory has no store of its own.
             by: who refuses them, for the log of changes.
 
         Raises:
             ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
-            MemoryConflictError: Others changed the memory meanwhile.
+            MemoryConflictError: Others changed it meanwhile.
             StoreError: The store failed.
         """
+        await self.decide(user, Decision(refuse=_ids_of(chosen)), store, by=by)
+
+    async def decide(
+        self, user: UserId, decision: Decision, store: BaseStore | None, *, by: str
+    ) -> None:
+        """Carry out a decision about proposals, for a graph; see `aaccept` and `arefuse`."""
         self._check_writable()
-        await decide(self.people.of(user, store), refuse=ids_of(chosen), by=by)
+        folding = self._get_folding(user)
+        await folding.decide(self.people.of(user, store), decision, by=by)
 
     load = to_sync(aload)
     entries = to_sync(aentries)
@@ -792,7 +809,11 @@ class ConversationMemory(Generic[Shape]):
         branch: Branch,
     ) -> int:
         self._check_writable()
-        return await self._get_folding(user).fold(personal, thread, config, messages, branch)
+        folding = self._get_folding(user)
+        done = await folding.fold(personal, thread, config, messages, branch)
+        if done and self.approves:
+            await folding.renew(personal)
+        return done
 
     async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
@@ -828,6 +849,10 @@ class ConversationMemory(Generic[Shape]):
     def _shape_notes(self, text: str) -> Shape:
         text = drop_ended(text)
         return cast("Shape", text if self._fields is None else self._fields.load(text))
+
+
+def _ids_of(chosen: Iterable[str | Proposal]) -> list[str]:
+    return [*dict.fromkeys(one if isinstance(one, str) else one.id for one in chosen)]
 
 
 def _find_zone(name: str | None) -> ZoneInfo | None:
