@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _BY = "review"
 """`MemoryChange.by` of what was decided in a graph."""
+_REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
+"""Errors of a reply that decides nothing, and can be given again."""
 _TYPED = "response_schema" in signature(interrupt).parameters
 """Whether LangGraph shows the schema of a reply to clients, and validates the reply."""
 
@@ -157,18 +159,17 @@ class Approval(NamedTuple):
 
     async def _show(self) -> dict[str, object]:
         waiting = await list_proposals(self.memory.people.of(self.speaker.user, self.store))
-        return {
-            "proposals": [
-                {
-                    "id": one.id,
-                    "at": one.at,
-                    "thread": one.thread,
-                    "memory": one.version.text,
-                    "changes": str(one),
-                }
-                for one in waiting
-            ]
-        }
+        shown = [
+            {
+                "id": p.id,
+                "at": p.at,
+                "thread": p.thread,
+                "memory": p.version.text,
+                "changes": str(p),
+            }
+            for p in waiting
+        ]
+        return {"proposals": shown}
 
     async def _decide(self, reply: object) -> dict[str, object] | None:
         """Decide as a reply says; return what to ask again if it cannot be carried out."""
@@ -179,12 +180,7 @@ class Approval(NamedTuple):
                 user = await self._find_user(ids)
                 decision = Decision(found.accept, found.refuse, found.edit)
                 await self.memory.decide(user, decision, self.store, by=_BY)
-        except (
-            ValidationError,
-            ConfigurationError,
-            MemoryConflictError,
-            MemoryNotFoundError,
-        ) as error:
+        except _REFUSED as error:
             return {**await self._show(), "error": str(error)}
         return None
 
@@ -195,8 +191,9 @@ class Approval(NamedTuple):
             if personal and ids <= {one.id for one in await list_proposals(personal)}:
                 return user
         message = (
-            f"Not all of {', '.join(sorted(ids))} wait for {self.speaker.user!r}: they were decided "
-            "or forgotten, or the interrupted run has another user, whose id must resume it."
+            f"Not all of {', '.join(sorted(ids))} wait for {self.speaker.user!r}: they were "
+            "decided or forgotten, or the interrupted run has another user, whose id must resume "
+            "it."
         )
         raise MemoryNotFoundError(message)
 

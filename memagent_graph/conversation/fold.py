@@ -37,10 +37,10 @@ from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
 from memagent_graph.conversation.proposal import (
-    Decision,
     change_proposals,
     compose,
     decide,
+    decision_of,
     list_proposals,
     propose,
     revise,
@@ -52,7 +52,6 @@ from memagent_graph.conversation.reader import (
     resolve_keeper,
 )
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.user_memory import CONVERSATION
 from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
@@ -95,7 +94,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.messages import Line
     from memagent_graph.conversation.privacy import Redact
     from memagent_graph.conversation.profile import Fields
-    from memagent_graph.conversation.proposal import Approve, Proposal
+    from memagent_graph.conversation.proposal import Approve, Decision, Proposal
     from memagent_graph.conversation.session import Branch
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
@@ -390,10 +389,7 @@ class Folding:
             if not changed and not replaced:
                 return 0
             gone = {one.recorded.id for one in changed if one.before} | {r.id for r in replaced}
-            was = await _find_kept(memory, thread, gone)
-            if self._approve and gone:
-                waiting = [one for one in await list_proposals(memory) if one.thread == thread]
-                was |= {one.id: one for p in waiting for one in p.was if one.id in gone}
+            was = await _find_kept(memory, thread, gone, proposed=bool(self._approve))
             said = [one.message for one in changed if not is_excluded(one.message)]
             seen = await self._see(said, seen, config)
             new = [*seen.values()]
@@ -413,24 +409,9 @@ class Folding:
                 continue
             ids = [str(message.id) for message in new]
             if self._approve:
-                more = await revise(
-                    memory,
-                    lambda one, t=thread, g=gone, a=asked: one.without(
-                        g if one.thread == t else (), a
-                    ),
-                )
-                proposal = compose(
-                    version,
-                    head,
-                    said=[one for one in kept if one.text],
-                    was=was.values(),
-                    messages=ids,
-                    model=self._model,
-                )
-                puts = [*step.puts, *more.puts]
-                if proposal.changes_memory:
-                    puts += propose(memory, proposal, by=CONVERSATION).puts
-                step = EpisodePuts(puts, {**step.given, **more.given})
+                told = [one for one in kept if one.text]
+                proposal = compose(version, head, told, [*was.values()], ids, self._model)
+                step = await propose(memory, proposal, step, gone, asked)
                 if await memory.commit(step, head, mark):
                     await self._ask(memory, proposal)
                     return len(new)
@@ -494,37 +475,22 @@ class Folding:
             verdict = self._approve(proposal)
             if isawaitable(verdict):
                 verdict = await verdict
-            if isinstance(verdict, str):
-                decision = Decision(edit={proposal.id: verdict})
-            elif isinstance(verdict, bool):
-                decision = Decision([proposal.id]) if verdict else Decision((), [proposal.id])
-            elif verdict is None:
-                return
-            else:
-                kind = type(verdict).__name__
-                message = f"It must return True, False, a text or None, and not a {kind}."
-                raise ConfigurationError(message)
-            await self.decide(memory, decision, by="approve")
+            if verdict is not None:
+                await self.decide(memory, decision_of(proposal, verdict), by="approve")
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
 
     async def decide(self, memory: UserMemory, decision: Decision, *, by: str) -> None:
         """Carry out a decision about proposals; see `proposal.decide`.
 
-        Edited texts are redacted, and have no statement that `never` bans.
-
-        Raises:
-            ConfigurationError: As for `proposal.decide`, or a text exceeds the budget.
+        Edited texts are redacted, have no statement that `never` bans, and must be within the
+        budget.
         """
-        reading = self.reading
         edit = {key: self.keeping.clean_text(text) for key, text in decision.edit.items()}
-        for text in edit.values():
-            if (tokens := reading.tokenizer.count(text)) > reading.config.memory_tokens:
-                message = (
-                    f"The edited text has {tokens} tokens, and a memory at most "
-                    f"{reading.config.memory_tokens}: shorten it, or raise memory_tokens."
-                )
-                raise ConfigurationError(message)
+        most = self.reading.config.memory_tokens
+        if any(self.reading.tokenizer.count(text) > most for text in edit.values()):
+            message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
+            raise ConfigurationError(message)
         fold_again = partial(self._fold_again, memory)
         await decide(memory, decision._replace(edit=edit), by=by, fold_again=fold_again)
 
@@ -546,40 +512,31 @@ class Folding:
 
     async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
         """Store a proposal of the same messages for the accepted memory in the place of `old`."""
+        head, _ = await self._find_head(memory)
+        if old.base == ("" if head is None else head.id):
+            return old
+        self._check(head)
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            head, _ = await self._find_head(memory)
-            if old.base == ("" if head is None else head.id):
-                return old
-            self._check(head)
-            said = {one.id: _as_message(one) for one in (*old.was, *old.said)}
-            said |= {
-                one.id: HumanMessage("", id=one.id)
-                for one in old.was
-                if one.id not in {kept.id for kept in old.said}
-            }
-            if new := [*said.values()]:
-                times = await self._find_times(memory, new, old.thread)
-                was = {one.id: one for one in old.was}
-                version, _ = await self._version(head, new, old.thread, was, times, {})
-            else:
-                version = old.edit_again(head)
-            again = compose(
-                version, head, said=old.said, was=old.was, messages=old.messages, model=old.model
-            )
-            again = replace(again, at=old.at)
-            step = await revise(memory, lambda one, o=old, a=again: a if one == o else one)
-            if step.puts and await memory.bank.records.commit(
-                step.puts, {**step.given, **memory.expect(head)}
-            ):
-                return again
-            left = [one for one in await list_proposals(memory) if one.id == old.id]
-            if not left:
-                break
-            old = left[0]
-        message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
-        raise MemoryConflictError(message)
+        was = {one.id: one for one in old.was}
+        said = {key: replace(one, text="") for key, one in was.items()}
+        said |= {one.id: one for one in old.said}
+        if new := [*map(_as_message, said.values())]:
+            times = await self._find_times(memory, new, old.thread)
+            version, _ = await self._version(head, new, old.thread, was, times, {})
+        else:
+            version = old.edit_again(head)
+        again = compose(version, head, old.said, old.was, old.messages, old.model)
+        again = replace(again, at=old.at)
+
+        def swap(one: Proposal) -> Proposal:
+            return again if one == old else one
+
+        step = await revise(memory, swap)
+        given = {**step.given, **memory.expect(head)}
+        if not step.puts or not await memory.bank.records.commit(step.puts, given):
+            message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
+            raise MemoryConflictError(message)
+        return again
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told:
@@ -755,22 +712,25 @@ def drop_subjects(page: Page, subjects: Sequence[frozenset[str]]) -> Page:
 
 
 async def _find_kept(
-    memory: UserMemory, thread: str, ids: Collection[str]
+    memory: UserMemory, thread: str, ids: Collection[str], *, proposed: bool
 ) -> dict[str, KeptMessage]:
-    """Return messages of a thread, by their ids, as they are kept word for word."""
-    if not ids or memory.episodes.off:
+    """Return messages of a thread, by their ids, as they are kept word for word.
+
+    With `proposed`, also as they were kept before an edit that waits for approval.
+    """
+    if not ids:
         return {}
-    kept = await memory.episodes.read()
-    return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+    known = [one for p in await list_proposals(memory) for one in p.was] if proposed else []
+    if not memory.episodes.off:
+        known += (await memory.episodes.read()).said
+    return {one.id: one for one in known if one.thread == thread and one.id in ids}
 
 
 def _as_message(kept: KeptMessage) -> BaseMessage:
     """Return a kept message as one to be folded."""
-    told = {SAID_AT: kept.at}
+    told = {SAID_AT: kept.at} | ({REMEMBER: CONTEXT} if kept.speaker == CONTEXT else {})
     if kept.speaker == ASSISTANT:
         return AIMessage(kept.text, id=kept.id, additional_kwargs=told)
-    if kept.speaker == CONTEXT:
-        told[REMEMBER] = CONTEXT
     name = None if kept.speaker in (USER, CONTEXT) else kept.speaker
     return HumanMessage(kept.text, id=kept.id, name=name, additional_kwargs=told)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,7 @@ from langgraph.store.base import PutOp
 from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
 from memagent_graph.conversation.profile import EMPTY
-from memagent_graph.conversation.user_memory import MemoryChange, put_change
+from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
@@ -56,7 +56,7 @@ class Proposal:
 
     Attributes:
         id: its id.
-        at: time of the fold, ISO 8601, UTC.
+        at: time of the first fold of its messages, ISO 8601, UTC.
         thread: id of the thread whose messages were folded.
         messages: ids of those messages; none for an edit by an agent.
         model: name of the model that folded them.
@@ -79,7 +79,7 @@ class Proposal:
     said: tuple[KeptMessage, ...] = ()
     was: tuple[KeptMessage, ...] = ()
     asked: tuple[str, ...] = ()
-    before: str = ""
+    before: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         """Return the lines of a diff against the accepted memory that it continues."""
@@ -194,9 +194,8 @@ def _with_text(version: MemoryVersion, text: str) -> MemoryVersion:
 def compose(
     version: MemoryVersion,
     head: MemoryVersion | None,
-    *,
     said: Sequence[KeptMessage] = (),
-    was: Collection[KeptMessage] = (),
+    was: Sequence[KeptMessage] = (),
     messages: Sequence[str] = (),
     model: str = "",
 ) -> Proposal:
@@ -257,11 +256,33 @@ async def change_proposals(
     raise _conflict(memory.user)
 
 
-def propose(memory: UserMemory, proposal: Proposal, *, by: str) -> EpisodePuts:
-    """Return the step that stores a proposal, and logs it."""
+async def propose(
+    memory: UserMemory,
+    proposal: Proposal,
+    step: EpisodePuts,
+    edited: Collection[str],
+    subjects: Sequence[frozenset[str]],
+) -> EpisodePuts:
+    """Add a proposal to a fold's step, and what it takes out of other proposals.
+
+    Args:
+        memory: the user's memory.
+        proposal: the proposal, which is stored if it changes the memory.
+        step: the step.
+        edited: ids of messages of its thread that say something else now.
+        subjects: what the user asks to forget.
+    """
+    more = await revise(
+        memory, lambda one: one.without(edited if one.thread == proposal.thread else (), subjects)
+    )
+    puts = _put_new(memory, proposal, CONVERSATION) if proposal.changes_memory else []
+    return EpisodePuts([*step.puts, *more.puts, *puts], {**step.given, **more.given})
+
+
+def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> list[PutOp]:
     records = memory.bank.records
     put = records.put(records.proposals, proposal.id, proposal.to_record())
-    return EpisodePuts([put, put_change(records, _entry(proposal, "proposed", by))])
+    return [put, put_change(records, _entry(proposal, "proposed", by))]
 
 
 async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
@@ -271,10 +292,10 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by
         MemoryConflictError: The memory changed meanwhile.
     """
     proposal = compose(edit_version(head, text), head)
-    step = propose(memory, proposal, by=by)
-    if proposal.changes_memory and not await memory.bank.records.commit(
-        step.puts, memory.expect(head)
-    ):
+    if not proposal.changes_memory:
+        return
+    puts = _put_new(memory, proposal, by)
+    if not await memory.bank.records.commit(puts, memory.expect(head)):
         raise _conflict(memory.user)
 
 
@@ -290,6 +311,19 @@ class Decision(NamedTuple):
     accept: Sequence[str] = ()
     refuse: Sequence[str] = ()
     edit: Mapping[str, str] = {}
+
+
+def decision_of(proposal: Proposal, verdict: bool | str) -> Decision:  # noqa: FBT001 - a verdict
+    """Return the decision of a function about a proposal.
+
+    Raises:
+        ConfigurationError: The verdict is something else.
+    """
+    if isinstance(verdict, str):
+        return Decision(edit={proposal.id: verdict})
+    if isinstance(verdict, bool):
+        return Decision([proposal.id]) if verdict else Decision(refuse=[proposal.id])
+    raise ConfigurationError("A function must return True, False, a text or None.")
 
 
 async def decide(
@@ -321,8 +355,8 @@ async def decide(
         raise ConfigurationError(message)
     if unknown := [key for key in ids if key not in waiting]:
         message = (
-            f"{unknown[0]!r} does not wait for approval: it was decided, forgotten or folded again. "
-            "`memagent memory proposals --user` lists what waits."
+            f"{unknown[0]!r} does not wait for approval: it was decided, forgotten or folded "
+            "again. `memagent memory proposals --user` lists what waits."
         )
         raise MemoryNotFoundError(message)
     taken = [waiting[key] for key in (*decision.edit, *decision.accept)]
@@ -331,9 +365,8 @@ async def decide(
     old = [one for one in taken if one.base != ("" if head is None else head.id)]
     if fold_again is None and (old or len(taken) > 1):
         message = (
-            "The memory is another one than these proposals continue, or will be after the first: "
-            "the chatbot folds their messages again at the user's next turn, or when its code "
-            "calls `proposals`. Accept them one at a time, after that; or refuse them."
+            "Only one proposal that continues the present memory can be accepted without a model. "
+            "The chatbot folds the messages of the others again at the user's next turn."
         )
         raise MemoryConflictError(message)
     if fold_again and old:
@@ -350,21 +383,13 @@ async def decide(
 async def _accept(
     memory: UserMemory, proposal: Proposal, text: str | None, by: str, *, own: bool
 ) -> None:
-    """Make a proposal the memory, and keep its messages.
-
-    Args:
-        memory: the user's memory.
-        proposal: the proposal.
-        text: another text for the memory; None for that of the proposal.
-        by: who accepts it.
-        own: whether the limits of `memory` on kept messages are the chatbot's.
-    """
+    """Make a proposal the memory, or another text, and keep its messages."""
     records = memory.bank.records
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
     episodes = memory.episodes
-    if episodes.off and not own:
+    if episodes.off and not own:  # the limits are the chatbot's, and hold from its next fold on
         episodes = Episodes(records, sys.maxsize, None)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)

@@ -117,7 +117,7 @@ def test_what_waits_for_approval_is_listed_accepted_and_refused(memory, where):
     ]
     assert listed[2].endswith("+ I breed emus.")
     assert (both.returncode, again.returncode, late.returncode) == (1, 1, 1)
-    assert "one at a time" in both.stderr
+    assert "Only one proposal" in both.stderr
     assert "does not wait for approval" in again.stderr
     assert "next turn" in late.stderr
     shown = memory("show", "--user", "ann").stdout
