@@ -13,6 +13,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_READ,
     CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
 )
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels.base import BaseChannel
@@ -36,6 +37,7 @@ __all__ = [
     "checkpointer_of",
     "drop_empty_namespaces",
     "find_identifying_params",
+    "is_answered",
     "replaces_messages",
     "runtime_of",
     "saver_of",
@@ -62,6 +64,12 @@ def saver_of(config: RunnableConfig | None) -> BaseCheckpointSaver[Any] | None:
     found: BaseCheckpointSaver[Any] | None
     found = (config or {}).get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER)
     return found
+
+
+def is_answered(config: RunnableConfig) -> bool:
+    """Whether the run was resumed with a reply to an interrupt of the node of this config."""
+    pad = config.get("configurable", {}).get(CONFIG_KEY_SCRATCHPAD)
+    return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)  # noqa: FBT003 - positional there
 
 
 def channels_of(config: RunnableConfig) -> Mapping[str, object]:

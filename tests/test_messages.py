@@ -24,13 +24,12 @@ from memagent_graph.conversation.messages import (
     count_tokens,
     groups,
     identify,
-    instant,
-    is_later,
     read_time,
     record_message,
     stamp,
 )
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.statements import instant, is_later
 
 ALL = 10**9
 

@@ -15,6 +15,7 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
 
 from memagent_graph import create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
@@ -25,6 +26,7 @@ from memagent_graph.seams import (
     checkpointer_of,
     drop_empty_namespaces,
     find_identifying_params,
+    is_answered,
     replaces_messages,
     runtime_of,
     saver_of,
@@ -54,6 +56,27 @@ def both(work):
         return {"found": work(config, runtime)}
 
     return RunnableCallable(sync, from_async, name="node", trace=False)
+
+
+def test_a_node_knows_whether_it_has_a_reply_to_its_interrupt():
+    found = []
+
+    def ask(config, _):
+        found.append(is_answered(config))
+        return [interrupt("first"), interrupt("second")]
+
+    agent, at = graph(both(ask), InMemorySaver()), {"configurable": {"thread_id": "1"}}
+
+    agent.invoke({}, at)
+    agent.invoke({}, at)  # a new turn
+    agent.invoke(Command(resume=0), at)
+    agent.invoke({}, at)
+    (asked,) = agent.get_state(at).interrupts
+    agent.invoke(Command(resume={asked.id: "by its id"}), at)
+    agent.invoke(Command(resume="again"), at)
+
+    assert found == [False, False, True, False, True, True]
+    assert not is_answered({})
 
 
 async def test_a_node_knows_the_keys_of_the_state_that_it_writes_to():

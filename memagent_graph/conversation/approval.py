@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
@@ -11,22 +12,22 @@ from langgraph.types import interrupt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memagent_graph.conversation.node import RememberingState  # noqa: TC001 - as above
-from memagent_graph.conversation.proposal import Decision, decide
-from memagent_graph.conversation.session import Speakers, UserOf
-from memagent_graph.errors import ConfigurationError, MemoryNotFoundError
-from memagent_graph.seams import RunnableCallable
+from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
+from memagent_graph.conversation.session import Speaker, Speakers, UserOf
+from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
+from memagent_graph.seams import RunnableCallable, is_answered
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.proposal import Proposal
 
 _BY = "review"
 """`MemoryChange.by` of what was decided in a graph."""
+_REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
+"""Errors of a reply that decides nothing, and can be given again."""
 _TYPED = "response_schema" in signature(interrupt).parameters
 """Whether LangGraph shows the schema of a reply to clients, and validates the reply."""
 
@@ -35,24 +36,32 @@ class Review(BaseModel):
     """The reply to the interrupt of an `ApprovalNode`; what it does not name waits on.
 
     Attributes:
-        accept: ids of the proposals, or of single changes, to accept.
+        accept: ids of the proposals to accept.
         refuse: ids of those to refuse.
+        edit: texts with which others are accepted, by their ids.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     accept: list[str] = Field(default_factory=list)
     refuse: list[str] = Field(default_factory=list)
+    edit: dict[str, str] = Field(default_factory=dict)
 
 
 class ApprovalNode(RunnableCallable):
-    """Interrupts the graph if something waits for the approval of its user.
+    """Interrupts the graph if something new waits for the approval of its user.
 
-    The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "changes": [{"id": ...,
-    "remove": [...], "add": [...]}]}]}`. Resume with `Command(resume={"accept": [...], "refuse":
-    [...]})`, which takes ids of proposals and of changes. A reply with another form, or with an id
-    that does not wait, decides nothing: the graph is interrupted again, with the reason in
-    `"error"`; LangGraph releases that validate replies raise instead.
+    The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "thread": ..., "memory": ...,
+    "changes": ...}]}`, with the whole new memory, and the lines of a diff. Resume with
+    `Command(resume={"accept": [id], "refuse": [id], "edit": {id: text}})`. A reply with another
+    form, or with an id that does not wait, decides nothing: the graph is interrupted again, with
+    the reason in `"error"`; LangGraph releases that validate replies raise instead.
+
+    Each proposal interrupts a thread once. If a new message comes instead of a reply, the turn goes
+    on, and the proposals wait. Nothing is folded for a review.
+
+    The run may be resumed by another user if the thread's state has `memory_user`, as after a
+    `ConversationNode`. Otherwise resume it with the `user_id` of the interrupted run.
 
     Args:
         memory: the memory of the users, with `approve=True`.
@@ -71,8 +80,8 @@ class ApprovalNode(RunnableCallable):
         >>> config = {"configurable": {"user_id": "ann", "thread_id": "tuesday"}}
         >>> out = graph.invoke({"messages": [("human", "Good morning.")]}, config)
         >>> (proposal,) = out["__interrupt__"][0].value["proposals"]
-        >>> [change["add"] for change in proposal["changes"]]
-        [['My sister breeds goats.']]
+        >>> proposal["changes"]
+        '+ My sister breeds goats.'
     """
 
     def __init__(
@@ -80,18 +89,19 @@ class ApprovalNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
-        def find(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> str:
-            known = state if isinstance(state, dict) else vars(state)
-            return speakers.of(runtime, config, known.get("memory_user")).user
+        def find(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Approval:
+            known = (state if isinstance(state, dict) else vars(state)).get("memory_user") or ""
+            speaker = speakers.of(runtime, config, known)
+            return Approval(memory, speaker, runtime.store, is_answered(config), known)
 
         async def aapprove(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            await areview(memory, find(state, config, runtime), runtime.store)
+            await find(state, config, runtime).areview()
             return {}
 
         def approve(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, object]:
-            review(memory, find(state, config, runtime), runtime.store)
+            find(state, config, runtime).review()
             return {}
 
         super().__init__(approve, aapprove, name="approve", trace=False)
@@ -104,48 +114,89 @@ class ApprovalNode(RunnableCallable):
         return self._approve(state, config, runtime)
 
 
-async def areview(memory: ConversationMemory[Any], user: str, store: BaseStore | None) -> None:
-    """Interrupt the run if something waits for a user's approval, and decide as the reply says."""
-    proposals = await memory.aproposals(user, store=store)
-    if proposals:
-        decision = _ask(proposals)
-        await decide(memory.people.of(user, store), *decision, by=_BY)
+class Approval(NamedTuple):
+    """The approval of what waits for a user, in a run.
 
+    Attributes:
+        memory: the memory of the users.
+        speaker: user and thread of the run.
+        store: store of the host graph.
+        answered: whether the run was resumed with a reply.
+        known: id of the user in the thread's state, whose turn may be resumed by another; "" if
+            only the user of the run may.
+    """
 
-def review(memory: ConversationMemory[Any], user: str, store: BaseStore | None) -> None:
-    """Do what `areview` does; LangGraph's interrupt must be called in the node's own thread."""
-    proposals = memory.proposals(user, store=store)
-    if proposals:
-        decision = _ask(proposals)
-        wait_for(decide(memory.people.of(user, store), *decision, by=_BY))
+    memory: ConversationMemory[Any]
+    speaker: Speaker
+    store: BaseStore | None
+    answered: bool
+    known: str = ""
 
+    async def areview(self) -> None:
+        """Interrupt the run if something new waits, and decide as the reply says."""
+        shown = await self._begin()
+        while shown is not None:
+            shown = await self._decide(_ask(shown))
 
-def _ask(proposals: Sequence[Proposal]) -> Decision:
-    shown: dict[str, object] = {"proposals": [*map(_show, proposals)]}
-    while True:
-        reply = interrupt(shown, response_schema=Review) if _TYPED else interrupt(shown)
+    def review(self) -> None:
+        """Do what `areview` does; LangGraph's interrupt must be called in the node's own thread."""
+        shown = wait_for(self._begin())
+        while shown is not None:
+            shown = wait_for(self._decide(_ask(shown)))
+
+    async def _begin(self) -> dict[str, object] | None:
+        """Return what to ask; None for nothing. A reply is always taken."""
+        personal, thread = self.memory.people.of(self.speaker.user, self.store), self.speaker.thread
+        new = {one.id for one in await list_proposals(personal) if thread not in one.asked}
+        if not new and not self.answered:
+            return None
+        if not self.answered:
+            await change_proposals(
+                personal,
+                lambda one: replace(one, asked=(*one.asked, thread)) if one.id in new else one,
+            )
+        return await self._show()
+
+    async def _show(self) -> dict[str, object]:
+        waiting = await list_proposals(self.memory.people.of(self.speaker.user, self.store))
+        shown = [
+            {
+                "id": p.id,
+                "at": p.at,
+                "thread": p.thread,
+                "memory": p.version.text,
+                "changes": str(p),
+            }
+            for p in waiting
+        ]
+        return {"proposals": shown}
+
+    async def _decide(self, reply: object) -> dict[str, object] | None:
+        """Decide as a reply says; return what to ask again if it cannot be carried out."""
         try:
             found = Review.model_validate(reply)
-            decision = Decision(frozenset(found.accept), frozenset(found.refuse))
-            decision.parts(proposals)
-        except (ValidationError, ConfigurationError, MemoryNotFoundError) as error:
-            shown["error"] = str(error)
-        else:
-            return decision
+            ids = {*found.accept, *found.refuse, *found.edit}
+            if ids:
+                user = await self._find_user(ids)
+                decision = Decision(found.accept, found.refuse, found.edit)
+                await self.memory.decide(user, decision, self.store, by=_BY)
+        except _REFUSED as error:
+            return {**await self._show(), "error": str(error)}
+        return None
+
+    async def _find_user(self, ids: set[str]) -> str:
+        """Return the user for whom proposals wait: that of the run, or of the resumed turn."""
+        for user in (self.speaker.user, AnonymousUser.restore(self.known)):
+            personal = user and self.memory.people.of(user, self.store)
+            if personal and ids <= {one.id for one in await list_proposals(personal)}:
+                return user
+        message = (
+            f"Not all of {', '.join(sorted(ids))} wait for {self.speaker.user!r}: they were "
+            "decided or forgotten, or the interrupted run has another user, whose id must resume "
+            "it."
+        )
+        raise MemoryNotFoundError(message)
 
 
-def _show(proposal: Proposal) -> dict[str, object]:
-    changes = [
-        {
-            "id": one.id,
-            "remove": [fact.text for fact in one.removed],
-            "add": [fact.text for fact in one.added],
-        }
-        for one in proposal.changes
-    ]
-    return {
-        "id": proposal.id,
-        "at": proposal.at,
-        "thread": proposal.thread,
-        "changes": changes,
-    }
+def _ask(shown: dict[str, object]) -> object:
+    return interrupt(shown, response_schema=Review) if _TYPED else interrupt(shown)

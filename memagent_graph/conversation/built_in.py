@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import USER, instant, lines_of
+from memagent_graph.conversation.messages import USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory, locate
-from memagent_graph.evidence.statements import statements
+from memagent_graph.evidence.statements import instant, statements
 from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import specific_terms, terms

@@ -9,6 +9,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.config import get_config, get_store
 from langgraph.runtime import get_runtime
 
+from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import Speakers, UserOf, access_of
 from memagent_graph.conversation.user_memory import name_user
 from memagent_graph.errors import (
@@ -188,7 +189,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
             return "Error: in this run, the memory cannot be changed."
         user, store = self._whose()
         try:
-            wait_for(self._memory.edit_notes(user, text, store, before=before))
+            wait_for(_edit_notes(self._memory, user, text, store, before))
         except (ConfigurationError, MemoryConflictError) as error:
             return f"Error: {error}"
         if self._memory.approves:
@@ -215,6 +216,43 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
             return speaker.user, get_store()
         except (KeyError, RuntimeError):
             return speaker.user, None
+
+
+async def _edit_notes(
+    memory: ConversationMemory[Any], user: str, text: str, store: BaseStore | None, before: str
+) -> None:
+    """Replace a user's notes for an agent: as a new version, or as a proposal.
+
+    What is stored passes `redact`, and has nothing that `never` bans.
+
+    Raises:
+        ConfigurationError: The text is over the budget, nothing of it may be kept, or the first
+            notes would need approval.
+        MemoryConflictError: The memory changed meanwhile.
+    """
+    memory.check_writable()
+    folding, personal = memory.get_folding(user), memory.people.of(user, store)
+    text, budget = folding.keeping.clean_text(text), folding.reading.config.memory_tokens
+    if (tokens := folding.reading.tokenizer.count(text)) > budget:
+        message = (
+            f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "
+            "stored. Shorten the text, or drop what matters least."
+        )
+        raise ConfigurationError(message)
+    head = await personal.head()
+    if ("" if head is None else head.text) != before:
+        raise MemoryConflictError("The notes changed meanwhile: read them again.")
+    if not text.strip() or text == before:
+        raise ConfigurationError("Nothing was stored: no change of the notes may be kept.")
+    if head is None and memory.approves:
+        message = "There are no notes yet. They begin with what the user says and approves."
+        raise ConfigurationError(message)
+    if head is None:
+        await personal.begin(text, folding.reading.fingerprint, by="assistant")
+    elif memory.approves:
+        await propose_edit(personal, head, text, by="assistant")
+    else:
+        await personal.edit(text, by="assistant", before=head.id)
 
 
 async def _list_files(personal: UserMemory) -> dict[str, tuple[str, str]]:

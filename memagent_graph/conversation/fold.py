@@ -24,14 +24,22 @@ from memagent_graph.conversation.built_in import (
 from memagent_graph.conversation.episodes import EpisodePuts, Page
 from memagent_graph.conversation.messages import (
     ConversationSource,
+    as_message,
     is_excluded,
-    is_later,
     word_for_word,
 )
 from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import prepare
-from memagent_graph.conversation.proposal import compose, decide_by, revise, store_proposal
+from memagent_graph.conversation.proposal import (
+    change_proposals,
+    compose,
+    decide,
+    decision_of,
+    list_proposals,
+    propose,
+    revise,
+)
 from memagent_graph.conversation.reader import (
     STANDING_QUESTION,
     NotesReader,
@@ -43,10 +51,11 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
     MemoryNotFoundError,
+    ModelError,
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, with_text
-from memagent_graph.evidence.statements import drop_statements, statements
+from memagent_graph.evidence.statements import drop_statements, is_later, statements
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Call, Reading, check_window, warn_of_left_out
@@ -79,7 +88,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import Branch, KeptMessage
     from memagent_graph.conversation.messages import Line, Redact
     from memagent_graph.conversation.profile import Fields
-    from memagent_graph.conversation.proposal import Approve, Proposal
+    from memagent_graph.conversation.proposal import Approve, Decision, Proposal
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported
@@ -373,7 +382,7 @@ class Folding:
             if not changed and not replaced:
                 return 0
             gone = {one.recorded.id for one in changed if one.before} | {r.id for r in replaced}
-            was = await _find_kept(memory, thread, gone)
+            was = await _find_kept(memory, thread, gone, proposed=bool(self._approve))
             said = [one.message for one in changed if not is_excluded(one.message)]
             seen = await self._see(said, seen, config)
             new = [*seen.values()]
@@ -393,16 +402,10 @@ class Folding:
                 continue
             ids = [str(message.id) for message in new]
             if self._approve:
-                step = await revise(memory, thread, gone, asked, step)
-                proposal = compose(
-                    version,
-                    head,
-                    messages=ids,
-                    said=[one for one in kept if one.text],
-                    starts=ConversationSource(new, thread, redact).lines,
-                    model=self._model,
-                )
-                if await store_proposal(memory, proposal, head=head, mark=mark, step=step):
+                told = [one for one in kept if one.text]
+                proposal = compose(version, head, told, [*was.values()], ids, self._model)
+                step = await propose(memory, proposal, step, gone, asked)
+                if await memory.commit(step, head, mark):
                     await self._ask(memory, proposal)
                     return len(new)
             elif await memory.add(version, after=head, new=ids, model=self._model, step=step):
@@ -457,18 +460,74 @@ class Folding:
     def _built_in(self) -> bool:
         return isinstance(self.reading.reader, NewestReader)
 
-    async def _ask(self, memory: UserMemory, proposal: Proposal | None) -> None:
+    async def _ask(self, memory: UserMemory, proposal: Proposal) -> None:
         """Let the function decide, if there is one; if it fails, the proposal waits."""
-        if proposal is None or not callable(self._approve):
+        if not callable(self._approve) or not proposal.changes_memory:
             return
         try:
             verdict = self._approve(proposal)
             if isawaitable(verdict):
                 verdict = await verdict
             if verdict is not None:
-                await decide_by(memory, proposal, verdict)
+                await self.decide(memory, decision_of(proposal, verdict), by="approve")
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
+
+    async def decide(self, memory: UserMemory, decision: Decision, *, by: str) -> None:
+        """Carry out a decision about proposals; see `proposal.decide`.
+
+        Edited texts are redacted, have no statement that `never` bans, and must be within the
+        budget.
+        """
+        edit = {key: self.keeping.clean_text(text) for key, text in decision.edit.items()}
+        most = self.reading.config.memory_tokens
+        if any(self.reading.tokenizer.count(text) > most for text in edit.values()):
+            message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
+            raise ConfigurationError(message)
+        fold_again = partial(self._fold_again, memory)
+        await decide(memory, decision._replace(edit=edit), by=by, fold_again=fold_again)
+
+    async def renew(self, memory: UserMemory) -> None:
+        """Fold the messages of proposals again that were made for an earlier memory.
+
+        Those that would change nothing now are deleted. If the model fails, they wait as they are.
+        """
+        for old in await list_proposals(memory):
+            try:
+                new = await self._fold_again(memory, old)
+            except (MemoryConflictError, MemoryNotFoundError, ModelError) as error:
+                _log.warning("A proposal for an earlier memory waits as it is: %s", error)
+                continue
+            if not new.changes_memory:
+                await change_proposals(memory, partial(_leave_out, new.id))
+
+    async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
+        """Store a proposal of the same messages for the accepted memory in the place of `old`."""
+        head, _ = await self._find_head(memory)
+        if old.base == ("" if head is None else head.id):
+            return old
+        self._check(head)
+        await self.reading.prepare(self.reading.tokenizer.count(self._question))
+        was = {one.id: one for one in old.was}
+        said = {key: replace(one, text="") for key, one in was.items()}
+        said |= {one.id: one for one in old.said}
+        if new := [*map(as_message, said.values())]:
+            times = await self._find_times(memory, new, old.thread)
+            version, _ = await self._version(head, new, old.thread, was, times, {})
+        else:
+            version = old.edit_again(head)
+        again = compose(version, head, old.said, old.was, old.messages, old.model)
+        again = replace(again, at=old.at)
+
+        def swap(one: Proposal) -> Proposal:
+            return again if one == old else one
+
+        step = await revise(memory, swap)
+        given = {**step.given, **memory.expect(head)}
+        if not step.puts or not await memory.bank.records.commit(step.puts, given):
+            message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
+            raise MemoryConflictError(message)
+        return again
 
     def _check(self, head: MemoryVersion | None) -> None:
         if head is None or not head.told:
@@ -650,13 +709,22 @@ def drop_subjects(page: Page, subjects: Sequence[frozenset[str]]) -> Page:
 
 
 async def _find_kept(
-    memory: UserMemory, thread: str, ids: Collection[str]
+    memory: UserMemory, thread: str, ids: Collection[str], *, proposed: bool
 ) -> dict[str, KeptMessage]:
-    """Return messages of a thread, by their ids, as they are kept word for word."""
-    if not ids or memory.episodes.off:
+    """Return messages of a thread, by their ids, as they are kept word for word.
+
+    With `proposed`, also as they were kept before an edit that waits for approval.
+    """
+    if not ids:
         return {}
-    kept = await memory.episodes.read()
-    return {one.id: one for one in kept.said if one.thread == thread and one.id in ids}
+    known = [one for p in await list_proposals(memory) for one in p.was] if proposed else []
+    if not memory.episodes.off:
+        known += (await memory.episodes.read()).said
+    return {one.id: one for one in known if one.thread == thread and one.id in ids}
+
+
+def _leave_out(key: str, one: Proposal) -> Proposal | None:
+    return one if one.id != key else None
 
 
 async def _prepare(memory: UserMemory, text: str) -> None:

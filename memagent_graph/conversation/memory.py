@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, cast, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import (
-    AIMessage,
     BaseMessage,
-    HumanMessage,
     SystemMessage,
 )
-from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
@@ -26,38 +21,30 @@ from memagent_graph.conversation.backlog import UserMemories, fold_all
 from memagent_graph.conversation.built_in import (
     drop_ended,
     read_remarks,
-    topics,
-    write_remarks,
 )
-from memagent_graph.conversation.episodes import Kept
+from memagent_graph.conversation.episodes import Kept, KeptMessage
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
-    ASSISTANT,
-    SAID_AT,
-    USER,
+    as_message,
     by_owner,
     check_redaction,
     find_current,
     is_reply,
     stamp,
 )
-from memagent_graph.conversation.privacy import for_itself
+from memagent_graph.conversation.privacy import drop_about, for_itself
 from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
 from memagent_graph.conversation.proposal import (
-    decide,
-    ids_of,
+    Decision,
+    change_proposals,
     list_proposals,
-    propose_edit,
-    withdraw_proposed,
 )
-from memagent_graph.conversation.reader import share_model
+from memagent_graph.conversation.reader import facts_of_schema, share_model
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of
+from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import ConfigurationError, MemoryConflictError
-from memagent_graph.evidence.statements import drop_statements, statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync
 
@@ -69,11 +56,13 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
+    from pydantic import BaseModel
 
     from memagent_graph.conversation.episodes import Branch
     from memagent_graph.conversation.messages import About, Given, Redact
+    from memagent_graph.conversation.privacy import Form
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.proposal import Approve, Proposal, ProposedChange
+    from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
@@ -146,8 +135,8 @@ class ConversationMemory(Generic[Shape]):
             anything is stored, to mask card numbers for instance. It is called in the event loop;
             if it fails, the messages stay unfolded.
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
-            function decides at once: it gets the `Proposal`, and returns True, False, the ids of
-            the changes to accept, or None to let it wait. It may be a coroutine function.
+            function decides at once: it gets the `Proposal`, and returns True, False, another text
+            for the memory, or None to let it wait. It may be a coroutine function.
         schema: form of a memory: `str` for a text, a pydantic model for a profile, with a default
             for each field, or `Facts`, or `Facts(Person, Company)`, for facts. A profile needs a
             chat model. The changes that it reports are validated and merged field by field;
@@ -203,7 +192,7 @@ class ConversationMemory(Generic[Shape]):
             raise ConfigurationError(message)
         if not remember_within >= 0:
             raise ConfigurationError("remember_within must be 0 seconds or more.")
-        self.zone = _find_zone(time_zone)
+        self.zone = find_zone(time_zone)
         self.window = window
         self.remember: Remember = remember
         self.remember_within = remember_within
@@ -221,7 +210,7 @@ class ConversationMemory(Generic[Shape]):
             read_only=read_only,
         )
         self.approves = bool(approve)
-        self._facts = _facts_of(schema)
+        self._facts = facts_of_schema(schema)
         is_text = schema is str or self._facts is not None
         self._fields = None if is_text else Fields(cast("type[BaseModel]", schema))
         if callable(keep) or callable(never):
@@ -396,7 +385,7 @@ class ConversationMemory(Generic[Shape]):
             store: store of the host graph, used if this memory has no store of its own.
             config: configuration of the run, whose `configurable` a model may need.
         """
-        self._check_writable()
+        self.check_writable()
         talk = self.talk(user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         await talk.begin(known)
@@ -422,7 +411,7 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
-        self._check_writable()
+        self.check_writable()
         talk = self.talk(user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         said = by_owner([*removed, *known], talk.user).get(talk.user, [])
@@ -473,7 +462,7 @@ class ConversationMemory(Generic[Shape]):
                 delete the `threads` of the result yourself.
             by: author of the change, for the entry that stays under a digest of the user's id.
         """
-        self._check_writable()
+        self.check_writable()
         backlog = self.people.backlog(user, store)
         await backlog.drop()
         personal = self.people.of(user, store)
@@ -505,7 +494,7 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
-        self._check_writable()
+        self.check_writable()
         guest = AnonymousUser.of(thread)
         before, after = self.people.of(guest, store), self.people.of(user, store)
         await self.people.backlog(guest, store).fold()
@@ -514,10 +503,11 @@ class ConversationMemory(Generic[Shape]):
             whole = "\n".join(one.text for one in kept)
             notes = head.text if self._fields is None else self._fields.render(head.text)
             lines = [one for one in read_remarks(notes) if one.text not in whole]
-            said = [_say(label(one.text), one.day, one.speaker, one.text) for one in lines]
-            said += [_say(one.id, one.at, one.speaker, one.text) for one in kept]
+            said = [
+                KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines
+            ]
             talk = self.talk(user, thread, store, None)
-            await talk.fold(stamp(said, talk.user))
+            await talk.fold(stamp(map(as_message, [*said, *kept]), talk.user))
             await after.copy_said(before)
         await self.people.backlog(guest, store).drop()
         await before.forget(by="hand_over")
@@ -545,13 +535,12 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             StoreError: The store failed.
         """
-        self._check_writable()
+        self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
         self.people.backlog(user, store).withdraw(ids, of)
         personal = self.people.of(user, store)
-        await withdraw_proposed(
-            personal,
-            lambda one: one.without_messages(ids, shared=True) if of in (None, one.thread) else one,
+        await change_proposals(
+            personal, lambda one: one.without(ids) if of in (None, one.thread) else one
         )
         return await personal.episodes.remove(ids, of)
 
@@ -579,113 +568,16 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: Others changed the memory 50 times meanwhile.
             StoreError: The store failed.
         """
-        return await self.drop_about(user, subject, store, by, propose=False)
-
-    async def find_about(self, user: UserId, subject: str, store: BaseStore | None) -> list[str]:
-        """Return the statements about a subject in the notes; arguments as of `aforget_about`."""
-        return self._drop(await self._head(user, store), self._topics(subject))[1]
-
-    async def drop_about(
-        self,
-        user: UserId,
-        subject: str,
-        store: BaseStore | None,
-        by: str,
-        *,
-        propose: bool,
-        known: Collection[str] | None = None,
-        right: str = "",
-    ) -> list[str]:
-        """Do what `aforget_about` does, for the tools of an agent.
-
-        Args:
-            user: id of the user.
-            subject: words of the subject.
-            store: store of the host graph, used if this memory has no store of its own.
-            by: author of the change.
-            propose: whether to propose the change of the notes.
-            known: statements of the notes that may be deleted; None for all.
-            right: text whose statements stay.
-        """
-        self._check_writable()
-        wanted = self._topics(subject)
+        self.check_writable()
         await self.people.backlog(user, store).fold()
-        personal = self.people.of(user, store)
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            head = await personal.head()
-            text, gone = ("", []) if head is None else self._drop(head.text, wanted, known)
-            with suppress(MemoryConflictError):
-                if head is not None and gone and propose:
-                    await propose_edit(personal, head, text, by=by)
-                elif head is not None and gone:
-                    await personal.edit(text, by=by, before=head.id)
-                break
-        else:
-            message = f"The memory of {personal.user!r} kept changing: try again."
-            raise MemoryConflictError(message)
-        await withdraw_proposed(personal, lambda one: one.without_subjects([wanted]))
-        stay = {statement.text for statement in statements(right)}
-        said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
-        return [*dict.fromkeys([*gone, *said])]
-
-    def _topics(self, subject: str) -> frozenset[str]:
-        """Return the words of a subject that is to be forgotten."""
-        wanted = topics(subject)
-        if not wanted or self._fields is not None:
-            message = f"Name the subject to forget by specific words; {subject!r} has none."
-            if wanted:
-                message = "A profile has no statements: edit its fields, or forget the user."
-            raise ConfigurationError(message)
-        return wanted
-
-    async def edit_notes(
-        self, user: UserId, text: str, store: BaseStore | None, *, before: str
-    ) -> None:
-        """Replace a user's notes for an agent: as a new version, or as a proposal.
-
-        What is stored passes `redact`, and has nothing that `never` bans.
-
-        Args:
-            user: id of the user.
-            text: the whole new text.
-            store: store of the host graph, used if this memory has no store of its own.
-            before: the text that it replaces; "" if there is none.
-
-        Raises:
-            ConfigurationError: The text is over the budget, nothing of it may be kept, or the
-                first notes would need approval.
-            MemoryConflictError: The memory changed meanwhile.
-        """
-        self._check_writable()
-        folding, personal = self._get_folding(user), self.people.of(user, store)
-        text, budget = folding.keeping.clean_text(text), folding.reading.config.memory_tokens
-        if (tokens := folding.reading.tokenizer.count(text)) > budget:
-            message = (
-                f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "
-                "stored. Shorten the text, or drop what matters least."
-            )
-            raise ConfigurationError(message)
-        head = await personal.head()
-        if ("" if head is None else head.text) != before:
-            raise MemoryConflictError("The notes changed meanwhile: read them again.")
-        if not text.strip() or text == before:
-            raise ConfigurationError("Nothing was stored: no change of the notes may be kept.")
-        if head is None and self.approves:
-            message = "There are no notes yet. They begin with what the user says and approves."
-            raise ConfigurationError(message)
-        if head is None:
-            await personal.begin(text, folding.reading.fingerprint, by="assistant")
-        elif self.approves:
-            await propose_edit(personal, head, text, by="assistant")
-        else:
-            await personal.edit(text, by="assistant", before=head.id)
+        return await drop_about(self.people.of(user, store), subject, self.form, by=by)
 
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.
 
-        Prompts have the accepted memory alone, and quote no message of a proposal. Proposals do
-        not build on one another: each continues the memory that was accepted when it was made.
+        Prompts have the accepted memory alone, and quote no message of a proposal. Each proposal
+        is a whole memory that continues the accepted one. The messages of those that continue an
+        earlier one are folded again.
 
         Args:
             user: id of the user.
@@ -695,58 +587,76 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
-        return await list_proposals(self.people.of(user, store))
+        personal = self.people.of(user, store)
+        if not self.read_only:
+            await self.get_folding(user).renew(personal)
+        return await list_proposals(personal)
 
     async def aaccept(
         self,
         user: UserId,
-        *chosen: str | Proposal | ProposedChange,
+        *chosen: str | Proposal,
+        text: str | None = None,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> Shape:
-        """Accept proposals or single changes of them, and return the memory.
+        """Accept proposals, and return the memory; their messages are kept word for word.
+
+        Of several, the first becomes the memory, and the messages of the others are folded again on
+        that: you accept what they say, not how the model then writes it.
 
         Args:
             user: id of the user.
-            chosen: the proposals or changes, or their ids. All others wait on.
+            chosen: the proposals, or their ids. All others wait on.
+            text: another text for the memory, in the place of that of the one proposal. It is
+                redacted, and loses what `never` bans.
             store: store of the host graph, used if this memory has no store of its own.
             by: who accepts them, for the log of changes.
 
         Raises:
-            ConfigurationError: None is named.
+            ConfigurationError: None is named, several have one text, or the text exceeds
+                `memory_tokens`.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
-            MemoryConflictError: Others changed the memory meanwhile.
+            MemoryConflictError: The memory changed since one was proposed, and its messages were
+                folded again: look at the new proposal. Nothing was decided.
+            ModelError: The model failed for one of several; those before it are accepted.
             StoreError: The store failed.
         """
-        self._check_writable()
-        await decide(self.people.of(user, store), accept=ids_of(chosen), by=by)
+        ids = _ids_of(chosen)
+        decision = Decision(ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
+        await self.decide(user, decision, store, by=by)
         return self._shape_notes(await self._head(user, store))
 
     async def arefuse(
         self,
         user: UserId,
-        *chosen: str | Proposal | ProposedChange,
+        *chosen: str | Proposal,
         store: BaseStore | None = None,
         by: str = "application",
     ) -> None:
-        """Delete proposals or single changes of them; the accepted memory stays as it is.
-
-        Messages from which a refused change was made are not quoted either.
+        """Delete proposals with their messages; the accepted memory stays as it is.
 
         Args:
             user: id of the user.
-            chosen: the proposals or changes, or their ids. All others wait on.
+            chosen: the proposals, or their ids. All others wait on.
             store: store of the host graph, used if this memory has no store of its own.
             by: who refuses them, for the log of changes.
 
         Raises:
             ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
-            MemoryConflictError: Others changed the memory meanwhile.
+            MemoryConflictError: Others changed it meanwhile.
             StoreError: The store failed.
         """
-        self._check_writable()
-        await decide(self.people.of(user, store), refuse=ids_of(chosen), by=by)
+        await self.decide(user, Decision(refuse=_ids_of(chosen)), store, by=by)
+
+    async def decide(
+        self, user: UserId, decision: Decision, store: BaseStore | None, *, by: str
+    ) -> None:
+        """Carry out a decision about proposals, for a graph; see `aaccept` and `arefuse`."""
+        self.check_writable()
+        folding = self.get_folding(user)
+        await folding.decide(self.people.of(user, store), decision, by=by)
 
     load = to_sync(aload)
     entries = to_sync(aentries)
@@ -813,15 +723,21 @@ class ConversationMemory(Generic[Shape]):
         return self._facts is not None
 
     @property
+    def form(self) -> Form:
+        """What a memory is."""
+        return "facts" if self.keeps_facts else "text" if self._fields is None else "profile"
+
+    @property
     def read_only(self) -> bool:
         """Whether this memory may only be read here."""
         return self.people.read_only
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise `ConfigurationError` if this memory may only be read here."""
         if self.read_only:
             raise refuse_writes()
 
-    def _get_folding(self, user: UserId) -> Folding:
+    def get_folding(self, user: UserId) -> Folding:
         """The folding with the instructions for a user."""
         if not (callable(self._keep) or callable(self._never)):
             return self._folding
@@ -839,8 +755,12 @@ class ConversationMemory(Generic[Shape]):
         messages: Sequence[BaseMessage],
         branch: Branch,
     ) -> int:
-        self._check_writable()
-        return await self._get_folding(user).fold(personal, thread, config, messages, branch)
+        self.check_writable()
+        folding = self.get_folding(user)
+        done = await folding.fold(personal, thread, config, messages, branch)
+        if done and self.approves:
+            await folding.renew(personal)
+        return done
 
     async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
@@ -849,25 +769,12 @@ class ConversationMemory(Generic[Shape]):
         self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
     ) -> Iterable[MessagePassage]:
         """Find passages, the best first, each made when it is asked for; an empty tuple if none."""
-        keeping = self._get_folding(personal.user).keeping
+        keeping = self.get_folding(personal.user).keeping
         known = {(one.id, one.text) for one in keeping.keep(messages, "")}
         found = recall(kept).find(about, since=personal.episodes.since, known=known)
         allowed = (passage for passage in found if keeping.allows(passage.text))
         best = next(allowed, None)
         return () if best is None else chain([best], allowed)
-
-    def _drop(
-        self, text: str, subject: frozenset[str], known: Collection[str] | None = None
-    ) -> tuple[str, list[str]]:
-        """Notes without the statements, or facts, about a subject, and these."""
-        if self._facts is None:
-            may = bool if known is None else known.__contains__
-            left, gone = drop_statements(text, subject.issubset, may)
-            return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
-        from memagent_graph.facts.rules import drop_facts
-
-        gone = [line for line in drop_facts(text, subject)[1] if known is None or line in known]
-        return "\n".join(line for line in text.splitlines() if line not in gone), gone
 
     async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()
@@ -878,29 +785,5 @@ class ConversationMemory(Generic[Shape]):
         return cast("Shape", text if self._fields is None else self._fields.load(text))
 
 
-def _say(key: str, at: str, speaker: str, text: str) -> BaseMessage:
-    """Return what is kept of a message as a message."""
-    if speaker == ASSISTANT:
-        return AIMessage(text, id=key)
-    told = {SAID_AT: at} if at else {}
-    name = None if speaker == USER else speaker
-    return HumanMessage(text, id=key, name=name, additional_kwargs=told)
-
-
-def _find_zone(name: str | None) -> ZoneInfo | None:
-    try:
-        return None if name is None else ZoneInfo(name)
-    except (ValueError, ZoneInfoNotFoundError) as error:
-        message = f"{name!r} is no time zone: give one by its name, such as 'Europe/Berlin'."
-        raise ConfigurationError(message) from error
-
-
-def _facts_of(schema: object) -> Facts | None:
-    """The schema of facts, if it is one."""
-    if isinstance(schema, type) and issubclass(schema, str | BaseModel):
-        return None
-    from memagent_graph.facts.record import Facts
-
-    if isinstance(schema, Facts) or schema is Facts:
-        return Facts.of(schema)
-    return None
+def _ids_of(chosen: Iterable[str | Proposal]) -> list[str]:
+    return [*dict.fromkeys(one if isinstance(one, str) else one.id for one in chosen)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage, Recorded
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evidence.statements import instant
 from memagent_graph.models.completion import text_in
 from memagent_graph.text.source import TextSource
 
@@ -513,6 +513,15 @@ def word_for_word(
     ]
 
 
+def as_message(kept: KeptMessage) -> BaseMessage:
+    """Return a kept message as one to be folded."""
+    told = {SAID_AT: kept.at} | ({REMEMBER: CONTEXT} if kept.speaker == CONTEXT else {})
+    if kept.speaker == ASSISTANT:
+        return AIMessage(kept.text, id=kept.id, additional_kwargs=told)
+    name = None if kept.speaker in (USER, CONTEXT) else kept.speaker
+    return HumanMessage(kept.text, id=kept.id, name=name, additional_kwargs=told)
+
+
 def find_current(about: About) -> tuple[str, list[BaseMessage]]:
     """Return the text of the last human message, and the messages of the conversation.
 
@@ -621,26 +630,6 @@ def _read_iso(time: str) -> str:
 
 def _format_time(at: datetime) -> str:
     return at.isoformat(timespec="seconds" if at.second else "minutes")
-
-
-@lru_cache(1 << 14)
-def instant(at: str) -> float:
-    """Return a time as seconds since 1970, minus infinity if there is none.
-
-    A time without a zone counts as UTC, and a day as its beginning.
-    """
-    try:
-        found = datetime.fromisoformat(at)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return -math.inf
-
-
-def is_later(one: str, other: str) -> bool:
-    """Whether a time is later than another; if one is only a day, their days decide."""
-    if min(len(one), len(other)) <= len("2026-03-05"):
-        return one[:10] > other[:10]
-    return instant(one) > instant(other)
 
 
 def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str, str]]:

@@ -9,12 +9,13 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
-from memagent_graph.conversation.approval import areview, review
+from memagent_graph.conversation.approval import Approval
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import view
 from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.errors import install_hint
+from memagent_graph.seams import is_answered
 from memagent_graph.sync import wait_for
 
 with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'):
@@ -118,7 +119,9 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         talk, now = await thread.aopen()
         await talk.begin(now)
         if self._review:
-            await areview(self.memory, thread.speaker.user, runtime.store)
+            await Approval(
+                self.memory, thread.speaker, runtime.store, is_answered(config)
+            ).areview()
         thread.note(talk, now, ended=False, reply=_REPLY)
         return thread.begin(now) or None
 
@@ -133,7 +136,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         if talk.opens(now):
             wait_for(talk.begin(now))
         if self._review:
-            review(self.memory, thread.speaker.user, runtime.store)
+            Approval(self.memory, thread.speaker, runtime.store, is_answered(config)).review()
         thread.note(talk, now, ended=False, reply=_REPLY)
         return thread.begin(now) or None
 

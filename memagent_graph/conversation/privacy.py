@@ -1,13 +1,19 @@
-"""Keep private what is private: streams, and the threads of a user."""
+"""Keep private what is private: streams, what is forgotten, and the threads of a user."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langgraph.constants import TAG_NOSTREAM
 
+from memagent_graph.conversation.built_in import read_remarks, topics, write_remarks
+from memagent_graph.conversation.proposal import change_proposals, propose_edit
+from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.evidence.statements import drop_statements, statements
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import erase
 from memagent_graph.sync import see_checkpoints
 
@@ -124,3 +130,79 @@ def _note(named: dict[str, set[str]], found: CheckpointTuple) -> None:
     user = found.checkpoint["channel_values"].get("memory_user")
     if isinstance(user, str) and user:
         users.add(user)
+
+
+Form = Literal["text", "profile", "facts"]
+"""What a memory is."""
+
+
+async def find_about(personal: UserMemory, subject: str, form: Form) -> list[str]:
+    """Return the statements about a subject in the notes; arguments as of `drop_about`."""
+    head, wanted = await personal.head(), _find_topics(subject, form)
+    return [] if head is None else _drop(head.text, wanted, form, None)[1]
+
+
+async def drop_about(
+    personal: UserMemory,
+    subject: str,
+    form: Form,
+    *,
+    by: str,
+    propose: bool = False,
+    known: Collection[str] | None = None,
+    right: str = "",
+) -> list[str]:
+    """Delete the statements about a subject; see `ConversationMemory.aforget_about`.
+
+    Args:
+        personal: memory of the user.
+        subject: words of the subject.
+        form: what the memory is.
+        by: author of the change.
+        propose: whether to propose the change of the notes.
+        known: statements of the notes that may be deleted; None for all.
+        right: text whose statements stay.
+    """
+    wanted = _find_topics(subject, form)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        head = await personal.head()
+        text, gone = ("", []) if head is None else _drop(head.text, wanted, form, known)
+        with suppress(MemoryConflictError):
+            if head is not None and gone and propose:
+                await propose_edit(personal, head, text, by=by)
+            elif head is not None and gone:
+                await personal.edit(text, by=by, before=head.id)
+            break
+    else:
+        message = f"The memory of {personal.user!r} kept changing: try again."
+        raise MemoryConflictError(message)
+    await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
+    stay = {statement.text for statement in statements(right)}
+    said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
+    return [*dict.fromkeys([*gone, *said])]
+
+
+def _find_topics(subject: str, form: Form) -> frozenset[str]:
+    """Return the words of a subject that is to be forgotten."""
+    wanted = topics(subject)
+    if not wanted or form == "profile":
+        message = f"Name the subject to forget by specific words; {subject!r} has none."
+        if wanted:
+            message = "A profile has no statements: edit its fields, or forget the user."
+        raise ConfigurationError(message)
+    return wanted
+
+
+def _drop(
+    text: str, subject: frozenset[str], form: Form, known: Collection[str] | None
+) -> tuple[str, list[str]]:
+    """Return notes without the statements, or facts, about a subject, and these."""
+    if form == "text":
+        may = bool if known is None else known.__contains__
+        left, gone = drop_statements(text, subject.issubset, may)
+        return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
+    from memagent_graph.facts.record import drop_facts
+
+    gone = [line for line in drop_facts(text, subject)[1] if known is None or line in known]
+    return "\n".join(line for line in text.splitlines() if line not in gone), gone

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from pydantic import BaseModel, PydanticUserError, ValidationError
 from typing_extensions import TypeVar
 
-from memagent_graph.conversation.messages import instant
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evidence.statements import is_none, is_not_said
+from memagent_graph.evidence.statements import instant, is_none, is_not_said
 from memagent_graph.memory.version import LineSource
 from memagent_graph.templates import plural
 

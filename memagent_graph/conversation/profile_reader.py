@@ -14,8 +14,6 @@ from pydantic import AfterValidator, TypeAdapter
 from memagent_graph.conversation.messages import (
     CONTEXT,
     TOOL,
-    instant,
-    is_later,
     lines_of,
     number_messages,
 )
@@ -28,6 +26,7 @@ from memagent_graph.conversation.profile import (
 )
 from memagent_graph.errors import EmptyReplyError, ResponseFormatError
 from memagent_graph.evidence.places import Memory, locate
+from memagent_graph.evidence.statements import instant, is_later
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.structured import Shape, call_constrained, constraint, fill
 from memagent_graph.prompts import Prompts

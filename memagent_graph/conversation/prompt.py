@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import regex
 
 from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
-from memagent_graph.conversation.messages import instant
+from memagent_graph.evidence.statements import instant
 from memagent_graph.templates import render
 from memagent_graph.text.index import Index
 

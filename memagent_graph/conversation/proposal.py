@@ -1,31 +1,27 @@
-"""Changes of a user's memory that wait for approval.
+"""New memories of users that wait for approval.
 
-A fold that needs approval stores a proposal: how it would change the accepted memory, and the
-messages that it read. It continues the accepted memory, never another proposal. So what is refused
-cannot be in what is proposed later, and a refusal takes nothing from it. Accepting applies the
-changes to the memory as it is then.
+A fold that needs approval stores a proposal: the whole memory after it, and the messages that it
+read. It continues the accepted memory, never another proposal, so what is refused is in no other
+proposal. Once another memory was accepted, its messages have to be folded again, on that one.
 
 | namespace, below the user's | key | value |
 |---|---|---|
-| proposals | the proposal's id | `changes`, `version`, `said`: see `Proposal` |
+| proposals | the proposal's id | the fields of a `Proposal`, without `before` |
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from difflib import SequenceMatcher
-from functools import partial
-from itertools import chain
+from difflib import unified_diff
 from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph.store.base import PutOp
 
-from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage, Page
-from memagent_graph.conversation.messages import USER
+from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -34,73 +30,43 @@ from memagent_graph.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
 )
-from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import label
-from memagent_graph.memory.version import MemoryVersion, edit_id, edit_version, end_gone
-from memagent_graph.text.terms import specific_terms
-from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_graph.memory.lookup import versions
+from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from memagent_graph.conversation.messages import Line
-    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.conversation.user_memory import UserMemory, What
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
 
-    Approve = Callable[["Proposal"], "Verdict | Awaitable[Verdict]"]
-    Verdict = bool | Collection[str] | None
+    Verdict = bool | str | None
+    Approve = Callable[["Proposal"], Verdict | Awaitable[Verdict]]
+    FoldAgain = Callable[["Proposal"], Awaitable["Proposal"]]
 
-_counter = EstimatingTokenizer()
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedChange:
-    """A change of one statement, or of several that only change together.
-
-    Attributes:
-        id: its id.
-        removed: statements that it removes; none if it only adds.
-        added: statements that it adds; none if it only removes.
-        messages: ids of the messages that it comes from.
-        place: the statement after which it adds; None for the beginning.
-    """
-
-    id: str
-    removed: tuple[Remark, ...]
-    added: tuple[Remark, ...]
-    messages: tuple[str, ...]
-    place: Remark | None
-
-    def __str__(self) -> str:
-        """Return the lines of a diff."""
-        lines = [f"{mark} {fact.day}".rstrip() + f" {fact.text}" for mark, fact in self._marked]
-        return "\n".join(lines)
-
-    @property
-    def _marked(self) -> list[tuple[str, Remark]]:
-        return [("-", fact) for fact in self.removed] + [("+", fact) for fact in self.added]
-
-
-@dataclass(frozen=True, slots=True)
 class Proposal:
-    """The changes of a user's memory that one fold proposes.
+    """A new memory of a user, as one fold proposes it.
 
     Attributes:
         id: its id.
-        at: time of the fold, ISO 8601, UTC.
+        at: time of the first fold of its messages, ISO 8601, UTC.
         thread: id of the thread whose messages were folded.
-        messages: ids of those messages.
+        messages: ids of those messages; none for an edit by an agent.
         model: name of the model that folded them.
-        changes: changes that are not decided yet.
-        version: the memory after all changes, as the fold made it.
-        base: id of the version that the fold continued, "" for none; None if messages or statements
-            were taken out of the proposal since.
+        version: the whole memory after the fold.
+        base: id of the accepted version that it continues, "" for none; None if messages were
+            taken out since, so that the others have to be folded again.
         said: the messages, to be kept word for word when it is accepted.
-        accepted: whether some of its changes were accepted.
+        was: what messages that were edited or taken back said before.
+        asked: ids of the threads in which a graph asked about it.
+        before: the text of `base`; "" if that version is gone.
     """
 
     id: str
@@ -108,38 +74,40 @@ class Proposal:
     thread: str
     messages: tuple[str, ...]
     model: str
-    changes: tuple[ProposedChange, ...]
     version: MemoryVersion
     base: str | None
     said: tuple[KeptMessage, ...] = ()
-    accepted: bool = False
+    was: tuple[KeptMessage, ...] = ()
+    asked: tuple[str, ...] = ()
+    before: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        """Return the changes as lines of a diff."""
-        return "\n".join(map(str, self.changes))
+        """Return the lines of a diff against the accepted memory that it continues."""
+        before, after = self.before.splitlines(), self.version.text.splitlines()
+        lines = [*unified_diff(before, after, lineterm="", n=0)][2:]
+        return "\n".join(f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@"))
+
+    @property
+    def changes_memory(self) -> bool:
+        """Whether it says anything else than the memory that it continues."""
+        before, after = (
+            [one for one in read_remarks(text) if one.text != EMPTY]
+            for text in (self.before, self.version.text)
+        )
+        return before != after
 
     def to_record(self) -> Value:
         """Return plain values for a store."""
-        changes = [
-            {
-                "id": one.id,
-                "removed": [[*fact] for fact in one.removed],
-                "added": [[*fact] for fact in one.added],
-                "messages": [*one.messages],
-                "place": None if one.place is None else [*one.place],
-            }
-            for one in self.changes
-        ]
         return {
             "at": self.at,
             "thread": self.thread,
             "messages": [*self.messages],
             "model": self.model,
-            "changes": changes,
             "version": self.version.to_record(),
             "base": self.base,
             "said": [asdict(one) for one in self.said],
-            "accepted": self.accepted,
+            "was": [asdict(one) for one in self.was],
+            "asked": [*self.asked],
         }
 
     @classmethod
@@ -151,228 +119,92 @@ class Proposal:
         """
         try:
             values = dict(record)  # type: ignore[call-overload]
-            changes = tuple(
-                ProposedChange(
-                    str(row["id"]),
-                    tuple(Remark(*fact) for fact in row["removed"]),
-                    tuple(Remark(*fact) for fact in row["added"]),
-                    tuple(row["messages"]),
-                    None if row["place"] is None else Remark(*row["place"]),
-                )
-                for row in values.pop("changes")
-            )
-            version = MemoryVersion.from_record(values.pop("version"))
-            said = tuple(KeptMessage(**row) for row in values.pop("said"))
-            messages = tuple(values.pop("messages"))
-            return cls(
-                id=key, changes=changes, version=version, said=said, messages=messages, **values
-            )
+            values["version"] = MemoryVersion.from_record(values["version"])
+            values |= {name: tuple(values[name]) for name in ("messages", "asked")}
+            for name in ("said", "was"):
+                values[name] = tuple(KeptMessage(**row) for row in values[name])
+            return cls(id=key, **values)
         except (KeyError, TypeError, ValueError) as error:
             message = f"The proposal stored under {key!r} cannot be read: {error!r}"
             raise BadRecordError(message, key=key) from error
 
-    def without_messages(self, ids: Collection[str], *, shared: bool) -> Proposal | None:
-        """Return the proposal without what comes from some messages; None if nothing is left.
+    def without(
+        self, messages: Collection[str] = (), subjects: Sequence[frozenset[str]] = ()
+    ) -> Proposal | None:
+        """Return what is left of the proposal; None if nothing is.
 
         Args:
-            ids: ids of messages of its thread.
-            shared: whether to take out changes that come from other messages as well.
+            messages: ids of messages to take out. Without them, it has no text until the others are
+                folded again.
+            subjects: the words of subjects, of which no statement is left.
         """
-        if set(ids).isdisjoint(self.messages):
-            return self
-        changes = [
-            one
-            for one in self.changes
-            if not one.messages
-            or not (set(one.messages) & {*ids} if shared else set(one.messages) <= {*ids})
-        ]
-        said = [one for one in self.said if one.id not in ids]
-        left = [key for key in self.messages if key not in ids]
-        if not changes or not left:
-            return None
-        return replace(self.restrict(changes, said), messages=tuple(left))
-
-    def without_subjects(self, subjects: Sequence[frozenset[str]]) -> Proposal | None:
-        """Return the proposal without statements that have all words of one of the subjects.
-
-        What it removes from the memory, it still removes. None if nothing is left.
-        """
-        changes = []
-        for one in self.changes:
-            added = tuple(f._replace(text=_without(f.text, subjects)) for f in one.added)
-            added = tuple(fact for fact in added if fact.text)
-            if added or one.removed:
-                changes.append(replace(one, added=added))
-        said = [replace(one, text=_without(one.text, subjects)) for one in self.said]
-        if changes == [*self.changes] and said == [*self.said]:
-            return self
-        return self.restrict(changes, [one for one in said if one.text]) if changes else None
-
-    def rebase(self, accepted: Sequence[ProposedChange]) -> Proposal:
-        """Return the proposal for a memory in which other changes were accepted.
-
-        It removes the statements that took the place of those that it would have removed.
-        """
-        instead = {
-            fact: max(one.added, key=partial(_count_shared, fact))
-            for one in accepted
-            for fact in one.removed
-            if one.added
-        }
-        changes = [
-            replace(one, removed=tuple(instead.get(fact, fact) for fact in one.removed))
-            for one in self.changes
-        ]
-        return self if changes == [*self.changes] else replace(self, changes=tuple(changes))
-
-    def restrict(self, changes: Sequence[ProposedChange], said: Sequence[KeptMessage]) -> Proposal:
-        """Return the proposal with fewer changes and messages, and no text of the others."""
-        texts = [fact.text for one in changes for fact in one.added]
-        places: dict[Remark | None, Remark | None] = {
-            fact: one.place for one in self.changes for fact in one.added if fact.text not in texts
-        }
-
-        def place(one: ProposedChange) -> Remark | None:
-            found = one.place
-            while found in places:
-                found = places[found]
-            return found
-
-        changes = [replace(one, place=place(one)) for one in changes]
-        evidence = self.version.memory.evidence
-        version = replace(
-            self.version,
-            memory=Memory("", tuple(e for e in evidence if any(e.text in t for t in texts))),
-            told=tuple(one for one in self.version.told if one.line in texts),
+        said, was = (
+            tuple(
+                replace(one, text=text)
+                for one in kept
+                if one.id not in messages and (text := _drop(one.text, subjects))
+            )
+            for kept in (self.said, self.was)
         )
-        return replace(self, changes=tuple(changes), said=tuple(said), version=version, base=None)
+        left = tuple(key for key in self.messages if key not in messages)
+        text, base = _drop(self.version.text, subjects), self.base
+        if left != self.messages:
+            text, base = "", None
+        if (said, was, text, base) == (self.said, self.was, self.version.text, self.base):
+            return self
+        version, lines = _with_text(self.version, text), {*text.splitlines()}
+        version = replace(version, told=tuple(o for o in version.told if o.line in lines))
+        now = replace(self, messages=left, version=version, base=base, said=said, was=was)
+        return now if (said or was if base is None else now.changes_memory) else None
+
+    def edit_again(self, head: MemoryVersion | None) -> MemoryVersion:
+        """Return the version in which another memory loses the statements that this edit removes.
+
+        Raises:
+            MemoryConflictError: The edit adds a statement as well, or there is no memory.
+        """
+        before, after = (
+            {one.text for remark in read_remarks(text) for one in statements(remark.text)}
+            for text in (self.before, self.version.text)
+        )
+        if head is None or after - before:
+            message = f"{self.id} is an edit of an earlier memory: refuse it, and edit this one."
+            raise MemoryConflictError(message)
+        gone = before - after
+        facts = [
+            one._replace(text=drop_statements(one.text, lambda _: True, gone.__contains__)[0])
+            for one in read_remarks(head.text)
+        ]
+        return edit_version(head, write_remarks([one for one in facts if one.text]))
 
 
-def _count_shared(one: Remark, other: Remark) -> int:
-    """Return how many words two statements share."""
-    return len({*specific_terms(one.text)} & {*specific_terms(other.text)})
-
-
-def _without(text: str, subjects: Sequence[frozenset[str]]) -> str:
+def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    left = text
     for subject in subjects:
-        text, _ = drop_statements(text, subject.issubset)
-    return text
+        left, _ = drop_statements(left, subject.issubset)
+    return left if left == text else write_remarks([*read_remarks(left)])
+
+
+def _with_text(version: MemoryVersion, text: str) -> MemoryVersion:
+    """Return the version with another text, in the same place of its chain."""
+    edited = edit_version(version, text)
+    return replace(edited, parent=version.parent, made_by=version.made_by)
 
 
 def compose(
     version: MemoryVersion,
     head: MemoryVersion | None,
-    *,
-    messages: Sequence[str],
-    said: Sequence[KeptMessage],
-    starts: Sequence[Line],
-    model: str,
-) -> Proposal | None:
-    """Return the proposal of a fold; None if it would not change the memory.
-
-    Args:
-        version: the version that the fold made.
-        head: the accepted version that it continues.
-        messages: ids of the messages that were folded.
-        said: the messages as they may be kept.
-        starts: where each message begins in the folded text.
-        model: name of the model.
-    """
-    thread = version.thread or ""
+    said: Sequence[KeptMessage] = (),
+    was: Sequence[KeptMessage] = (),
+    messages: Sequence[str] = (),
+    model: str = "",
+) -> Proposal:
+    """Return the proposal of a version that continues an accepted one; see `Proposal`."""
+    thread, at = version.thread or "", datetime.now(UTC).isoformat()
     key = label("\0".join([version.id, thread, *messages]))
-    changes = []
-    for number, (removed, added, place) in enumerate(
-        _compare("" if head is None else head.text, version.text)
-    ):
-        sources = [_source(fact, version, starts) or _alike(fact, said) for fact in added]
-        ids = (*dict.fromkeys(chain.from_iterable(ids or messages for ids in sources)),)
-        changes.append(ProposedChange(f"{key[:8]}-{number + 1}", removed, added, ids, place))
-    if not changes:
-        return None
-    base = "" if head is None else head.id
-    at = datetime.now(UTC).isoformat()
-    return Proposal(
-        key, at, thread, tuple(messages), model, tuple(changes), version, base, tuple(said)
-    )
-
-
-def _source(fact: Remark, version: MemoryVersion, starts: Sequence[Line]) -> list[str]:
-    """The ids of the messages in which the evidence for a statement is."""
-    return [
-        max(starts, key=lambda one: (one.start <= item.start, one.start)).message
-        for item in version.memory.evidence
-        if starts and (item.text in fact.text or fact.text in item.text)
-    ]
-
-
-def _alike(fact: Remark, said: Sequence[KeptMessage]) -> list[str]:
-    """The ids of the messages with most of a statement's words, if that is half of them."""
-    own = {*specific_terms(fact.text)}
-    shares = {one.id: len(own & {*specific_terms(one.text)}) for one in said}
-    most = max(shares.values(), default=0)
-    return [key for key, share in shares.items() if share == most and 2 * share >= len(own) > 0]
-
-
-def _compare(
-    before: str, after: str
-) -> list[tuple[tuple[Remark, ...], tuple[Remark, ...], Remark | None]]:
-    """Return removed and added statements, change by change, and the statement before them."""
-    lines = _has_lines(before, after)
-    old, new = _units(before, lines=lines), _units(after, lines=lines)
-    found = []
-    for what, start, end, first, last in SequenceMatcher(
-        None, old, new, autojunk=False
-    ).get_opcodes():
-        if what == "equal":
-            continue
-        # A statement that only moved stays where it is, until a whole proposal is accepted.
-        removed = [fact for fact in old[start:end] if fact not in new]
-        added = [fact for fact in new[first:last] if fact not in old]
-        if removed and added and len(removed) != len(added):
-            found.append((tuple(removed), tuple(added), new[first - 1] if first else None))
-            continue
-        for at in range(max(len(removed), len(added))):
-            above = min(first + at, last)
-            place = new[above - 1] if above else None
-            found.append((tuple(removed[at : at + 1]), tuple(added[at : at + 1]), place))
-    return found
-
-
-def _has_lines(*texts: str) -> bool:
-    """Whether texts are notes, one a line or with their days, and no sentences of one paragraph."""
-    return any("\n" in text.strip() or text[:10].replace("-", "").isdigit() for text in texts)
-
-
-def _units(text: str, *, lines: bool) -> list[Remark]:
-    """The statements of a memory: its lines, or the sentences of one that has a single line."""
-    facts = [fact for fact in read_remarks(text) if fact.text != EMPTY]
-    if lines:
-        return facts
-    return [fact._replace(text=one.text) for fact in facts for one in statements(fact.text)]
-
-
-def _apply(text: str, changes: Sequence[ProposedChange], *, profile: bool) -> str:
-    """The memory after some changes, which may have been proposed for an earlier text."""
-    lines = _has_lines(text, *(fact.text for change in changes for fact in change.added))
-    units = _units(text, lines=lines)
-    for change in changes:
-        there = [at for at, unit in enumerate(units) if unit in change.removed]
-        at = len(units)
-        if there:
-            at = there[0]
-        elif change.place is None:
-            at = 0
-        elif change.place in units:
-            at = units.index(change.place) + 1
-        before = [unit for unit in units[:at] if unit not in change.removed]
-        behind = [unit for unit in units[at:] if unit not in change.removed]
-        added = [fact for fact in change.added if fact not in (*before, *behind)]
-        units = [*before, *added, *behind]
-        lines |= bool(added) and (profile or any(fact.day for fact in added))
-    dated = all(not unit.day and unit.speaker == USER for unit in units)
-    if not lines and dated and not profile:
-        return " ".join(unit.text for unit in units)
-    return write_remarks(units) or (EMPTY if profile else "")
+    base, before = ("", "") if head is None else (head.id, head.text)
+    found = Proposal(key, at, thread, tuple(messages), model, version, base)
+    return replace(found, said=tuple(said), was=tuple(was), before=before)
 
 
 async def list_proposals(memory: UserMemory) -> list[Proposal]:
@@ -386,35 +218,71 @@ async def list_proposals(memory: UserMemory) -> list[Proposal]:
             found.append(Proposal.from_record(item.value, item.key))
         except BadRecordError as error:
             _log.warning("%s It is skipped: see `memagent memory check --user`.", error)
+    bases = await versions(records, [*{one.base for one in found if one.base}])
+    texts = {one.id: one.text for one in bases if isinstance(one, MemoryVersion)}
+    found = [replace(one, before=texts.get(one.base or "", "")) for one in found]
     return sorted(found, key=lambda one: (one.at, one.id))
 
 
-async def store_proposal(
+async def revise(memory: UserMemory, change: Callable[[Proposal], Proposal | None]) -> EpisodePuts:
+    """Return the step that puts what `change` returns in the place of each proposal."""
+    records, puts = memory.bank.records, list[PutOp]()
+    given: dict[Place, Value | None] = {}
+    for one in await list_proposals(memory):
+        now = change(one)
+        if now is one:
+            continue
+        given[records.proposals, one.id] = one.to_record()
+        if now is None or now.id != one.id:
+            puts.append(records.put(records.proposals, one.id, None))
+        if now is not None:
+            puts.append(records.put(records.proposals, now.id, now.to_record()))
+    return EpisodePuts(puts, given)
+
+
+async def change_proposals(
+    memory: UserMemory, change: Callable[[Proposal], Proposal | None]
+) -> None:
+    """Carry out `revise`.
+
+    Raises:
+        MemoryConflictError: The proposals kept changing.
+    """
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        step = await revise(memory, change)
+        if not step.puts or await memory.bank.records.commit(step.puts, step.given):
+            return
+    raise _conflict(memory.user)
+
+
+async def propose(
     memory: UserMemory,
-    proposal: Proposal | None,
-    *,
-    head: MemoryVersion | None,
-    mark: Value | BadRecordError | None,
+    proposal: Proposal,
     step: EpisodePuts,
-) -> bool:
-    """Store a proposal with the mark of its messages, unless something changed meanwhile.
+    edited: Collection[str],
+    subjects: Sequence[frozenset[str]],
+) -> EpisodePuts:
+    """Add a proposal to a fold's step, and what it takes out of other proposals.
 
     Args:
         memory: the user's memory.
-        proposal: the proposal; None to store the mark alone.
-        head: the accepted version.
-        mark: the thread's mark as it was, which must still be there.
-        step: the new mark, and changes of other proposals and of kept messages.
+        proposal: the proposal, which is stored if it changes the memory.
+        step: the step.
+        edited: ids of messages of its thread that say something else now.
+        subjects: what the user asks to forget.
     """
+    more = await revise(
+        memory, lambda one: one.without(edited if one.thread == proposal.thread else (), subjects)
+    )
+    puts = _put_new(memory, proposal, CONVERSATION) if proposal.changes_memory else []
+    return EpisodePuts([*step.puts, *more.puts, *puts], {**step.given, **more.given})
+
+
+def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> list[PutOp]:
     records = memory.bank.records
-    if proposal is not None:
-        place = (records.proposals, proposal.id)
-        puts = [
-            records.put(*place, proposal.to_record()),
-            put_change(records, _entry(proposal, "proposed", CONVERSATION)),
-        ]
-        step = EpisodePuts([*step.puts, *puts], {**step.given, place: None})
-    return await memory.commit(step, head, mark)
+    put = records.put(records.proposals, proposal.id, proposal.to_record())
+    return [put, put_change(records, _entry(proposal, "proposed", by))]
 
 
 async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
@@ -423,261 +291,131 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by
     Raises:
         MemoryConflictError: The memory changed meanwhile.
     """
-    proposal = compose(edit_version(head, text), head, messages=(), said=(), starts=(), model="")
-    if proposal is None:
+    proposal = compose(edit_version(head, text), head)
+    if not proposal.changes_memory:
         return
-    place = (memory.bank.records.proposals, proposal.id)
-    puts = [
-        memory.bank.records.put(*place, proposal.to_record()),
-        put_change(memory.bank.records, _entry(proposal, "proposed", by)),
-    ]
+    puts = _put_new(memory, proposal, by)
     if not await memory.bank.records.commit(puts, memory.expect(head)):
         raise _conflict(memory.user)
 
 
-async def revise(
-    memory: UserMemory,
-    thread: str,
-    edited: Collection[str],
-    subjects: Sequence[frozenset[str]],
-    step: EpisodePuts,
-) -> EpisodePuts:
-    """Add to a fold's step what it changes in waiting proposals.
-
-    Args:
-        memory: the user's memory.
-        thread: id of the thread.
-        edited: ids of messages that say something else now: what they said before is withdrawn.
-        subjects: what the user asks to forget.
-        step: the step.
-    """
-    if not edited and not subjects:
-        return step
-
-    def change(one: Proposal) -> Proposal | None:
-        now = one.without_messages(edited, shared=False) if one.thread == thread else one
-        return now and now.without_subjects(subjects)
-
-    more = await _revise(memory, change)
-    return EpisodePuts([*step.puts, *more.puts], {**step.given, **more.given})
-
-
-async def _revise(
-    memory: UserMemory, change: Callable[[Proposal], Proposal | None], besides: str = ""
-) -> EpisodePuts:
-    """Return the step that changes all waiting proposals but the one with the id `besides`."""
-    records, puts = memory.bank.records, list[PutOp]()
-    given: dict[Place, Value | None] = {}
-    for proposal in await list_proposals(memory):
-        now = proposal if proposal.id == besides else change(proposal)
-        if now is not proposal:
-            place = (records.proposals, proposal.id)
-            puts.append(records.put(*place, None if now is None else now.to_record()))
-            given[place] = proposal.to_record()
-    return EpisodePuts(puts, given)
-
-
-async def withdraw_proposed(
-    memory: UserMemory, change: Callable[[Proposal], Proposal | None]
-) -> None:
-    """Change the waiting proposals, each if `change` returns another, or None to delete it.
-
-    Raises:
-        MemoryConflictError: They kept changing.
-    """
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        step = await _revise(memory, change)
-        if not step.puts or await memory.bank.records.commit(step.puts, step.given):
-            return
-    raise _conflict(memory.user)
-
-
-def ids_of(chosen: Sequence[str | Proposal | ProposedChange]) -> list[str]:
-    """Return the ids of proposals and changes.
-
-    Raises:
-        ConfigurationError: There are none.
-    """
-    if not chosen:
-        message = "Name what to decide: proposals, or single changes of them."
-        raise ConfigurationError(message)
-    return [one if isinstance(one, str) else one.id for one in chosen]
-
-
 class Decision(NamedTuple):
-    """Ids of proposals, or of single changes, that are accepted and refused."""
+    """What happens to proposals, by their ids; those that are not named wait on.
 
-    accept: frozenset[str]
-    refuse: frozenset[str]
+    Attributes:
+        accept: those that become the memory.
+        refuse: those that are deleted, with their messages.
+        edit: texts with which others are accepted.
+    """
 
-    def parts(self, proposals: Sequence[Proposal]) -> dict[str, tuple[set[str], set[str]]]:
-        """Return the ids of the changes that are accepted and refused, by proposal.
+    accept: Sequence[str] = ()
+    refuse: Sequence[str] = ()
+    edit: Mapping[str, str] = {}
 
-        Raises:
-            ConfigurationError: A change is both accepted and refused.
-            MemoryNotFoundError: An id is that of nothing that waits.
-        """
-        found: dict[str, tuple[set[str], set[str]]] = {}
-        known: set[str] = set()
-        for one in proposals:
-            ids = {change.id for change in one.changes}
-            known |= {one.id, *ids}
-            accept, refuse = (ids if one.id in said else ids & said for said in self)
-            if accept & refuse:
-                message = f"{min(accept & refuse)} is both accepted and refused: choose one."
-                raise ConfigurationError(message)
-            if accept or refuse:
-                found[one.id] = accept, refuse
-        if unknown := sorted((self.accept | self.refuse) - known):
-            message = (
-                f"{unknown[0]!r} does not wait for approval: it was decided, or forgotten. "
-                "`memagent memory proposals --user` lists what waits."
-            )
-            raise MemoryNotFoundError(message)
-        return found
+
+def decision_of(proposal: Proposal, verdict: bool | str) -> Decision:  # noqa: FBT001 - a verdict
+    """Return the decision of a function about a proposal.
+
+    Raises:
+        ConfigurationError: The verdict is something else.
+    """
+    if isinstance(verdict, str):
+        return Decision(edit={proposal.id: verdict})
+    if isinstance(verdict, bool):
+        return Decision([proposal.id]) if verdict else Decision(refuse=[proposal.id])
+    raise ConfigurationError("A function must return True, False, a text or None.")
 
 
 async def decide(
-    memory: UserMemory, accept: Collection[str] = (), refuse: Collection[str] = (), *, by: str
+    memory: UserMemory, decision: Decision, *, by: str, fold_again: FoldAgain | None = None
 ) -> None:
-    """Accept and refuse proposals, or single changes; all others wait on.
+    """Carry out a decision.
+
+    Of several that are accepted, one becomes the memory: the edited one, otherwise an edit of an
+    agent, otherwise the oldest. The others are folded again on that, and the result is accepted.
 
     Args:
         memory: the user's memory.
-        accept: ids of proposals or changes to apply to the memory.
-        refuse: ids of those to delete; the messages that they come from are not kept either.
+        decision: the decision.
         by: who decides, for the log of changes.
+        fold_again: function that folds the messages of a proposal again on the accepted memory, and
+            stores the new proposal in its place; None without a model.
 
     Raises:
-        ConfigurationError: A change is both accepted and refused.
+        ConfigurationError: None is named, one is named twice, or several are edited.
         MemoryNotFoundError: One of them does not wait; nothing was decided.
-        MemoryConflictError: Others changed the memory meanwhile.
+        MemoryConflictError: One of those accepted was made for an earlier memory, or there are
+            several and no model; nothing was decided. Or others changed the memory meanwhile.
         StoreError: The store failed.
     """
-    decision = Decision(frozenset(accept), frozenset(refuse))
-    for key, (yes, no) in decision.parts(await list_proposals(memory)).items():
-        await _settle(memory, key, yes, no, by)
+    waiting = {one.id: one for one in await list_proposals(memory)}
+    ids = [*decision.accept, *decision.refuse, *decision.edit]
+    if not ids or len({*ids}) < len(ids) or len(decision.edit) > 1:
+        message = "Name each proposal to decide once, and edit one at a time: it is all the memory."
+        raise ConfigurationError(message)
+    if unknown := [key for key in ids if key not in waiting]:
+        message = (
+            f"{unknown[0]!r} does not wait for approval: it was decided, forgotten or folded "
+            "again. `memagent memory proposals --user` lists what waits."
+        )
+        raise MemoryNotFoundError(message)
+    taken = [waiting[key] for key in (*decision.edit, *decision.accept)]
+    taken.sort(key=lambda one: (one.id not in decision.edit, bool(one.messages), one.at))
+    head = await memory.head()
+    old = [one for one in taken if one.base != ("" if head is None else head.id)]
+    if fold_again is None and (old or len(taken) > 1):
+        message = (
+            "Only one proposal that continues the present memory can be accepted without a model. "
+            "The chatbot folds the messages of the others again at the user's next turn."
+        )
+        raise MemoryConflictError(message)
+    if fold_again and old:
+        again = ", ".join([(await fold_again(one)).id for one in old])
+        message = f"The memory changed meanwhile. The messages were folded again: look at {again}."
+        raise MemoryConflictError(message)
+    for key in decision.refuse:
+        await _refuse(memory, waiting[key], by)
+    for at, one in enumerate(taken):
+        now = await fold_again(one) if at and fold_again else one
+        await _accept(memory, now, decision.edit.get(one.id), by, own=fold_again is not None)
 
 
-async def decide_by(memory: UserMemory, proposal: Proposal, verdict: Verdict) -> None:
-    """Decide a whole proposal as a function says; arguments as of `decide`."""
-    ids = {one.id for one in proposal.changes}
-    accept = (ids if verdict else set()) if isinstance(verdict, bool) else {*(verdict or ())}
-    refuse = {proposal.id} if not accept else ids - accept
-    await decide(memory, accept, refuse, by="approve")
-
-
-async def _settle(memory: UserMemory, key: str, yes: set[str], no: set[str], by: str) -> None:
+async def _accept(
+    memory: UserMemory, proposal: Proposal, text: str | None, by: str, *, own: bool
+) -> None:
+    """Make a proposal the memory, or another text, and keep its messages."""
     records = memory.bank.records
-    place = (records.proposals, key)
+    version = proposal.version if text is None else _with_text(proposal.version, text)
+    change = replace(_entry(proposal, "accepted", by), version=version.id)
+    version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
+    episodes = memory.episodes
+    if episodes.off and not own:  # the limits are the chatbot's, and hold from its next fold on
+        episodes = Episodes(records, sys.maxsize, None)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        (stored,) = await records.values([place])
-        if not isinstance(stored, dict):
-            break
-        proposal = Proposal.from_record(stored, key)
         head = await memory.head()
-        accepted = [one for one in proposal.changes if one.id in yes]
-        refused = [one for one in proposal.changes if one.id in no]
-        kept, left = _part(proposal, accepted, refused)
-        step = await _keep(memory, kept)
-        others = await _revise(memory, partial(Proposal.rebase, accepted=accepted), besides=key)
-        puts = [records.put(*place, None if left is None else left.to_record())]
-        puts += [*step.puts, *others.puts]
-        if refused:
-            puts.append(put_change(records, _entry(proposal, "refused", by)))
-        given = {**step.given, **others.given, place: stored}
-        step = EpisodePuts(puts, {**given, **memory.expect(head)})
-        version = _merge(proposal, head, accepted) if accepted else head
-        if version is None or version is head:
-            done = await records.commit(step.puts, step.given)
-        else:
-            change = _entry(proposal, "accepted", by)
-            change = replace(change, at=version.created_at, version=version.id)
-            given = {name: value for name, value in step.given.items() if name != memory.place}
-            done = await memory.advance(version, head, change, EpisodePuts(puts, given))
-        if done:
+        (stored,) = await records.values([place])
+        if stored != proposal.to_record() or proposal.base != ("" if head is None else head.id):
+            break
+        new = {one.id for one in proposal.said}
+        step = await episodes.keep(proposal.said, new=new, clean=lambda page: page)
+        puts, given = [*step.puts, records.put(*place, None)], {**step.given, place: stored}
+        if await memory.advance(version, head, change, EpisodePuts(puts, given)):
             return
     raise _conflict(memory.user)
 
 
-def _entry(proposal: Proposal, what: str, by: str) -> MemoryChange:
-    return MemoryChange(
-        datetime.now(UTC).isoformat(),
-        what,  # type: ignore[arg-type]
-        by,
-        thread=proposal.thread,
-        messages=proposal.messages,
-        model=proposal.model,
-    )
+async def _refuse(memory: UserMemory, proposal: Proposal, by: str) -> None:
+    records = memory.bank.records
+    place = (records.proposals, proposal.id)
+    puts = [records.put(*place, None), put_change(records, _entry(proposal, "refused", by))]
+    if not await records.commit(puts, {place: proposal.to_record()}):
+        raise _conflict(memory.user)
 
 
-def _part(
-    proposal: Proposal, accepted: Sequence[ProposedChange], refused: Sequence[ProposedChange]
-) -> tuple[list[KeptMessage], Proposal | None]:
-    """Messages that may be kept after a decision, and what still waits; None for nothing."""
-    decided = {one.id for one in (*accepted, *refused)}
-    waiting = [one for one in proposal.changes if one.id not in decided]
-    banned = {key for one in refused for key in one.messages}
-    said = [one for one in proposal.said if one.id not in banned]
-    if not waiting:
-        return (said if accepted or proposal.accepted else []), None
-    open_ids = {key for one in waiting for key in one.messages}
-    sure = {key for one in accepted for key in one.messages} - open_ids
-    kept = [one for one in said if one.id in sure]
-    rest = [one for one in said if one.id not in sure]
-    left = proposal.restrict(waiting, rest)
-    return kept, replace(left, accepted=bool(accepted) or proposal.accepted)
-
-
-async def _keep(memory: UserMemory, said: Sequence[KeptMessage]) -> EpisodePuts:
-    """The step that keeps messages word for word."""
-    if not said:
-        return EpisodePuts()
-    episodes = memory.episodes
-    if episodes.off:  # an operator's: the limits are the chatbot's, and hold from its next fold on
-        episodes = Episodes(memory.bank.records, sys.maxsize, None)
-    return await episodes.keep(said, new={one.id for one in said}, clean=_identity)
-
-
-def _identity(page: Page) -> Page:
-    return page
-
-
-def _merge(
-    proposal: Proposal, head: MemoryVersion | None, accepted: Sequence[ProposedChange]
-) -> MemoryVersion | None:
-    """The version with the accepted changes; the head if it has them already."""
-    version = proposal.version
-    whole = len(accepted) == len(proposal.changes) and not proposal.accepted
-    if whole and proposal.base == ("" if head is None else head.id):
-        return replace(version, created_at=datetime.now(UTC).isoformat())
-    before = "" if head is None else head.text
-    profile = bool(version.told or (head is not None and head.told))
-    text = _apply(before, accepted, profile=profile)
-    if head is not None and text == before:
-        return head
-    now = datetime.now(UTC).isoformat()
-    sources = () if head is None else end_gone(head.told, text, now)
-    known = {one.line for one in sources if not one.until}
-    lines = {*text.splitlines()} - known
-    parent = version.root if head is None else head.id
-    evidence = (*(() if head is None else head.memory.evidence), *version.memory.evidence)
-    memory = replace(version.memory, evidence=tuple(dict.fromkeys(evidence)))
-    return replace(
-        version,
-        id=edit_id(parent, f"{proposal.id}\0{text}", version.fingerprint),
-        parent=parent,
-        root=version.root if head is None else head.root,
-        memory=with_text(text, memory),
-        tokens=_counter.count(text),
-        told=(
-            *sources,
-            *(one for one in version.told if one.line in lines and not one.until),
-        ),
-        created_at=now,
-    )
+def _entry(proposal: Proposal, what: What, by: str) -> MemoryChange:
+    now, one = datetime.now(UTC).isoformat(), proposal
+    return MemoryChange(now, what, by, "", one.thread, one.messages, one.model)
 
 
 def _conflict(user: str) -> MemoryConflictError:

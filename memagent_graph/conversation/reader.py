@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 from langchain_core.messages import HumanMessage
+from pydantic import BaseModel
 
 from memagent_graph.conversation.built_in import (
     NewestReader,
@@ -258,3 +259,14 @@ def resolve_keeper(
     if type(reader) is ChatReader and reader is not model:
         return NotesReader(reader.model, config=config, name=reader.identity.name, tokenizer=known)
     return reader
+
+
+def facts_of_schema(schema: object) -> Facts | None:
+    """The schema of facts, if it is one."""
+    if isinstance(schema, type) and issubclass(schema, str | BaseModel):
+        return None
+    from memagent_graph.facts.record import Facts
+
+    if isinstance(schema, Facts) or schema is Facts:
+        return Facts.of(schema)
+    return None

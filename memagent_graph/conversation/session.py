@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
@@ -543,3 +544,12 @@ def _first_id(*ids: object) -> object:
 def _name(*ids: object) -> str:
     found = _first_id(*ids)
     return "" if found == "" else name_user(found)
+
+
+def find_zone(name: str | None) -> ZoneInfo | None:
+    """Return a time zone by its name; UTC is None."""
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError) as error:
+        message = f"{name!r} is no time zone: give one by its name, such as 'Europe/Berlin'."
+        raise ConfigurationError(message) from error

@@ -13,9 +13,11 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.messages import stamp
+from memagent_graph.conversation.messages import last_owner, stamp
+from memagent_graph.conversation.privacy import drop_about, find_about
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Speaker, Speakers, UserOf, access_of
+from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
@@ -82,7 +84,10 @@ def create_memory_tools(
         state = runtime.state if isinstance(runtime.state, dict) else vars(runtime.state)
         # `of` asks for the context alone, which both kinds of runtime have.
         known: Any = runtime
-        return speakers.of(known, runtime.config, state.get("memory_user"))
+        now, owner = state.get("memory_user"), last_owner(state.get("messages", ()))
+        speaker = speakers.of(known, runtime.config, now)
+        ours = bool(owner) and owner == now  # whoever resumes the run
+        return speaker._replace(user=AnonymousUser.restore(owner)) if ours else speaker
 
     async def keep(statement: str, runtime: ToolRuntime) -> None:
         user, thread = speaker_of(runtime)
@@ -97,11 +102,14 @@ def create_memory_tools(
         known: Collection[str] | None = None,
         right: str = "",
     ) -> list[str]:
-        return await memory.drop_about(
-            speaker_of(runtime).user,
+        memory.check_writable()
+        user = speaker_of(runtime).user
+        await memory.people.backlog(user, runtime.store).fold()
+        return await drop_about(
+            memory.people.of(user, runtime.store),
             subject,
-            runtime.store,
-            "assistant",
+            memory.form,
+            by="assistant",
             propose=approves,
             known=known,
             right=right,
@@ -123,8 +131,8 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        user = speaker_of(runtime).user
-        known = await memory.find_about(user, wrong, runtime.store)
+        personal = memory.people.of(speaker_of(runtime).user, runtime.store)
+        known = await find_about(personal, wrong, memory.form)
         await keep(right, runtime)
         gone = await drop(wrong, runtime, known, right)
         return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -455,3 +457,23 @@ def is_not_said(value: str) -> bool:
 def is_none(value: str) -> bool:
     """Return whether a value is a word for none, which may be one of several to choose from."""
     return bool(_NONE.fullmatch(value))
+
+
+@lru_cache(1 << 14)
+def instant(at: str) -> float:
+    """Return a time as seconds since 1970, minus infinity if there is none.
+
+    A time without a zone counts as UTC, and a day as its beginning.
+    """
+    try:
+        found = datetime.fromisoformat(at)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return -math.inf
+
+
+def is_later(one: str, other: str) -> bool:
+    """Whether a time is later than another; if one is only a day, their days decide."""
+    if min(len(one), len(other)) <= len("2026-03-05"):
+        return one[:10] > other[:10]
+    return instant(one) > instant(other)

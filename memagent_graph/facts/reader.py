@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import regex
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.messages import is_later, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.places import locate
-from memagent_graph.evidence.statements import statements, statements_of
+from memagent_graph.evidence.statements import is_later, statements, statements_of
 from memagent_graph.facts.graph import (
     Entities,
     asks_for_history,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.messages import Line
     from memagent_graph.evidence.places import Memory
     from memagent_graph.memory.version import LineSource
     from memagent_graph.prompts import Prompts
@@ -297,7 +295,7 @@ class _KeepsFacts(Reader):
         known = facts_of(step.memory)
         if self.standing:
             known = [replace(one, told_at=self.told_at.get(one.triple, "")) for one in known]
-            said = lines_of(step.chunk)
+            said = getattr(step.chunk.source, "lines", ())  # a conversation's have times
             new = [replace(one, told_at=_find_time(one, said)) for one in new]
             newer = {
                 one.triple: one.told_at
@@ -311,7 +309,7 @@ class _KeepsFacts(Reader):
         return memory_of_facts(facts, others, step.memory.dropped), evicted
 
 
-def _find_time(fact: Fact, said: Sequence[Line]) -> str:
+def _find_time(fact: Fact, said: Sequence[Any]) -> str:
     """The time of the last message that says a fact (ISO 8601); "" if it is not known."""
     last = max((place.start for place in fact.evidence), default=-1)
     return next((one.at for one in said if one.start <= last < one.end), "")

@@ -37,7 +37,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.evidence.statements import is_not_said
 from memagent_graph.pictures.picture import MARK
-from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms
+from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms, terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -746,3 +746,10 @@ def _relation(
 
 
 _PLAIN = str.maketrans("{}<>", "()()")
+
+
+def drop_facts(text: str, subject: Collection[str]) -> tuple[str, list[str]]:
+    """Return a memory without the lines that have all of some terms, and these lines."""
+    lines = text.splitlines()
+    gone = [line for line in lines if {*terms(line)}.issuperset(subject)]
+    return "\n".join(line for line in lines if line not in gone), gone

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import is_later
-from memagent_graph.evidence.statements import statements
+from memagent_graph.evidence.statements import is_later, statements
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import (
     SAME_AS,
@@ -37,7 +36,7 @@ from memagent_graph.facts.record import (
 )
 from memagent_graph.templates import count_line_ends
 from memagent_graph.text.terms import names as names_in
-from memagent_graph.text.terms import specific_terms, terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -55,8 +54,7 @@ def overwrite(
         new: the new ones, in the order in which they were read.
         schema: says which relations have one object at a time.
         latest: whether what somebody says last holds in any case, as in a conversation: a repeated
-            statement brings back what was replaced, and only other speakers can dispute it. By
-            `told_at`, what was said last need not be read last.
+            statement brings back what was replaced, and only other speakers can dispute it.
     """
     found = [*facts]
     for fact in new:
@@ -193,10 +191,7 @@ class _Ledger:
         return at - sum(other < at for other in wrong)
 
     def _may_change(self, old: Fact, speaker: str) -> bool:
-        """Whether a fact is a speaker's own to change: in a conversation, others dispute it.
-
-        What was told since is not changed by what was told before.
-        """
+        """Whether a fact is a speaker's own to change, and was not told since."""
         is_own = old.speaker.casefold() == speaker.casefold()
         return not self._latest or (is_own and not is_later(old.told_at, self._told_at))
 
@@ -294,13 +289,6 @@ def _join(old: Fact, new: Fact) -> Fact:
         told_at=newer.told_at,
         speaker=old.speaker if new.speaker else "",
     )
-
-
-def drop_facts(text: str, subject: Collection[str]) -> tuple[str, list[str]]:
-    """Return a memory without the lines that have all of some terms, and these lines."""
-    lines = text.splitlines()
-    gone = [line for line in lines if {*terms(line)}.issuperset(subject)]
-    return "\n".join(line for line in lines if line not in gone), gone
 
 
 class ReplayStep(NamedTuple):

@@ -98,23 +98,31 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
 
 @pytest.mark.slow
 def test_what_waits_for_approval_is_listed_accepted_and_refused(memory, where):
-    said = [HumanMessage(text, id=text) for text in ("I breed emus.", "My PIN is 4711.")]
     with open_store(where) as store:
         chatbot = ConversationMemory("extractive", store=store, approve=True)
-        chatbot.save(said, user="ann", thread="t")
-        (proposal,) = chatbot.proposals("ann")
-    emus, pin = (change.id for change in proposal.changes)
+        for text in ("I breed emus.", "My PIN is 4711.", "I sail."):
+            chatbot.save([HumanMessage(text, id=text)], user="ann", thread="t")
+        emus, pin, sail = (one.id for one in chatbot.proposals("ann"))
 
     listed = memory("proposals").stdout.splitlines()
+    both = memory("proposals", "--user", "ann", "--accept", emus, "--accept", sail, check=False)
     memory("proposals", "--user", "ann", "--accept", emus, "--refuse", pin)
     again = memory("proposals", "--user", "ann", "--accept", emus, check=False)
+    late = memory("proposals", "--user", "ann", "--accept", sail, check=False)
 
-    assert listed[0].split("\t")[:2] == ["ann", proposal.id]
-    assert [line.split()[0] for line in listed[1:]] == [emus, "+", pin, "+"]
-    assert listed[2].endswith("I breed emus.")
-    assert again.returncode == 1
+    assert [line.split("\t")[:2] for line in listed[::3]] == [
+        ["ann", emus],
+        ["ann", pin],
+        ["ann", sail],
+    ]
+    assert listed[2].endswith("+ I breed emus.")
+    assert (both.returncode, again.returncode, late.returncode) == (1, 1, 1)
+    assert "Only one proposal" in both.stderr
     assert "does not wait for approval" in again.stderr
-    assert "emus" in memory("show", "--user", "ann").stdout
+    assert "next turn" in late.stderr
+    shown = memory("show", "--user", "ann").stdout
+    assert "emus" in shown
+    assert "4711" not in shown
     history = memory("history", "--user", "ann").stdout
     assert "accepted by olga" in history
     assert "refused by olga" in history

@@ -170,7 +170,7 @@ def test_a_fold_that_waits_for_approval_proposes_facts_with_their_messages():
     memory.accept("ann", proposal)
 
     assert before == []
-    assert proposal.changes[0].messages == ("m1",)
+    assert proposal.messages == ("m1",)
     assert memory.facts("ann")[0].message == "m1"
 
 

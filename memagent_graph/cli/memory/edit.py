@@ -82,20 +82,21 @@ def proposals(
     ] = None,
     accept: Annotated[
         list[str] | None,
-        typer.Option("--accept", help="Id of a proposal or a change; can be given several times."),
+        typer.Option("--accept", help="Id of a proposal; can be given several times."),
     ] = None,
     refuse: Annotated[
         list[str] | None,
-        typer.Option("--refuse", help="Id of a proposal or a change; can be given several times."),
+        typer.Option("--refuse", help="Id of a proposal; can be given several times."),
     ] = None,
     store: MemoryStore = None,
     namespace: Namespace = None,
 ) -> None:
-    """List what waits for approval, with its ids, or accept and refuse some of it.
+    """List what waits for approval, or accept and refuse it.
 
-    A chatbot with `approve=True` remembers what is accepted. Refused changes are deleted.
+    A chatbot with `approve=True` remembers what is accepted. What is refused is deleted. After one
+    was accepted, the chatbot folds the messages of the others again at the user's next turn.
     """
-    from memagent_graph.conversation.proposal import decide, list_proposals
+    from memagent_graph.conversation.proposal import Decision, decide, list_proposals
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.sync import wait_for
 
@@ -103,7 +104,8 @@ def proposals(
         if accept or refuse:
             if user is None:
                 raise ConfigurationError("Say whose proposals these are: give --user.")
-            wait_for(decide(users.of(user), accept or (), refuse or (), by=operator()))
+            decision = Decision(accept or (), refuse or ())
+            wait_for(decide(users.of(user), decision, by=operator()))
             return
         waiting = [
             (name, one)
@@ -112,9 +114,7 @@ def proposals(
         ]
     for name, proposal in waiting:
         print_in_style(row(name, proposal.id, day(proposal.at), proposal.thread), bold=True)
-        for change in proposal.changes:
-            print(f"  {change.id}")
-            print_diff(str(change).splitlines())
+        print_diff(str(proposal).splitlines())
 
 
 def prune(

@@ -91,11 +91,12 @@ async def export(request: Request) -> Response:
 
 
 async def decide(request: Request) -> Response:
-    """Accept or refuse a proposal, or one change of it."""
+    """Accept or refuse a proposal."""
     form = await form_of(request)
     user = needed(form, "of")
     chosen = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
-    await proposal.decide(users_of(request).of(user), *chosen, by=operator())
+    decision = proposal.Decision(*chosen)
+    await proposal.decide(users_of(request).of(user), decision, by=operator())
     return RedirectResponse(url("/person", of=user), 303)
 
 
