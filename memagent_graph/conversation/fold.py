@@ -492,14 +492,16 @@ class Folding:
 
         Those that would change nothing now are deleted. If the model fails, they wait as they are.
         """
+        same = set[str]()
         for old in await list_proposals(memory):
             try:
                 new = await self._fold_again(memory, old)
             except (MemoryConflictError, MemoryNotFoundError, ModelError) as error:
                 _log.warning("A proposal for an earlier memory waits as it is: %s", error)
-                continue
-            if not new.changes_memory:
-                await change_proposals(memory, partial(_leave_out, new.id))
+            else:
+                same |= set() if new.changes_memory else {new.id}
+        if same:
+            await change_proposals(memory, lambda one: None if one.id in same else one)
 
     async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
         """Store a proposal of the same messages for the accepted memory in the place of `old`."""
@@ -721,10 +723,6 @@ async def _find_kept(
     if not memory.episodes.off:
         known += (await memory.episodes.read()).said
     return {one.id: one for one in known if one.thread == thread and one.id in ids}
-
-
-def _leave_out(key: str, one: Proposal) -> Proposal | None:
-    return one if one.id != key else None
 
 
 async def _prepare(memory: UserMemory, text: str) -> None:

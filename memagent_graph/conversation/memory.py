@@ -614,11 +614,10 @@ class ConversationMemory(Generic[Shape]):
             by: who accepts them, for the log of changes.
 
         Raises:
-            ConfigurationError: None is named, several have one text, or the text exceeds
-                `memory_tokens`.
+            ConfigurationError: None is named, several have one text, or that is too long.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
-            MemoryConflictError: The memory changed since one was proposed, and its messages were
-                folded again: look at the new proposal. Nothing was decided.
+            MemoryConflictError: The memory changed since one was proposed: it was folded again, and
+                the new proposal waits. Nothing was decided.
             ModelError: The model failed for one of several; those before it are accepted.
             StoreError: The store failed.
         """

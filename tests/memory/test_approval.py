@@ -167,6 +167,17 @@ def test_without_a_model_one_made_for_an_earlier_memory_waits_for_the_chatbot(st
     assert "goats" in memory.load("ann")
 
 
+def test_one_that_would_change_nothing_any_more_is_deleted(store):
+    memory = approving(store)
+    say(memory, "I live in Husum.")
+    say(memory, "I live in Husum.", thread="tuesday")
+    first, _ = memory.proposals("ann")
+
+    memory.accept("ann", first)
+
+    assert memory.proposals("ann") == []
+
+
 def test_if_the_model_fails_a_proposal_for_an_earlier_memory_waits_as_it_is(store, caplog):
     memory = approving(store, "Lives in Husum.", "Sails.", ModelError("It is away."))
     say(memory, "One.")

@@ -94,8 +94,8 @@ async def decide(request: Request) -> Response:
     """Accept or refuse a proposal."""
     form = await form_of(request)
     user = needed(form, "of")
-    chosen = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
-    decision = proposal.Decision(*chosen)
+    accept, refuse = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
+    decision = proposal.Decision(accept, refuse)
     await proposal.decide(users_of(request).of(user), decision, by=operator())
     return RedirectResponse(url("/person", of=user), 303)
 
