@@ -71,7 +71,7 @@ def run_git(*words):
     return done.stdout if done.returncode == 0 else ""
 
 
-def ceilings_at(commit):
+def ceilings_of(commit):
     """Return the ceilings of a commit by their names."""
     tree = ast.parse(run_git("show", f"{commit}:{HOUSE}"))
     (found,) = (
@@ -90,10 +90,10 @@ def test_lines_never_rise_and_another_ceiling_only_by_a_commit_that_says_what_it
     """From the commit that brought this test on; what is not committed is held by the figures."""
     if run_git("rev-parse", "--is-shallow-repository").strip() != "false":
         pytest.skip("This is no clone with its whole history: ceilings are not compared.")
-    first = run_git("log", "--format=%H", "-S", "def ceilings_at", "--", "tests/structure").split()
+    first = run_git("log", "--format=%H", "-S", "def ceilings_of", "--", "tests/structure").split()
     since = [f"{first[-1]}.."] if first else ["--max-count=0"]
     commits = run_git("log", "--reverse", "--format=%H", *since, "--", HOUSE).split()
-    history = [ceilings_at(commit) for commit in [*first[-1:], *commits]]
+    history = [ceilings_of(commit) for commit in [*first[-1:], *commits]]
 
     rises = [
         (commit, name, before[name], now[name])

@@ -319,8 +319,9 @@ def test_the_inspector_starts_with_the_flags_shows_a_tenant_and_wants_the_token(
 
 def test_the_override_of_the_published_readers_has_flags_and_fields_that_there_are():
     page = (ROOT / "docs" / "published-readers.md").read_text("utf-8")
-    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    override = yaml.safe_load(block)["services"]["memagent"]
+    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (services,) = (block["services"] for block in blocks if "services" in block)
+    override = services["memagent"]
     known = {flag for option in get_command(app).params for flag in option.opts}
 
     jsonschema.validate(override, SERVICE)
