@@ -723,7 +723,7 @@ class ConversationMemory(Generic[Shape]):
 
     @property
     def form(self) -> Form:
-        """What a memory is."""
+        """The form of a memory."""
         return "facts" if self.keeps_facts else "text" if self._fields is None else "profile"
 
     @property

@@ -133,7 +133,7 @@ def _note(named: dict[str, set[str]], found: CheckpointTuple) -> None:
 
 
 Form = Literal["text", "profile", "facts"]
-"""What a memory is."""
+"""The form of a memory."""
 
 
 async def find_about(personal: UserMemory, subject: str, form: Form) -> list[str]:
@@ -157,7 +157,7 @@ async def drop_about(
     Args:
         personal: memory of the user.
         subject: words of the subject.
-        form: what the memory is.
+        form: the form of the memory.
         by: author of the change.
         propose: whether to propose the change of the notes.
         known: statements of the notes that may be deleted; None for all.

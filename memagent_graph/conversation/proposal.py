@@ -300,7 +300,7 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by
 
 
 class Decision(NamedTuple):
-    """What happens to proposals, by their ids; those that are not named wait on.
+    """Proposals to accept, refuse and edit, by their ids; those that are not named wait on.
 
     Attributes:
         accept: those that become the memory.

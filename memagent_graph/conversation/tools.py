@@ -86,7 +86,7 @@ def create_memory_tools(
         known: Any = runtime
         now, owner = state.get("memory_user"), last_owner(state.get("messages", ()))
         speaker = speakers.of(known, runtime.config, now)
-        ours = bool(owner) and owner == now  # whoever resumes the run
+        ours = bool(owner) and owner == now  # also if another user resumes it
         return speaker._replace(user=AnonymousUser.restore(owner)) if ours else speaker
 
     async def keep(statement: str, runtime: ToolRuntime) -> None:
