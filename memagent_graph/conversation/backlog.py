@@ -111,21 +111,17 @@ class Backlog:
         A message that says something else than before is among them.
         """
         with self._lock:
-            seen = self._seen.pop(thread, {})
-            self._seen[thread] = seen
+            known = {key: said for key, (_, said) in self._seen.get(thread, {}).items()}
+        new = [message for message in messages if known.get(str(message.id)) != _hash(message)]
+        records = [(record_message(message, redact), _hash(message)) for message in new]
+        with self._lock:
+            seen = self._seen[thread] = self._seen.pop(thread, {})
+            seen.update({one.id: (one, key) for one, key in records})
+            for gone in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first begins the thread
+                del seen[gone]
             while len(self._seen) > _MOST_THREADS:
                 self._seen.popitem(last=False)
-            new = []
-            for message in messages:
-                said = hash(
-                    (message.type, str(message.content), str(getattr(message, "tool_calls", "")))
-                )
-                if str(message.id) not in seen or seen[str(message.id)][1] != said:
-                    seen[str(message.id)] = record_message(message, redact), said
-                    new.append(message)
-            for key in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first one begins the thread
-                del seen[key]
-            return new
+        return new
 
     def add(
         self,
@@ -310,6 +306,10 @@ class Backlog:
 
     async def _fold_due(self) -> None:
         await self._fold_until(monotonic())
+
+
+def _hash(message: BaseMessage) -> int:
+    return hash((message.type, str(message.content), str(getattr(message, "tool_calls", ""))))
 
 
 def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:

@@ -50,7 +50,8 @@ async def acatch_up(
         checkpointer: the checkpointer of the threads.
         store: the store of the memories, if `memory` has no store of its own.
     """
-    threads = await _newest(checkpointer)
+    threads: dict[str, _KnownThread] = {}
+    await see_checkpoints(checkpointer, partial(_keep, threads))
     messages = failed = 0
     for thread, kept in threads.items():
         try:
@@ -90,12 +91,6 @@ class _KnownThread(NamedTuple):
 
     newest: CheckpointTuple
     users: set[str]
-
-
-async def _newest(checkpointer: BaseCheckpointSaver[Any]) -> dict[str, _KnownThread]:
-    found: dict[str, _KnownThread] = {}
-    await see_checkpoints(checkpointer, partial(_keep, found))
-    return found
 
 
 def _keep(found: dict[str, _KnownThread], one: CheckpointTuple) -> None:

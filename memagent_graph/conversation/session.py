@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 Remember = Literal["turn", "window", "end"]
 
+_NEWEST = 1_000
+"""Messages of a thread that a turn looks at besides the first, at most."""
 _MOST_BACK = 1_000
 """Checkpoints from which a branch is followed back, at most."""
 
@@ -228,6 +230,7 @@ class Talk:
         if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
             self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
         own = by_owner(messages, self.user).get(self.user, [])
+        own = own[:1] + own[1:][-_NEWEST:]
         new = {message.id for message in self.backlog.see(self.thread, own, self.redact)}
         humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
         closed = len(own) if ended or not humans else humans[-1]
