@@ -53,7 +53,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.facts.reader._DURING": [("", " in ", ""), ("", " on 2021", ",")],
     "memagent_graph.facts.reader._NO_NAME": [("", "do ", "a"), ("", "i", "")],
     "memagent_graph.facts.reader._NO_THING": [("", "and is", ""), ("", "and ", "")],
-    "memagent_graph.facts.record._NOT_SAID": [
+    "memagent_graph.evidence.statements._NOT_SAID": [
         ("", "?", "a"),
         ("", "not ", ""),
         ("", "unknown in ", ""),
@@ -220,10 +220,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.memory.redis.keys._ESCAPED": [("", "%2", "")],
     "memagent_graph.conversation.reader._TOLD": [("", "- ", "a"), ("2026-01-01]", ": ", "")],
     "memagent_graph.conversation.fold._DAY": [("", "2026-01-0", "")],
-    "memagent_graph.conversation.messages.LINE": [
-        ("[2024-01-01", "a", ""),
-        ("[2024-01-01] ", "a", ""),
-    ],
     "memagent_graph.conversation.messages._name": [("", " :", ""), ("", "[ ", "a")],
     "memagent_graph.models.failures._BROKEN_NAME": [("", "Connec", "")],
     "memagent_graph.models.failures._FILTER": [("", "content_filte", "")],
@@ -456,12 +452,12 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.terms._JOINERS": [("", "\u200c", "")],
     "memagent_graph.text.terms._WIDE": [("", "ﬀ", "")],
     "memagent_graph.conversation.built_in._FIRST_PERSON": [("", "mein", "1"), ("", "unse", "")],
-    "memagent_graph.conversation.built_in._FORGET": [
-        ("", " ", ""),
-        ("please", ",", ""),
-        ("forget", ",", ""),
-        ("forget ", "a", ""),
+    "memagent_graph.conversation.reader._FORGET": [
+        ("", "- ", ""),
+        ("", "\n", ""),
+        ("", "forget:", ""),
     ],
+    "memagent_graph.evidence.statements._NONE": [("", "-", ""), ("", "no ", ""), ("no", "-", "a")],
     "memagent_graph.conversation.built_in._MARK": [("[", "a", ""), ("", "[", "")],
     "memagent_graph.conversation.built_in._QUESTION": [("?", '"', "a"), ("", '?"', "a")],
     "memagent_graph.conversation.built_in._REQUEST": [("", "(", "a"), ("", "- ", "a")],

@@ -241,8 +241,7 @@ class Users:
         >>> store = InMemoryStore()
         >>> said = [("human", "I moved to Bern.")]
         >>> memory = ConversationMemory("openai:gpt-4o", store=store)
-        >>> memory.save(said, user="ann", thread="monday")
-        'I moved to Bern.'
+        >>> said = memory.save(said, user="ann", thread="monday")
         >>> users = Users(store)
         >>> [(user, version.text) for user, version in users.list()]
         [('ann', 'I moved to Bern.')]

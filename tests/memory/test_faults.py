@@ -181,7 +181,8 @@ async def import_lines(store):
 async def turn(store):
     memory = ConversationMemory(ChainReader(), store=store, keep_versions=1)
     await memory.asave(TALK[:2], user="ann", thread="one")
-    return await memory.asave(TALK, user="ann", thread="one")
+    await memory.asave(TALK, user="ann", thread="one")
+    return await memory.aload("ann")
 
 
 ACTS = [named, unnamed, edit, branch, import_lines, turn]
