@@ -707,7 +707,7 @@ WHOLE = {
         {"name": "inconnu", "job": {"title": "non précisé", "company": "null"}},
         {"name": "未知", "address": {"city": "不明", "street": "-"}},
         {"age": "unknown", "diet": "unknown", "pets": [{"name": "unknown", "kind": None}]},
-        {"age": 0, "diet": "unknown", "pets": [], "hobbies": [], "address": None, "job": None},
+        {"age": None, "diet": "unknown", "pets": [], "hobbies": [], "address": None, "job": None},
         {"job": {"title": "miller", "company": "not specified"}, "hobbies": ["chess", "N/A"]},
         {"pets": [{"name": "Minou", "kind": "unknown", "age": None}], "address": "unknown"},
         {"changes": [{"field": "name", "action": "set", "value": None, "message": 1}]},

@@ -98,11 +98,9 @@ def as_messages(given: Given) -> list[BaseMessage]:
         isinstance(given, tuple) and [*map(type, given)] == [str, str] and given[0] in _SPEAKING
     )
     try:
-        if not (one or isinstance(given, Sequence)) or isinstance(given, bytes):
-            raise TypeError(type(given).__name__)  # noqa: TRY301 - the same error as LangChain's
         listed: Any = [given] if one else given
         if any(isinstance(message, str) for message in listed) and not one:
-            raise TypeError("a list of texts")  # noqa: TRY301 - as above
+            raise TypeError("a list of texts")  # noqa: TRY301 - the same error as LangChain's
         return convert_to_messages(listed)
     except (TypeError, ValueError, NotImplementedError, AttributeError, KeyError) as error:
         message = (

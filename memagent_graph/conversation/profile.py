@@ -147,10 +147,7 @@ class Field:
     def is_filler(self, value: Json) -> bool:
         """Whether models that reply with a whole profile write a value for want of another."""
         is_default = value == self.default and not isinstance(value, dict | list)
-        is_zero = (
-            isinstance(value, int | float) and not isinstance(value, bool) and value in {0, -1}
-        )
-        return is_zero or (is_default and (not value or replace(self, choices=()).lacks(value)))
+        return is_default and (not value or replace(self, choices=()).lacks(value))
 
     def same(self, one: Json, other: Json) -> bool:
         """Whether two items of the list are about the same thing."""

@@ -252,13 +252,16 @@ class Talk:
             final: whether none may wait on: what the thread does not have now was deleted.
         """
         ids = {str(message.id) for message in messages}
-        newest = None if self.kept is None else await self.kept.read()
-        if self.kept and (newest is None or newest.checkpoint["id"] < self.kept.checkpoint):
-            if not final:  # the thread cannot have them yet
+        try:
+            gone, branch = await self._compare(ids)
+        except Exception as error:  # noqa: BLE001 - a checkpointer that is closed may raise anything
+            if not final:
                 return ids
-            gone, branch = ids, Branch()
-        else:
-            gone, branch = await self._compare(ids, newest)
+            _log.warning("A thread cannot be read, and all its messages are remembered: %s", error)
+            gone, branch = set(), Branch()
+        if branch is None and not final:  # the thread cannot have them yet
+            return ids
+        branch = branch or Branch()
         self.backlog.withdraw(gone, self.thread)
         left = [message for message in messages if message.id not in gone]
         if left or branch.replaced:
@@ -266,11 +269,16 @@ class Talk:
             self.backlog.withdraw({one.id for one in branch.replaced}, self.thread)
         return ()
 
-    async def _compare(
-        self, ids: set[str], newest: CheckpointTuple | None
-    ) -> tuple[set[str], Branch]:
-        """Return which of some messages were deleted from the thread, and where it is now."""
-        kept, there = self.kept, messages_in(newest)
+    async def _compare(self, ids: set[str]) -> tuple[set[str], Branch | None]:
+        """Return which of some messages the thread does not have, and where it is now.
+
+        None stands for a thread whose newest checkpoint is older than what a run saw.
+        """
+        kept = self.kept
+        newest = None if kept is None else await kept.read()
+        if kept and (newest is None or newest.checkpoint["id"] < kept.checkpoint):
+            return ids, None
+        there = messages_in(newest)
         if kept is None or newest is None or there is None or any(map(is_summary, there)):
             return set(), Branch()
         now = self._ids(there)
@@ -445,9 +453,6 @@ async def is_subagent(config: RunnableConfig) -> bool:
     The checkpoint of a graph above says so: the last message of its assistant calls tools that
     have not returned. Where no checkpoint does, a node above that is named as LangChain's agents
     name theirs runs tools.
-
-    Args:
-        config: configuration of the run.
     """
     if not is_nested(config):
         return False

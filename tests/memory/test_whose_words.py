@@ -470,6 +470,25 @@ def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn
     assert ("Husum" in memory.load("ann")) == turn
 
 
+def test_what_waits_is_remembered_though_its_checkpointer_is_closed(caplog):
+    class Closed(InMemorySaver):
+        is_closed = False
+
+        async def aget_tuple(self, config):
+            if self.is_closed:
+                raise RuntimeError("The connection is closed.")
+            return await super().aget_tuple(config)
+
+    memory, saver = new_memory(), Closed()
+    agent = agent_with(memory, checkpointer=saver)
+    say(agent, "I live in Husum.", of("ann"))
+    saver.is_closed = True
+
+    assert memory.flush() == 0
+    assert "Husum" in memory.load("ann")
+    assert "cannot be read" in caplog.text
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_what_a_summary_takes_is_remembered(first):
     memory = new_memory()
