@@ -31,7 +31,12 @@ from memagent_graph import (
     create_memory_tools,
 )
 from memagent_graph.conversation.approval import _TYPED
-from memagent_graph.conversation.proposal import Decision, decide, list_proposals
+from memagent_graph.conversation.proposal import (
+    Decision,
+    decide,
+    list_proposals,
+    propose_edit,
+)
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import (
     ConfigurationError,
@@ -582,7 +587,9 @@ def test_an_edit_of_an_agent_is_made_again_unless_it_adds_something(store):
     tools = {tool.name: tool for tool in create_memory_tools(memory, user=lambda *_: "ann")}
     tools["forget"].func(subject="Husum", runtime=Runtime)
     text = memory.load("ann")
-    asyncio.run(memory.edit_notes("ann", f"{text}\nI knit.", None, before=text))
+    personal = memory.people.of("ann", None)
+    head = asyncio.run(personal.head())
+    asyncio.run(propose_edit(personal, head, f"{text}\nI knit.", by="assistant"))
     say(memory, "I breed goats.", thread="tuesday", day="2026-03-06")
     goats = next(one for one in memory.proposals("ann") if "goats" in str(one))
 
