@@ -44,7 +44,7 @@ from memagent_graph.conversation.reader import facts_of_schema, share_model
 from memagent_graph.conversation.search import recall
 from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memagent_graph.conversation.episodes import Branch
-    from memagent_graph.conversation.messages import About, Given, Redact
+    from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.privacy import Form
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal
@@ -306,7 +306,7 @@ class ConversationMemory(Generic[Shape]):
         self,
         user: UserId,
         *,
-        about: About = "",
+        about: Given = "",
         store: BaseStore | None = None,
         config: RunnableConfig | None = None,
     ) -> list[SystemMessage]:
@@ -331,7 +331,7 @@ class ConversationMemory(Generic[Shape]):
         return [SystemMessage(text)] if text else []
 
     async def atold(
-        self, user: UserId, *, about: About = "", store: BaseStore | None = None
+        self, user: UserId, *, about: Given = "", store: BaseStore | None = None
     ) -> tuple[str, str]:
         """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
@@ -497,11 +497,14 @@ class ConversationMemory(Generic[Shape]):
         self.check_writable()
         guest = AnonymousUser.of(thread)
         before, after = self.people.of(guest, store), self.people.of(user, store)
-        await self.people.backlog(guest, store).fold()
-        head, kept = await before.head(), [*(await before.episodes.read()).said]
-        if head is not None:
+        if await self.people.backlog(guest, store).fold():
+            raise ModelError("What a guest said cannot be folded: nothing was handed over. Retry.")
+        kept = [*(await before.episodes.read()).said]
+        kept += [one for proposal in await list_proposals(before) for one in proposal.said]
+        notes = await self._head(guest, store)
+        if notes or kept:
             whole = "\n".join(one.text for one in kept)
-            notes = head.text if self._fields is None else self._fields.render(head.text)
+            notes = notes if self._fields is None else self._fields.render(notes)
             lines = [one for one in read_remarks(notes) if one.text not in whole]
             said = [
                 KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines

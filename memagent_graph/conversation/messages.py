@@ -185,7 +185,7 @@ def by_owner(messages: Iterable[BaseMessage], user: str) -> dict[str, list[BaseM
         if is_instruction(message):
             continue
         if isinstance(message, HumanMessage):
-            owner = _seen(message).get("user", str(user))
+            owner = str(_seen(message).get("user", user))
             excluded = message.additional_kwargs.get(REMEMBER) is False or not owner
         if excluded and not is_excluded(message):
             marked = {**message.additional_kwargs, REMEMBER: False}
@@ -393,7 +393,6 @@ _PROMPTING = {"system", "developer"}
 
 if TYPE_CHECKING:
     Given = str | MessageLikeRepresentation | Sequence[MessageLikeRepresentation]
-    About = Given
 
 USER, ASSISTANT, TOOL, CONTEXT = "user", "assistant", "tool", "context"
 """Who speaks, by a message's type; context is what a message of a user only passes on."""
@@ -520,7 +519,7 @@ def as_message(kept: KeptMessage) -> BaseMessage:
     return HumanMessage(kept.text, id=kept.id, name=name, additional_kwargs=told)
 
 
-def find_current(about: About) -> tuple[str, list[BaseMessage]]:
+def find_current(about: Given) -> tuple[str, list[BaseMessage]]:
     """Return the text of the last human message, and the messages of the conversation.
 
     Args:

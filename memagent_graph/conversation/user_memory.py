@@ -416,16 +416,12 @@ class UserMemory:
         last, *values = await records.values([forgotten, *((place, key) for key in keys)])
         since = str(last.get("at", "")) if isinstance(last, dict) else ""
         found, skipped = [], False
-        for at, message in enumerate(messages):
+        for message, *known in zip(messages, values[::2], values[1::2], strict=True):
             if isinstance(message, HumanMessage):
                 skipped = "" < seen_at(message) <= since
             own = record_message(message, redact)
-            for key, value in zip(
-                keys[2 * at : 2 * at + 2], values[2 * at : 2 * at + 2], strict=True
-            ):
-                if isinstance(value, BadRecordError) or (
-                    value and value.get("digest") == own.digest
-                ):
+            for key, value in zip((own.id, f"{own.id} in {thread}"), known, strict=True):
+                if isinstance(value, BadRecordError) or (value or {}).get("digest") == own.digest:
                     break
                 if value is None or value.get("thread") == thread:
                     same = message if message.id == key else message.model_copy(update={"id": key})

@@ -43,7 +43,7 @@ from memagent_graph.conversation.backlog import backlog_of
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.node import RememberingState
 from memagent_graph.conversation.user_memory import place_of
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, ModelError
 
 
 class Scripted(BaseChatModel):
@@ -210,6 +210,47 @@ def test_a_guest_who_logs_in_takes_the_memory_along():
     assert "tea" in known
     assert [user for user, _ in memory.users().list()] == ["ann"]
     assert memory.hand_over("no such thread", "ann") == memory.load("ann")
+
+
+def test_what_waits_for_approval_of_a_guest_is_handed_over():
+    memory = new_memory(approve=True)
+    say(agent_with(memory), "My cat is Minou.", {"configurable": {"thread_id": "t"}})
+
+    memory.hand_over("t", "ann")
+
+    (proposal,) = memory.proposals("ann")
+    assert "Minou" in memory.accept("ann", proposal)
+
+
+def test_what_of_a_guest_cannot_be_folded_stays_the_guests():
+    class Failing(Scripted):
+        def _generate(self, messages, **options):
+            if "cat" in messages[-1].text and not self.replies:
+                raise PermissionError("This key may not call the model.")
+            return super()._generate(messages, **options)
+
+    memory = ConversationMemory(
+        model := Failing(replies=""), store=InMemoryStore(), remember_within=1e6
+    )
+    say(agent_with(memory), "My cat is Minou.", {"configurable": {"thread_id": "t"}})
+
+    with pytest.raises(ModelError, match="nothing was handed over"):
+        memory.hand_over("t", "ann")
+    model.replies = "My cat is Minou."
+
+    assert "Minou" in memory.hand_over("t", "ann")
+
+
+@pytest.mark.parametrize("mark", [{"user": ["eve"]}, {"user": {}, "at": 3}, "eve", {"at": "x"}])
+def test_a_mark_that_is_none_breaks_no_turn(mark):
+    memory = new_memory()
+    agent = agent_with(memory)
+
+    say(agent, "I live in Husum.", of("ann"), additional_kwargs={"memory": mark})
+    say(agent, "I sail.", of("ann"))
+    memory.flush()
+
+    assert "sail" in memory.load("ann")
 
 
 def test_the_words_of_an_agent_in_another_role_are_context():
