@@ -457,6 +457,10 @@ class Prompts(BaseModel):
         values = {"memories": "\n\n".join(parts), "words": _words(budget)}
         return fill(template, {**asked, **values})
 
+    def fill_in(self, template: str, chunk: str) -> str:
+        """Fill a template that has the field {chunk} alone."""
+        return fill(template, self._disarm({"chunk": chunk}, template))
+
     def _ask(self, template: str, question: str, memory: str) -> str:
         values = {"question": question, "memory": memory or NO_MEMORY}
         return fill(template, self._disarm(values, template))

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import USER, lines_of
+from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory, locate
-from memagent_graph.evidence.statements import instant, statements
+from memagent_graph.evidence.statements import instant, notes, statements
 from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.text.terms import specific_terms, terms
+from memagent_graph.text.terms import figures, names, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
@@ -165,9 +165,14 @@ class NewestReader(ExtractiveReader):
         keep: statements with one of its specific words stay before all others.
         never: statements with one of its specific words are left out.
 
+    Attributes:
+        warnings: what went wrong in a fold; of a copy that `for_one_fold` makes.
+
     Raises:
         ConfigurationError: `never` has no such word.
     """
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -288,6 +293,115 @@ def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
                 at += len(text)
 
 
+class Told:
+    """What users say in a chunk of a conversation.
+
+    Args:
+        chunk: the chunk.
+
+    Attributes:
+        shown: the chunk for a model: users' messages, and the ends of the assistant's.
+        said: users' messages alone.
+        sentences: their sentences but for questions, each with its line.
+        stated: those of them that name something, have a number, or say several other things.
+    """
+
+    def __init__(self, chunk: Chunk) -> None:
+        messages: dict[str, tuple[Line, list[str]]] = {}
+        for line, said in find_said(chunk):
+            messages.setdefault(line.message, (line, []))[1].append(said)
+        self._words = {line.message: " ".join(said) for line, said in messages.values()}
+        parts = list[str]()
+        for one in lines_of(chunk):
+            if one.message in messages and one.role == USER:
+                parts.append(f"{one.speaker}: {self._words[one.message]}")
+            elif one.role == ASSISTANT:
+                at = max(one.words, chunk.start, one.end - _CONTEXT)
+                end = min(one.end, chunk.end)
+                parts.append(f"{one.speaker}: {chunk.source.read(at, max(0, end - at)).strip()}")
+        self.shown, self.said = "\n".join(parts), "\n".join(self._words.values())
+        self._names = {term for line, _ in messages.values() for term in terms(line.speaker)}
+        self.sentences = [
+            (line, sentence.text.lstrip("@ "))
+            for line, said in messages.values()
+            for text in said
+            for sentence in statements(text)
+            if not _QUESTION.search(sentence.text)
+        ]
+        self.stated = [
+            Remark(line.day, line.speaker, text)
+            for line, text in self.sentences
+            if is_statement(text) and _is_checkable(text) and not _DAY.fullmatch(text)
+        ]
+
+    def find(self, reply: str, counter: Tokenizer) -> list[Remark]:
+        """Return what a model says that users say, as far as they do."""
+        found = list[Remark]()
+        for note in notes(reply):
+            rests_on = self._find_source(note.text)
+            text = note.text.lstrip("@ ")
+            if rests_on is None or _DAY.fullmatch(text) or not is_statement(text):
+                continue
+            line, said = rests_on
+            is_own = {*specific_terms(text)} <= {*specific_terms(said)} | self._names
+            short = counter.count(said) <= _LONGER * counter.count(text)
+            if is_own and short and is_statement(said):
+                found.append(Remark(line.day, line.speaker, said))
+            elif len(terms(text)) >= _SENTENCE or text == said:
+                found.append(Remark(line.day, line.speaker, text))
+        return found
+
+    def _find_source(self, text: str) -> tuple[Line, str] | None:
+        """Return the sentences of a message that say what a text says, and its line."""
+        wanted = {*specific_terms(text)} - self._names
+        best, most = None, 0
+        for line in dict.fromkeys(line for line, _ in self.sentences):
+            said = [one for of, one in self.sentences if of == line]
+            source = find_source(wanted, said)
+            if source is not None and source[1] > most:
+                best, most = (line, source[0]), source[1]
+        return best if best and self._accounts_for(best[1], text) else None
+
+    def _accounts_for(self, source: str, text: str) -> bool:
+        """Whether the names in a text are the users', and its numbers those of the sentences."""
+        known = {term for said in self._words.values() for term in terms(said)} | self._names
+        values = {value for one in figures(source) for value in one.values | one.parts}
+        return all(known.issuperset(terms(name)) for name in names(text)) and not any(
+            values.isdisjoint(one.values) for one in figures(text)
+        )
+
+
+def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int] | None:
+    """Return which of a message's sentences has most of some terms, or which two in a row.
+
+    Args:
+        wanted: the terms.
+        said: the sentences.
+
+    Returns:
+        The text, and how many of the terms it has; None if that is too few.
+    """
+    both = [" ".join(said[at : at + 2]) for at in range(len(said) - 1)]
+    shared = [(text, len({*wanted}.intersection(specific_terms(text)))) for text in (*said, *both)]
+    best = max(shared, key=lambda one: one[1], default=("", 0))
+    return best if best[1] and best[1] >= _SUPPORTED * len(wanted) else None
+
+
+_CONTEXT = 200
+"""Code points of the end of an assistant's message that are shown."""
+_SUPPORTED = 0.7
+"""Share of a note's words that are the user's."""
+_SENTENCE = 3
+"""Least words of a note in the words of the model."""
+_LONGER = 2.0
+"""Tokens of the user's own sentence to those of a model's, up to which that is taken."""
+_SEVERAL = 2
+
+
+def _is_checkable(text: str) -> bool:
+    return bool(names(text) or figures(text)) or len(_plain_words(text)) >= _SEVERAL
+
+
 def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
     """Return the function that finds the facts which users state, with their places.
 
@@ -320,21 +434,39 @@ def find_speaker(chunk: Chunk, at: int) -> str:
     return "" if line is None or line.role != USER or line.speaker == USER else line.speaker
 
 
-def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
+def withdraw(
+    memory: str, replaced: Collection[tuple[str, str, str]], others: Sequence[str] | None = None
+) -> str:
     """Return a memory without statements that their speakers took back.
 
     Args:
         memory: the memory.
         replaced: the day of each message that was edited, its text before, and its text now.
+        others: texts of other messages, on which notes in a model's words may rest, too; None if
+            they are not known, so that such notes stay.
     """
-    gone: set[tuple[str, tuple[str, ...]]] = set()
-    for day, before, now in replaced:
-        stay = {_words(statement.text) for statement in statements(now)}
-        said = (_words(statement.text.lstrip("@ ")) for statement in statements(before))
-        gone |= {(day, words) for words in said if words not in stay}
     facts = [*read_remarks(memory)]
-    left = [fact for fact in facts if (fact.day, _words(fact.text)) not in gone]
+    left = [fact for fact in facts if not any(_is_gone(fact, *one, others) for one in replaced)]
     return memory if len(left) == len(facts) else write_remarks(left)
+
+
+def _is_gone(fact: Remark, day: str, before: str, now: str, others: Sequence[str] | None) -> bool:
+    said, left = _sentences(before), _sentences(now)
+    words = _words(fact.text)
+    if fact.day != day or words in map(_words, left):
+        return False
+    if words in map(_words, said):
+        return True
+    wanted = specific_terms(fact.text)
+    return (
+        others is not None
+        and find_source(wanted, said) is not None
+        and all(find_source(wanted, _sentences(text)) is None for text in (now, *others))
+    )
+
+
+def _sentences(text: str) -> list[str]:
+    return [statement.text.lstrip("@ ") for statement in statements(text)]
 
 
 def _once(facts: Iterable[Remark]) -> list[Remark]:

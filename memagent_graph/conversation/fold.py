@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import regex
 from langchain_core.messages import HumanMessage
@@ -182,7 +182,7 @@ async def fold_within(
         fold["progress"]["cut"] = False
         fold = await advance(call, fold, chunk)
         asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
-        again += asked == _ASKED_TWICE
+        again += asked == _ASKED_TWICE and reading.reader.shortens
         unfinished += fold["progress"]["cut"] and room.dropped == dropped
         was_cut |= fold["progress"]["cut"]
     fold["progress"]["cut"] = was_cut
@@ -272,6 +272,18 @@ def _newest_first(lines: list[str]) -> list[int]:
         day = found[0] if found else day
         days.append(day)
     return sorted(range(len(lines)), key=lambda index: (days[index], index), reverse=True)
+
+
+class _Beside(NamedTuple):
+    """What is kept of messages that were folded earlier.
+
+    Attributes:
+        times: when statements were made, if new ones are older than others of their day.
+        others: texts of the messages that are not edited now; None if they are not known.
+    """
+
+    times: Mapping[str, str] = {}
+    others: Sequence[str] | None = None
 
 
 _LOST = "The newest version of the memory was gone: this one continues what was left."
@@ -388,8 +400,8 @@ class Folding:
             new = [*seen.values()]
             version, asked = None, list[frozenset[str]]()
             if new or was:
-                times = await self._find_times(memory, new, thread)
-                version, asked = await self._version(head, new, thread, was, times, config)
+                beside = await self._find_beside(memory, new, thread, was)
+                version, asked = await self._version(head, new, thread, was, beside, config)
                 version = replace(version, warnings=(*warnings, *version.warnings))
             kept = self.keeping.keep(new, thread)
             kept = [*drop_subjects(Page(kept[:-1]), asked).said, *kept[-1:]]
@@ -439,22 +451,29 @@ class Folding:
                 return head, ()
         return await memory.restore_head(), (_LOST,)
 
-    async def _find_times(
-        self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
-    ) -> dict[str, str]:
-        """Return when statements were made, if new ones are older than kept ones of their day."""
+    async def _find_beside(
+        self,
+        memory: UserMemory,
+        new: Sequence[BaseMessage],
+        thread: str,
+        was: Mapping[str, KeptMessage],
+    ) -> _Beside:
+        """Return what a fold by statements must know of messages that were folded earlier."""
         if not self._built_in or memory.episodes.off:
-            return {}
+            return _Beside()
         said = self.keeping.keep(new, thread)
         first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
-        kept = [one for one in (await memory.episodes.read()).said if one.day in first]
-        if not any(is_later(one.at, first[one.day]) for one in kept):
-            return {}
-        return {
+        kept = [one for one in (await memory.episodes.read()).said if one.id not in was]
+        others = [one.text for one in kept] if was else None
+        beside = [one for one in kept if one.day in first]
+        if not any(is_later(one.at, first[one.day]) for one in beside):
+            return _Beside({}, others)
+        times = {
             statement.text.lstrip("@ "): one.at
-            for one in (*kept, *said)
+            for one in (*beside, *said)
             for statement in statements(one.text)
         }
+        return _Beside(times, others)
 
     @property
     def _built_in(self) -> bool:
@@ -514,8 +533,8 @@ class Folding:
         said = {key: replace(one, text="") for key, one in was.items()}
         said |= {one.id: one for one in old.said}
         if new := [*map(as_message, said.values())]:
-            times = await self._find_times(memory, new, old.thread)
-            version, _ = await self._version(head, new, old.thread, was, times, {})
+            beside = await self._find_beside(memory, new, old.thread, was)
+            version, _ = await self._version(head, new, old.thread, was, beside, {})
         else:
             version = old.edit_again(head)
         again = compose(version, head, old.said, old.was, old.messages, old.model)
@@ -554,7 +573,7 @@ class Folding:
         new: Sequence[BaseMessage],
         thread: str,
         was: Mapping[str, KeptMessage],
-        times: Mapping[str, str],
+        beside: _Beside,
         config: RunnableConfig,
     ) -> tuple[MemoryVersion, list[frozenset[str]]]:
         """Return the version after some messages, and the subjects that they ask to forget.
@@ -562,17 +581,9 @@ class Folding:
         A model is shown what a message said before that was edited or taken back; a rule would
         take that for said now.
         """
-        reading, profiling = self.reading, None
-        if isinstance(reading.reader, ProfileReader):
-            profiling = reading.reader.for_one_fold(() if head is None else head.told)
-            reading = replace(reading, reader=profiling)
-        elif isinstance(reading.reader, NotesReader):
-            reading = replace(reading, reader=reading.reader.for_one_fold())
-        elif isinstance(reading.reader, NewestReader):
-            reading = replace(reading, reader=reading.reader.for_one_fold(times))
-        elif self._facts is not None:
-            told = () if head is None else head.told
-            reading = replace(reading, reader=reading.reader.for_one_fold(told))  # type: ignore[attr-defined]
+        told = () if head is None else head.told
+        reader = self._for_one_fold(told, beside.times)
+        reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
         source = ConversationSource(new, thread, self.keeping.redact, before)
         said = source.lines
@@ -583,29 +594,29 @@ class Folding:
         if head is not None:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)
-            if isinstance(reading.reader, NewestReader):
+            if self._built_in:
                 now = {one.id: one.text for one in self.keeping.keep(new, thread)}
                 edits = [(one.day, one.text, now.get(key, "")) for key, one in was.items()]
-                fold["memory"] = withdraw(fold["memory"], edits)
+                fold["memory"] = withdraw(fold["memory"], edits, beside.others)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         sources: tuple[LineSource, ...] = ()
         unsupported: tuple[Unsupported, ...] = ()
-        asked = reading.reader.asked if isinstance(reading.reader, NotesReader) else []
+        asked = reader.asked if isinstance(reader, NotesReader) else []
         for subject in asked:
             fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
+        if isinstance(reader, NewestReader | ProfileReader):
+            warnings += reader.warnings
         if self._facts is not None:
             memory = memory_of(fold)
             marks = () if head is None else with_text(memory.text, head.memory).unsupported
             unsupported = tuple(dict.fromkeys((*marks, *memory.unsupported)))
-            sources = _attest_facts(() if head is None else head.told, memory, said, thread)
-        if profiling is not None:
-            warnings += profiling.warnings
-            known = () if head is None else head.told
+            sources = _attest_facts(told, memory, said, thread)
+        if isinstance(reader, ProfileReader):
             evidence = memory_of(fold).evidence
-            ended, past = profiling.ended, self._past
+            ended, past = reader.ended, self._past
             sources = attest(
-                known, fold["memory"], evidence, said, thread=thread, past=past, ended=ended
+                told, fold["memory"], evidence, said, thread=thread, past=past, ended=ended
             )
         self._warn(warnings)
         progress = fold["progress"]
@@ -625,6 +636,17 @@ class Folding:
             warnings=warnings,
         )
         return made, asked
+
+    def _for_one_fold(self, told: Sequence[LineSource], times: Mapping[str, str]) -> Reader:
+        """Return the reader with what it knows of this fold alone."""
+        reader = self.reading.reader
+        if isinstance(reader, NewestReader):
+            return reader.for_one_fold(times)
+        if isinstance(reader, NotesReader):
+            return reader.for_one_fold()
+        if isinstance(reader, ProfileReader) or self._facts is not None:
+            return cast("ProfileReader", reader).for_one_fold(told)
+        return reader
 
     async def _see(
         self,

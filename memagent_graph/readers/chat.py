@@ -181,7 +181,7 @@ class ChatReader(Reader):
             look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
         seen, left_out = await _to_blocks(_find_sights(step))
-        reply, text = await self._ask(prompt, _unheard(config), self._update_options, seen)
+        reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
         text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
         update = Update(
@@ -257,7 +257,7 @@ class ChatReader(Reader):
         if before and self._counter.count(whole) > self._memory_tokens:
             budget = int((SHORTER if step.shorter else 1) * self._memory_tokens)
             prompt = self.prompts.for_merge(step.question, [before, text], budget)
-            reply, merged = await self._ask(prompt, _unheard(config), self._update_options)
+            reply, merged = await self._ask(prompt, unheard(config), self._update_options)
             update = replace(update, usage=update.usage + usage_of(reply))
             merged = whole_sentences(reply, merged)
             found = check(merged, whole, read, unfinished=is_cut_off(reply))
@@ -279,7 +279,7 @@ class ChatReader(Reader):
         """Ask for one memory in place of several and, with rounds, what to look for next."""
         texts, asked = [memory.text for memory in memories], join_query(question, query)
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
-        reply, text = await self._ask(prompt, _unheard(config), self._update_options)
+        reply, text = await self._ask(prompt, unheard(config), self._update_options)
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
@@ -321,7 +321,7 @@ class ChatReader(Reader):
             reply = await self._ask(prompt, config, self._answer_options, seen.blocks)
             return seen.add_to(await self._answer(*reply, question, memory))
         relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
-        reply = await self._ask(prompt, _unheard(config, relay), self._answer_options, seen.blocks)
+        reply = await self._ask(prompt, unheard(config, relay), self._answer_options, seen.blocks)
         answer = await self._answer(*reply, question, memory)
         relay.finish(answer.final)
         return seen.add_to(answer)
@@ -363,7 +363,7 @@ class ChatReader(Reader):
         if not fits(shown, tokens, self.model):
             marks = [one.picture.mark for one in shown]
             prompt = self.prompts.for_pictures(question, memory.text, marks, MOST_AGAIN)
-            reply, text = await self._ask(prompt, _unheard(config), self._answer_options)
+            reply, text = await self._ask(prompt, unheard(config), self._answer_options)
             shown, without_room = choose(text, shown, tokens, self.model)
             usage = usage_of(reply)
         blocks, gone = await _to_blocks(shown)
@@ -384,7 +384,7 @@ class ChatReader(Reader):
             messages = [_to_message(messages[0].text, seen), *messages[1:]]
 
             def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
-                asked = self.model.ainvoke(messages, _unheard(config), **options, **more)
+                asked = self.model.ainvoke(messages, unheard(config), **options, **more)
                 return take_reply(asked)
 
             return await call_constrained(call, held)
@@ -513,7 +513,7 @@ def _leaves(plain: object) -> Iterator[str]:
         yield str(plain)
 
 
-def _unheard(
+def unheard(
     config: RunnableConfig | None, handler: BaseCallbackHandler | None = None
 ) -> RunnableConfig:
     """The config for calls that `stream_mode="messages"` should not show.
