@@ -71,7 +71,7 @@ def text_of(messages: list[BaseMessage]) -> str:
 
 def with_memory(said: list[Turn], budget: int) -> str:
     memory = ConversationMemory(
-        "extractive", window=WINDOW, remember="window", config=ReadingConfig(memory_tokens=budget)
+        "extractive", window=WINDOW, remember_within=1e6, config=ReadingConfig(memory_tokens=budget)
     )
     messages: list[BaseMessage] = []
     for turn in said:

@@ -191,7 +191,7 @@ def contexts(
 ) -> Iterator[tuple[str, Asked, str]]:
     config = ReadingConfig(memory_tokens=budget)
     memories = {
-        way: ConversationMemory("extractive", remember="end", config=config, schema=schema)
+        way: ConversationMemory("extractive", remember_within=1e6, config=config, schema=schema)
         for way, schema in ((OURS, str), (FACTS, Facts))
     }
     for memory in memories.values():

@@ -36,7 +36,7 @@ import sys
 import time
 from functools import partial
 from itertools import chain, count
-from math import sqrt
+from math import inf, sqrt
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zlib import crc32
@@ -177,7 +177,7 @@ class Ours:
     def __init__(self, model: Talker, folder: str, *, each_turn: bool) -> None:
         backlog.monotonic = model.loop.time  # a turn is folded within seconds: of this clock
         self._memory = ConversationMemory(
-            model, store=InMemoryStore(), remember="turn" if each_turn else "end"
+            model, store=InMemoryStore(), remember_within=5.0 if each_turn else inf
         )
 
     async def recall(self, user: str, said: list[BaseMessage]) -> str:

@@ -129,7 +129,7 @@ def asked(number):
 def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
     dice = random.Random(7)
     reader = Failing(lambda: dice.random() < chance)
-    memory = ConversationMemory(reader, window=20, remember="window")
+    memory = ConversationMemory(reader, window=20, remember_within=1e6)
     model = Agent(fails=lambda: dice.random() < chance / 4)
     agent = agent_with(MemAgentMiddleware(memory), model=model)
 
@@ -388,9 +388,9 @@ class BrokenStore(InMemoryStore):
         raise RuntimeError("The store is broken.")
 
 
-@pytest.mark.parametrize("remember", ["turn", "window", "end"])
-def test_nothing_that_fails_in_the_memory_ends_a_turn(remember, monkeypatch):
-    memory = ConversationMemory(store=BrokenStore(), window=1, remember=remember)
+@pytest.mark.parametrize("within", [0, 1e6])
+def test_nothing_that_fails_in_the_memory_ends_a_turn(within, monkeypatch):
+    memory = ConversationMemory(store=BrokenStore(), window=1, remember_within=within)
     agent = agent_with(MemAgentMiddleware(memory), model=Agent())
     monkeypatch.setattr("memagent_graph.conversation.session.count_tokens", lambda message: 1 / 0)
 

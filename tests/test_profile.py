@@ -598,7 +598,7 @@ async def test_no_stream_of_a_run_has_what_the_model_notes(server):
     server.reply = lambda body: (
         changes(change("name", "Xanthippe")) if "You keep the profile" in str(body) else "Hello."
     )
-    memory = ConversationMemory(endpoint(server), schema=Profile, remember="window", window=1)
+    memory = ConversationMemory(endpoint(server), schema=Profile, remember_within=1e6, window=1)
     agent = create_agent(endpoint(server), [], middleware=[MemAgentMiddleware(memory)])
     config = {"configurable": {"user_id": "ann", "thread_id": "t"}}
     messages = {"messages": [("human", "It is me."), ("ai", "Hello."), ("human", "Yes, me.")]}

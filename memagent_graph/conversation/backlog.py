@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
     Fold = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
     """Folds messages, and returns the ids of those that wait on; of final ones, none does."""
+    Keep = Callable[[Sequence[BaseMessage]], list[KeptMessage]]
+    """Returns messages as they are kept word for word."""
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -67,6 +69,7 @@ class _WaitingMessages(NamedTuple):
     """One thread's messages that wait, by id, each with when it is due (`monotonic`)."""
 
     fold: Fold
+    keep: Keep
     waiting: dict[str, tuple[float, BaseMessage]]
 
 
@@ -97,6 +100,12 @@ class Backlog:
         """Number of waiting messages."""
         with self._lock:
             return sum(len(said.waiting) for said in self._threads.values())
+
+    def read(self) -> list[KeptMessage]:
+        """Return the waiting messages as they will be kept; what is taken back has no text."""
+        with self._lock:
+            threads = [(one.keep, [*one.waiting.values()]) for one in self._threads.values()]
+        return [said for keep, waiting in threads for said in keep([one for _, one in waiting])]
 
     def record(self, thread: str) -> list[Recorded]:
         """Return the messages of a thread that this process has seen, in order."""
@@ -129,6 +138,7 @@ class Backlog:
         messages: Iterable[tuple[float, BaseMessage]],
         new: Container[str | None],
         fold: Fold,
+        keep: Keep,
     ) -> None:
         """Let new messages of a thread wait; none is due later than it was before.
 
@@ -137,6 +147,7 @@ class Backlog:
             messages: each with the seconds from now on until it is due; infinity for never.
             new: ids of those that are new; others are due earlier if they wait.
             fold: folds them; messages that are folded already do no harm.
+            keep: returns them as they are kept word for word.
         """
         now = monotonic()
         with self._lock:
@@ -149,7 +160,7 @@ class Backlog:
             while len(known) > _MOST_WAITING:
                 del known[next(iter(known))]
             if known:
-                self._threads[thread] = _WaitingMessages(fold, known)
+                self._threads[thread] = _WaitingMessages(fold, keep, known)
             self._home = find_loop()
             self._failed = False
         soon(self._arm)
@@ -206,12 +217,8 @@ class Backlog:
         await self._others_end(None)
         self.last_seen = ""
 
-    async def fold(self, seconds: float | None = None) -> int:
-        """Fold all waiting messages, due or not; return how many still wait.
-
-        Args:
-            seconds: longest wait, after which the fold continues; None waits until it ends.
-        """
+    async def fold(self) -> int:
+        """Fold all waiting messages, due or not; return how many still wait."""
         if self.waits:
             loop = asyncio.get_running_loop()
             task = loop.create_task(
@@ -219,7 +226,7 @@ class Backlog:
             )
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
-            await asyncio.wait([task], timeout=seconds)
+            await asyncio.wait([task])
         return self.waits
 
     async def _fold_until(self, due: float, still: asyncio.AbstractEventLoop | None = None) -> None:

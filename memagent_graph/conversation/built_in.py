@@ -338,8 +338,10 @@ class Told:
         """Return what a model says that users say, as far as they do."""
         found = list[Remark]()
         for note in notes(reply):
-            rests_on = self._find_source(note.text)
-            text = note.text.lstrip("@ ")
+            by, text = "", note.text.lstrip("@ ")
+            if note.label and self._names.issuperset(terms(note.text[: note.label])):
+                by, text = note.text[: note.label].strip(" :："), note.text[note.label :].strip()
+            rests_on = self._find_source(text, by)
             if rests_on is None or _DAY.fullmatch(text) or not is_statement(text):
                 continue
             line, said = rests_on
@@ -351,11 +353,17 @@ class Told:
                 found.append(Remark(line.day, line.speaker, text))
         return found
 
-    def _find_source(self, text: str) -> tuple[Line, str] | None:
-        """Return the sentences of a message that say what a text says, and its line."""
+    def _find_source(self, text: str, by: str) -> tuple[Line, str] | None:
+        """Return the sentences of a message that say what a text says, and its line.
+
+        Args:
+            text: the text.
+            by: name of the speaker; "" for any.
+        """
         wanted = {*specific_terms(text)} - self._names
         best, most = None, 0
-        for line in dict.fromkeys(line for line, _ in self.sentences):
+        lines = dict.fromkeys(line for line, _ in self.sentences)
+        for line in (line for line in lines if by in ("", line.speaker)):
             said = [one for of, one in self.sentences if of == line]
             source = find_source(wanted, said)
             if source is not None and source[1] > most:

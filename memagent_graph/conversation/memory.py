@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import lru_cache, partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from langchain_core.messages import (
     BaseMessage,
@@ -41,8 +40,8 @@ from memagent_graph.conversation.proposal import (
     list_proposals,
 )
 from memagent_graph.conversation.reader import facts_of_schema, share_model
-from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.session import KeptThread, Remember, Talk, access_of, find_zone
+from memagent_graph.conversation.search import find_passages
+from memagent_graph.conversation.session import KeptThread, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
@@ -95,9 +94,9 @@ class ConversationMemory(Generic[Shape]):
     stay. Each message is folded exactly once, even after failures, and simultaneous turns of a user
     lose nothing.
 
-    Waiting messages are folded when a new thread of the user starts, at `load` and `flush`, and as
-    far as possible when the process ends. A process that is killed loses them, unless a
-    checkpointer has them: see `catch_up`.
+    No reply waits for a fold: what waits is found word for word, in every thread of the user. It is
+    folded at `load` and `flush`, too, and as far as possible when the process ends. A process that
+    is killed loses it, unless a checkpointer has it: see `catch_up`.
 
     A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
     1970), otherwise the time when it was first seen. The built-in reader keeps the newest
@@ -110,10 +109,8 @@ class ConversationMemory(Generic[Shape]):
             process.
         window: most messages that stay in a conversation. If there are more, or if they exceed
             `config.chunk_tokens`, all but the last half are folded and leave.
-        remember: time of folding: "turn", after each turn in the background; "window", before the
-            reply, when messages leave the window; "end", like "window", with the rest at
-            `flush` or `save`.
-        remember_within: seconds within which a turn is folded in the background.
+        remember_within: seconds within which a turn is folded in the background; `math.inf` folds
+            when messages leave the window, and the rest at `load`, `flush` and `save`.
         config: budgets; `memory_tokens` is the size of a memory.
         tokenizer: counts tokens, as for `create_memagent`.
         namespace: labels of the memories in the store, below a label for each user.
@@ -167,7 +164,6 @@ class ConversationMemory(Generic[Shape]):
         *,
         store: BaseStore | None = None,
         window: int = 20,
-        remember: Remember = "turn",
         remember_within: float = 5.0,
         config: ReadingConfig | None = None,
         tokenizer: TokenizerLike = None,
@@ -187,14 +183,10 @@ class ConversationMemory(Generic[Shape]):
     ) -> None:
         if window < 1:
             raise ConfigurationError("window must be at least 1 message.")
-        if remember not in get_args(Remember):
-            message = f"remember must be one of {', '.join(get_args(Remember))}, not {remember!r}."
-            raise ConfigurationError(message)
         if not remember_within >= 0:
             raise ConfigurationError("remember_within must be 0 seconds or more.")
         self.zone = find_zone(time_zone)
         self.window = window
-        self.remember: Remember = remember
         self.remember_within = remember_within
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
@@ -343,8 +335,10 @@ class ConversationMemory(Generic[Shape]):
                 self._head(user, store), self._read_kept(personal, text)
             )
             backlog.last_seen = memory
-            if kept.pages:
-                found = await asyncio.to_thread(self._find, kept, text, messages, personal)
+            waiting = backlog.read()
+            if kept.pages or waiting:
+                work = partial(self._find, kept, text, messages, personal, waiting)
+                found = await asyncio.to_thread(work)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
@@ -388,9 +382,9 @@ class ConversationMemory(Generic[Shape]):
         self.check_writable()
         talk = self.talk(user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
-        await talk.begin(known)
         talk.note([*removed, *known], ended=is_reply(known))
-        return await talk.shorten(known)
+        stays = await talk.shorten(known, folded=True)
+        return await talk.shorten(known) if talk.is_long(stays) else stays
 
     async def asave(
         self,
@@ -703,7 +697,7 @@ class ConversationMemory(Generic[Shape]):
             personal,
             self.people.backlog(user, store),
             partial(self._fold, user, personal, thread, for_itself(config)),
-            self.remember,
+            partial(self._keep_waiting, personal, thread),
             self.remember_within,
             self.window,
             self._folding.reading.config.chunk_tokens,
@@ -767,16 +761,29 @@ class ConversationMemory(Generic[Shape]):
     async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
 
+    def _keep_waiting(
+        self, personal: UserMemory, thread: str, messages: Sequence[BaseMessage]
+    ) -> list[KeptMessage]:
+        """Return what prompts may quote of waiting messages: nothing that needs approval."""
+        if self.approves or personal.episodes.off:
+            return []
+        try:
+            return self.get_folding(personal.user).keeping.keep(messages, thread)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything; a fold says so
+            return []
+
     def _find(
-        self, kept: Kept, about: str, messages: Sequence[BaseMessage], personal: UserMemory
+        self,
+        kept: Kept,
+        about: str,
+        messages: Sequence[BaseMessage],
+        personal: UserMemory,
+        waiting: Sequence[KeptMessage],
     ) -> Iterable[MessagePassage]:
-        """Find passages, the best first, each made when it is asked for; an empty tuple if none."""
         keeping = self.get_folding(personal.user).keeping
         known = {(one.id, one.text) for one in keeping.keep(messages, "")}
-        found = recall(kept).find(about, since=personal.episodes.since, known=known)
-        allowed = (passage for passage in found if keeping.allows(passage.text))
-        best = next(allowed, None)
-        return () if best is None else chain([best], allowed)
+        since = personal.episodes.since
+        return find_passages(kept, waiting, about, since=since, known=known, allows=keeping.allows)
 
     async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()

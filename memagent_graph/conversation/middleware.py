@@ -112,12 +112,11 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     async def abefore_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """Find out who talks; when a thread starts, fold what the others have said."""
+        """Find out who talks, and let what they say be found from now on."""
         if self.memory.read_only:
             return None
         thread = self._thread(state, runtime, config)
         talk, now = await thread.aopen()
-        await talk.begin(now)
         if self._review:
             await Approval(
                 self.memory, thread.speaker, runtime.store, is_answered(config)
@@ -133,8 +132,6 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             return None
         thread = self._thread(state, runtime, config)
         talk, now = thread.open()
-        if talk.opens(now):
-            wait_for(talk.begin(now))
         if self._review:
             Approval(self.memory, thread.speaker, runtime.store, is_answered(config)).review()
         thread.note(talk, now, ended=False, reply=_REPLY)

@@ -158,7 +158,6 @@ class ConversationNode(RunnableCallable):
             talk, now = await thread.aopen()
             update: dict[str, Any] = {}
             if not is_reply(now):
-                await talk.begin(now)
                 update = thread.begin(now)
                 stays, changed = await thread.shorten(talk, now, in_state=shorten_state)
                 gone = [*update.get("messages", ()), *changed.pop("messages", ())]
@@ -293,7 +292,7 @@ class Thread:
         """Shorten what the model sees: the messages that stay, and the changes of the state."""
         given = self._state["messages"]
         seen = view(now, self.left)
-        stays = await talk.shorten(seen)
+        stays = await talk.shorten(seen, folded=in_state)
         if in_state:
             left = {message.id for message in stays}
             pairs = zip(given, now, strict=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ import numpy as np
 import regex
 
 from memagent_graph.conversation.built_in import states_time
+from memagent_graph.conversation.episodes import Kept, Page
 from memagent_graph.conversation.messages import ASSISTANT, USER
 from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
 from memagent_graph.text.index import Index, IndexPart, find_highest
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
+    from memagent_graph.conversation.episodes import KeptMessage
 
 Thing = TypeVar("Thing")
 Found = TypeVar("Found")
@@ -300,6 +301,50 @@ class _OfTerms(dict[str, Found], Generic[Found]):
 
 def _concatenate(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
     return np.concatenate([np.empty(0, kind), *arrays])
+
+
+def find_passages(
+    kept: Kept,
+    waiting: Sequence[KeptMessage],
+    about: str,
+    *,
+    since: str,
+    known: set[tuple[str, str]],
+    allows: Callable[[str], bool],
+) -> Iterable[MessagePassage]:
+    """Find passages, the best first, each made when it is asked for; an empty tuple if none.
+
+    Messages that wait to be folded are in no notes: the newest come before less good passages.
+
+    Args:
+        kept: what is kept of one person.
+        waiting: messages that wait; one that was taken back has no text.
+        about: the current message.
+        since: first day whose passages may be returned.
+        known: ids and texts of messages to leave out.
+        allows: whether a passage may be shown.
+    """
+    now = {(one.thread, one.id) for one in waiting}
+    edited = (one for page in kept.pages if page.keys & now for one in page.said)
+    known |= {(one.id, one.text) for one in edited if (one.thread, one.id) in now}
+    seen = {"", about}
+    new = [one for one in waiting if one.text not in seen and (one.id, one.text) not in known]
+    searched = Kept([*kept.pages, Page(new)]) if new else kept
+    found = recall(searched).find(about, since=since, known=known)
+    allowed = (passage for passage in found if allows(passage.text))
+    best = [*islice(allowed, _BEST)]
+    has = {passage.message for passage in best}
+    newest = [*enumerate(new, sum(len(page.said) for page in kept.pages))][: -1 - _WAITING : -1]
+    best += [
+        MessagePassage(one, number, 0, len(one.text)) for number, one in newest if number not in has
+    ]
+    shown = {number for number, _ in newest} - has
+    rest = (passage for passage in allowed if passage.message not in shown)
+    return chain(best, rest) if best else ()
+
+
+_BEST, _WAITING = 4, 8
+"""Number of the best passages that come before the newest waiting messages, and of these."""
 
 
 def recall(kept: Kept) -> MessageSearch:

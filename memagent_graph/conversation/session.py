@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
-from langgraph.errors import GraphBubbleUp
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
@@ -49,13 +47,12 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.conversation.backlog import Backlog
-    from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.user_memory import UserMemory
 
     FoldMessages = Callable[[Sequence[BaseMessage], Branch], Awaitable[int]]
-
-Remember = Literal["turn", "window", "end"]
+    KeepMessages = Callable[[Sequence[BaseMessage]], list[KeptMessage]]
 
 _NEWEST = 1_000
 """Messages of a thread that a turn looks at besides the first, at most."""
@@ -128,7 +125,7 @@ class Talk:
         backlog: the user's messages that wait to be folded.
         fold_messages: function that folds those of some messages that are not folded yet, where a
             thread is now, and returns their number.
-        remember: time of folding, see `ConversationMemory`.
+        keep: function that returns what is kept word for word of messages.
         within: seconds after a turn in which it is to be folded.
         window: most messages that stay.
         tokens: most tokens that stay.
@@ -142,28 +139,13 @@ class Talk:
     personal: UserMemory
     backlog: Backlog
     fold_messages: FoldMessages
-    remember: Remember
+    keep: KeepMessages
     within: float
     window: int
     tokens: int
     redact: Redact
     silent: bool = False
     kept: KeptThread | None = None
-
-    def opens(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether a thread starts while messages of the user wait to be folded."""
-        if self.silent:
-            return False
-        starts = not any(isinstance(message, AIMessage) for message in messages)
-        return self.remember == "turn" and starts and self.backlog.waits > 0
-
-    async def begin(self, messages: Sequence[BaseMessage]) -> None:
-        """Fold the messages of the user's other threads when a thread starts.
-
-        It takes `within` seconds at most, and goes on afterwards.
-        """
-        if self.opens(messages):
-            await self.backlog.fold(self.within)
 
     def fits(self, messages: Sequence[BaseMessage]) -> bool:
         """Whether all messages are within the window, as far as they can be counted."""
@@ -225,7 +207,7 @@ class Talk:
             ended: whether the last message is the reply; else the last turn is due later.
             reply: seconds by which it is due later, so that it is folded with its reply.
         """
-        if self.silent or self.remember == "window":
+        if self.silent:
             return
         if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
             self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
@@ -235,10 +217,8 @@ class Talk:
         humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
         closed = len(own) if ended or not humans else humans[-1]
         soon, late = self.within / 2, self.within + reply  # the fold takes time, too
-        if self.remember == "end":
-            soon = late = math.inf
         due = [(soon if at < closed else late, message) for at, message in enumerate(own)]
-        self.backlog.add(self.thread, due, new, self.fold_waiting)
+        self.backlog.add(self.thread, due, new, self.fold_waiting, self.keep)
 
     async def fold_waiting(
         self,
@@ -320,42 +300,37 @@ class Talk:
             )
             return found
 
-    async def shorten(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """The messages that stay: those beyond the window leave, once they are folded.
+    async def shorten(
+        self, messages: Sequence[BaseMessage], *, folded: bool = False
+    ) -> list[BaseMessage]:
+        """Return the messages that stay: those beyond the window leave, and are folded soon.
 
-        What the background has not folded yet is folded here only if there is no room for it.
-        When that fails, it is logged, and the messages stay.
+        Nobody waits for that: until then, they are found word for word. If the store fails, this
+        is logged, and all stay.
 
         Args:
             messages: the conversation, with ids.
+            folded: whether only what is folded may leave, as from a state that is kept.
         """
-        stay = [*messages]
-        folding: list[BaseMessage] = []
         try:
-            folding = self._beyond(stay)
-            if self.silent:
-                return _without(stay, folding)
-            own = {id(message) for message in by_owner(stay, self.user).get(self.user, [])}
-            if folding and self.remember == "turn":
-                asked = [message for message in folding if id(message) in own]
-                done = {str(message.id) for message in folding if id(message) not in own}
+            leaving = self._beyond(messages)
+            if folded and leaving and not self.silent:
+                own = {id(one) for one in by_owner(messages, self.user).get(self.user, [])}
+                asked = [message for message in leaving if id(message) in own]
+                done = {str(message.id) for message in leaving if id(message) not in own}
                 done |= await self.personal.find_folded(self.thread, asked, self.redact)
-                stay = _without(stay, first_leaving(folding, done))
-                folding = self._beyond(stay)
-                if folding and _tokens(stay) <= self.tokens:
-                    self.backlog.hurry()
-                    return stay
-            leaving = [message for message in folding if id(message) in own]
-            if leaving:
-                await self.fold(leaving)
-                self.backlog.remove(self.thread, leaving)
-        except GraphBubbleUp:
-            raise
+                self.backlog.hurry()
+                leaving = first_leaving(leaving, done)
+            elif leaving:
+                self.backlog.hurry()
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
-            what = plural(len(folding), "message")
-            _log.warning("Folding %s failed, and the conversation keeps all: %s", what, error)
-            return stay
-        return _without(stay, folding)
+            _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
+            return [*messages]
+        return _without(messages, leaving)
+
+    def is_long(self, messages: Sequence[BaseMessage]) -> bool:
+        """Whether messages have more tokens than the window, without instructions."""
+        return sum(count_tokens(m) for m in messages if not is_instruction(m)) > self.tokens
 
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
@@ -367,13 +342,9 @@ def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
     return [*recorded[:1], *rest]
 
 
-def _without(messages: list[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
+def _without(messages: Sequence[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
     ids = {message.id for message in gone}
     return [message for message in messages if message.id not in ids]
-
-
-def _tokens(messages: Sequence[BaseMessage]) -> int:
-    return sum(count_tokens(message) for message in messages if not is_instruction(message))
 
 
 ACCESS_KEY = "memory_access"

@@ -134,7 +134,7 @@ def test_observe_save_and_prompt_follow_the_config(store):
 
 
 def test_messages_without_writing_leave_the_window():
-    memory = ConversationMemory("extractive", store=InMemoryStore(), window=2, remember="window")
+    memory = ConversationMemory("extractive", store=InMemoryStore(), window=2, remember_within=1e6)
     agent, model = agent_with(memory, InMemorySaver())
 
     for n in range(4):

@@ -681,7 +681,7 @@ def invoke(graph, given, how="sync", user="ann"):
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["graph", "agent"])
 def test_a_graph_is_interrupted_for_approval(kind, how):
-    memory = approving(InMemoryStore(), remember="end")
+    memory = approving(InMemoryStore(), remember_within=1e6)
     for number, text in enumerate(("I live in Husum.", "My PIN is yoghurt.", "I live in Bonn.")):
         say(memory, text, thread=f"t{number}")
     graph = reviewing(memory, kind)
@@ -777,7 +777,7 @@ def test_one_that_another_memory_overtook_is_asked_about_again():
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["graph", "agent"])
 def test_the_decision_of_another_user_is_refused_unless_the_state_names_the_user(kind, how):
-    memory = approving(InMemoryStore(), remember="end")
+    memory = approving(InMemoryStore(), remember_within=1e6)
     say(memory, "I live in Husum.")
     graph = reviewing(memory, kind)
     out = invoke(graph, {"messages": [HumanMessage("Hello.")]}, how)
@@ -793,7 +793,7 @@ def test_the_decision_of_another_user_is_refused_unless_the_state_names_the_user
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_the_decision_of_a_reviewer_counts_for_the_user_of_the_turn(how):
-    memory = approving(InMemoryStore(), remember="end")
+    memory = approving(InMemoryStore(), remember_within=1e6)
     say(memory, "I live in Husum.")
     builder = StateGraph(ConversationState).add_node("remember", ConversationNode(memory))
     builder = builder.add_node("approve", ApprovalNode(memory))
@@ -812,7 +812,7 @@ def test_the_decision_of_a_reviewer_counts_for_the_user_of_the_turn(how):
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["graph", "agent"])
 def test_a_new_message_goes_on_while_proposals_wait(kind, how):
-    memory = approving(InMemoryStore(), remember="end")
+    memory = approving(InMemoryStore(), remember_within=1e6)
     say(memory, "I live in Husum.")
     graph = reviewing(memory, kind)
     hello = {"messages": [HumanMessage("Hello.")]}

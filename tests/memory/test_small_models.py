@@ -171,7 +171,7 @@ def test_any_language_is_kept_in_its_own_words(said):
 def test_each_statement_is_of_its_speaker():
     said = [user("I live in Kiel.", "1", name="Bo"), user("I live in Husum.", "2", name="Cy")]
 
-    memory, _ = remember(said, "Bo lives in Kiel.\nCy lives in Husum.")
+    memory, _ = remember(said, "Bo lives in Kiel.\nCy: I live in Husum.\nBo: I live in Husum.")
 
     assert memory.load("ann").splitlines() == [
         "@Bo",

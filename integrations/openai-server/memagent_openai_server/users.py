@@ -76,7 +76,6 @@ class UserMemories:
             bare = [message.model_copy(update={"id": None}) for message in known]
             known = talk.identify(bare, await talk.read_record())
         known = stamp(known, talk.user)
-        await talk.begin(known)
         remembered = await memory.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
         new = known[replies[-1] + 1 :] if replies and not session else known
