@@ -15,6 +15,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 from pydantic import BaseModel
 from real_models import MODELS, convert, get
 from servers.llama_server import PROGRAM, llama_server
@@ -29,6 +30,7 @@ from memagent_graph import (
 )
 from memagent_graph.errors import ModelError, ResponseFormatError
 from memagent_graph.models.resolve import resolve_model
+from memagent_graph.text.terms import specific_terms
 from memagent_graph.text.tokens import load_tokenizer
 
 NAME = os.environ.get("REAL_MODEL", "0.5b")
@@ -258,6 +260,51 @@ def test_a_chatbot_finds_in_another_thread_what_its_user_said_and_nobody_else_di
     assert "Hobart" in told.text
     assert memory.load("ann") == memory.history("ann")[0].text
     assert not memory.prompt("ben", about="What do I breed, and in which town?")
+
+
+TURNS = (
+    ("Good morning!", "", ""),
+    ("My brother Tarek mends clocks in Ghent.", "What does my brother mend?", "clocks"),
+    ("Can you explain what a fjord is?", "", ""),
+    ("I moved to Oslo in April for a job at Yara.", "Where do I work?", "Yara"),
+    ("I can't eat shellfish, please keep that in mind.", "What can't I eat?", "shellfish"),
+    ("Thanks!", "", ""),
+    ("My cat is called Pixel; she is six.", "What is my cat called?", "Pixel"),
+    ("What should I read tonight?", "", ""),
+    ("My flight to Lima leaves on 3 March.", "When does my flight leave?", "3 March"),
+    ("Ok.", "", ""),
+)
+RECALL = """
+import sys
+from langgraph.store.sqlite import SqliteStore
+from memagent_graph import ConversationMemory
+
+with SqliteStore.from_conn_string(sys.argv[1]) as store:
+    for question in sys.argv[2:]:
+        print([told.text for told in ConversationMemory(store=store).prompt("ann", about=question)])
+"""
+
+
+@pytest.mark.slow
+def test_what_was_said_in_twenty_turns_is_told_in_a_new_process_and_nothing_else(model, tmp_path):
+    path = str(tmp_path / "memories.sqlite")
+    said = " ".join(text for text, _, _ in TURNS)
+    with SqliteStore.from_conn_string(path) as store:
+        memory = ConversationMemory(model, store=store, config=TALK)
+        for number, (text, _, _) in enumerate(TURNS * 2):
+            memory.observe(text, user="ann", thread=f"thread {number // 5}")
+            memory.observe([("ai", "I see.")], user="ann", thread=f"thread {number // 5}")
+            memory.flush("ann")
+        notes = memory.load("ann").splitlines()[1:]
+    asked = [(question, fact) for _, question, fact in TURNS if question]
+    command = [sys.executable, "-c", RECALL, path, *(question for question, _ in asked)]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert len(told) == len(asked)
+    assert all(fact in one for (_, fact), one in zip(asked, told, strict=True))
+    assert notes
+    assert all({*specific_terms(line)} <= {*specific_terms(said)} | {"user"} for line in notes)
 
 
 class Profile(BaseModel):
