@@ -181,7 +181,9 @@ class Memories:
         for name in names:
             if name.kind == CONVERSATION:
                 bank = self.users.of(name.of).bank
-                await backlog_of(bank.store, bank.namespace).drop()
+                backlog = backlog_of(bank.store, bank.namespace)
+                gone |= bool(backlog.waits)
+                await backlog.drop()
                 done = await _reach(self.users.aforget(name.of, by=self._by))
                 gone, threads, left = gone or bool(done.items), done.threads, done.left
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -33,8 +35,9 @@ class Upstream(OpenAIServer):
     def _say(self, body):
         prompt = str(body["messages"])
         if folds(body):
-            return NOTES if "breed" in prompt else "unchanged"
-        return "You breed quokkas." if NOTES in prompt else "Tell me more."
+            return NOTES if "breed quokkas" in prompt else "unchanged"
+        knows = NOTES in prompt or f"user: {QUOKKAS}" in prompt  # a passage says who speaks
+        return "You breed quokkas." if knows else "Tell me more."
 
     @property
     def folded(self):
@@ -110,14 +113,15 @@ def test_two_keys_with_the_same_user_share_nothing(redis, start, upstream):
 
     assert chat(server, ASKED, key=BEN, user="joe") == "Tell me more."
     assert chat(server, ASKED, key=ANN, user="joe") == "You breed quokkas."
-    found = {
-        key: httpx.get(
-            f"{server.url}/v1/memories?user=joe", headers={"authorization": f"Bearer {key}"}
-        ).json()["data"]
-        for key in KEYS
-    }
-    assert [memory["text"] for memory in found[ANN]] == [NOTES]
-    assert not any("quokkas" in memory["text"] for memory in found[BEN])
+
+    def list_memories(key):
+        url, headers = f"{server.url}/v1/memories?user=joe", {"authorization": f"Bearer {key}"}
+        return httpx.get(url, headers=headers).json()["data"]
+
+    while not (found := list_memories(ANN)):
+        time.sleep(0.1)
+    assert [memory["text"] for memory in found] == [NOTES]
+    assert not any("quokkas" in memory["text"] for memory in list_memories(BEN))
 
 
 def test_without_a_user_or_the_switch_nothing_is_remembered_and_nothing_changed(start, upstream):
@@ -146,7 +150,7 @@ def test_what_is_known_joins_the_prompt_of_the_application(start, upstream):
         assert asked == messages[1]
         parts = told["content"] if isinstance(content, list) else told["content"].split("\n\n", 1)
         assert str(parts[0]) == str(content[0] if isinstance(content, list) else content)
-        assert NOTES in str(parts[1])
+        assert QUOKKAS in str(parts[1])
     assert "Be brief." not in upstream.folded
 
 
@@ -249,12 +253,11 @@ def test_a_client_that_leaves_with_the_last_word_is_remembered(start, upstream):
 def test_a_user_who_is_forgotten_is_unknown_also_of_what_waited(start, upstream):
     server = start()
     chat(server, QUOKKAS, user="joe")
-    chat(server, "Hello.", user="joe")  # a new chat, for which what was said is folded first
+    chat(server, "Hello.", user="joe")
 
     httpx.delete(f"{server.url}/v1/memories?user=joe").raise_for_status()
     left = server.service.store.search(())
 
-    assert "quokkas" in upstream.folded
     assert not [item for item in left if "quokkas" in str(item) or "Hello" in str(item)]
     assert chat(server, ASKED, user="joe") == "Tell me more."
 
@@ -311,4 +314,5 @@ def test_any_name_is_a_user_of_its_own(redis, serve):
         say(f"My locker has the code 10{number}7.", name)
 
     for number, name in enumerate(names):
-        assert say("Which code has my locker?", name) == f"My locker has the code 10{number}7."
+        said = say("Which code has my locker?", name)
+        assert said.endswith(f"My locker has the code 10{number}7.")
