@@ -261,9 +261,7 @@ def doctor(
     tokenizer: TokenizerFile = None,
     exam: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL", help="Give this model thirty small tasks, and suggest settings."
-        ),
+        typer.Option(metavar="MODEL", help="Give this model 34 small tasks, and suggest settings."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the checks as one JSON document.")
@@ -310,12 +308,15 @@ def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
     report = wait_for(examine(model))
     if as_json:
         table = {skill: [*marks] for skill, marks in report.table.items()}
-        print(json.dumps({"reads": report.reads, "skills": table, "settings": report.settings}))
+        found = {"reads": report.reads, "keeps": report.keeps}
+        print(json.dumps({**found, "skills": table, "settings": report.settings}))
         return report.reads
     for skill, (right, count) in report.table.items():
         typer.echo(f"{skill:16}{right} of {count}")
     settings = ", ".join(f"{key}={value!r}" for key, value in report.settings.items())
     typer.echo(f"settings: {f'ReadingConfig({settings})' if settings else 'the defaults'}")
+    can = "can" if report.keeps else "cannot"
+    typer.echo(f"It {can} keep the memory of a conversation.")
     if not report.reads:
         typer.echo("This model does not read well enough: take a larger one.")
     return report.reads

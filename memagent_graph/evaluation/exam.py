@@ -1,12 +1,18 @@
-"""An exam of thirty small tasks: whether a model can read, and which settings suit it."""
+"""An exam of thirty-four small tasks: whether a model can read, and which settings suit it."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from langchain_core.messages import AIMessage, HumanMessage
+
 from memagent_graph.config import ReadingConfig
+from memagent_graph.conversation.built_in import read_remarks
+from memagent_graph.conversation.messages import ConversationSource
+from memagent_graph.conversation.reader import STANDING_QUESTION, AddingReader, resolve_keeper
 from memagent_graph.errors import (
     ContextLengthError,
     EmptyReplyError,
@@ -19,6 +25,7 @@ from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +46,7 @@ Skill = Literal[
     "not in the text",
     "structure",
     "language",
+    "conversation",
 ]
 
 _CONFIG = ReadingConfig(memory_tokens=200, answer_tokens=100)
@@ -96,11 +104,14 @@ class ExamReport:
         marks: the result of each task, in their order.
         settings: fields of `ReadingConfig` that suit the model, where they differ from the default.
         reads: whether the model reads well enough to be used at all.
+        keeps: whether it can keep the memory of a conversation: it notes what a user says of
+            themselves, and nothing else.
     """
 
     marks: tuple[ExamMark, ...]
     settings: dict[str, Any]
     reads: bool
+    keeps: bool
 
     @property
     def table(self) -> dict[str, tuple[int, int]]:
@@ -193,6 +204,10 @@ TASKS = (
         f"Der Leuchtturm von Skarvik hat noch eine Wärterin: {_KEEPER}.",
         wants=(_KEEPER,),
     ),
+    ExamTask("conversation", "", "My sister Edda breeds goats in Husum.", wants=("Edda", "Husum")),
+    ExamTask("conversation", "", "Ich vertrage keine Erdnüsse.", wants=("rdnüss",)),
+    ExamTask("conversation", "", "Good morning!"),
+    ExamTask("conversation", "", "What is the capital of Peru?"),
     ExamTask("language", _RENT, "磨坊的租金是每月900欧元。面包每周烤两次。", wants=("900",)),
 )
 
@@ -239,8 +254,11 @@ async def _mark(reader: ChatReader, task: ExamTask) -> ExamMark:
     except (ContextLengthError, EmptyReplyError, RefusalError, ResponseFormatError) as error:
         return ExamMark(task, right=False, reply=str(error))
     said = reply.casefold()
-    right = all(want.casefold() in said for want in task.wants) and taken is task.takes
-    return ExamMark(task, right, reply)
+    strict = task.skill != "conversation" or not task.wants
+    right = all(want.casefold() in said for want in task.wants) and (
+        taken is task.takes or not strict
+    )
+    return ExamMark(task, bool(right), reply)
 
 
 async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
@@ -248,6 +266,8 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
     if task.skill == "merge":
         merged = await reader.merge(task.question, task.question, [*map(Memory, task.notes)])
         return merged.memory.text, False
+    if task.skill == "conversation":
+        return await _talk(reader.model, task.chunk)
     notes = Memory(task.notes[0])
     if not task.chunk:
         answer = await reader.respond(task.question, notes)
@@ -274,8 +294,27 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
     return memory.text, task.offers is not None and taken[task.offers]
 
 
+async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
+    """Return the notes on a user, and whether they have a word that is not the user's."""
+    reader = resolve_keeper(model, config=_CONFIG)
+    if isinstance(reader, AddingReader):
+        reader = reader.for_one_fold({})
+    source = ConversationSource([HumanMessage(said, id="1"), AIMessage("I see.", id="2")])
+    chunk = Chunk(source.read(0, source.length), 0, source.length, 40, source)
+    step = Step(STANDING_QUESTION, STANDING_QUESTION, Memory(""), chunk, number=1, update_gate=True)
+    memory = (await reader.update(step)).memory
+    if isinstance(reader, AddingReader) and reader.warnings:  # it has quoted the user itself
+        return "", False
+    lines = [] if memory is None else [one.text for one in read_remarks(memory.text)]
+    text = "\n".join(lines)
+    return text, not {*specific_terms(_DAY.sub("", text))} <= {*specific_terms(said), "user", "say"}
+
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
 def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
-    table = ExamReport(tuple(marks), {}, reads=False).table
+    table = ExamReport(tuple(marks), {}, reads=False, keeps=False).table
     solved = {skill: right == count for skill, (right, count) in table.items()}
     longest = 0
     for mark in marks:
@@ -298,4 +337,4 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
         settings["recalls"] = 1
     if not solved["not in the text"]:
         settings["unsupported"] = "drop"
-    return ExamReport(tuple(marks), settings, reads)
+    return ExamReport(tuple(marks), settings, reads, solved["conversation"])

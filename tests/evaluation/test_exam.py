@@ -26,6 +26,8 @@ class Pupil(GenericFakeChatModel):
     def reply(self, prompt):
         (task,) = [task for task in TASKS if self.is_asked(task, prompt)]
         notes = " ".join(filter(None, (*task.notes, task.chunk)))
+        if task.skill == "conversation":
+            return f"2026-03-05: {task.chunk}" if task.wants else "unchanged"
         if task.skill == "structure":
             return '{"euros": 900}'
         if task.skill == "not in the text":
@@ -47,6 +49,9 @@ class Pupil(GenericFakeChatModel):
             "look_back": "LOOK BACK: " in prompt,
         }
         ways = {way for way, is_offered in offered.items() if is_offered}
+        talks = task.skill == "conversation"
+        if talks or "<conversation>" in prompt:
+            return talks and f"user: {task.chunk}" in prompt
         return (
             task.question in prompt
             and task.chunk in prompt
@@ -68,8 +73,8 @@ class Parrot(GenericFakeChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(self.said))])
 
 
-def test_there_are_thirty_tasks():
-    assert len(TASKS) == 30
+def test_there_are_as_many_tasks_as_the_pages_say():
+    assert len(TASKS) == 34
 
 
 async def test_a_model_that_solves_all_may_use_every_way():
@@ -77,6 +82,7 @@ async def test_a_model_that_solves_all_may_use_every_way():
 
     assert [mark.task for mark in report.marks if not mark.right] == []
     assert report.reads
+    assert report.keeps
     assert report.settings == {"update_gate": True, "exit": "safe", "recalls": 1}
     ReadingConfig(**report.settings)
 
@@ -86,6 +92,7 @@ async def test_a_model_that_says_one_thing_does_not_read(said):
     report = await examine(Parrot(messages=iter(()), said=said))
 
     assert not report.reads
+    assert not report.keeps
     assert report.settings["chunk_tokens"] == 250
     assert not {"update_gate", "exit", "recalls"} & report.settings.keys()
     ReadingConfig(**report.settings)
