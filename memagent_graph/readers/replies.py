@@ -9,8 +9,6 @@ Everything here is a rule over words: it takes texts and returns texts, and call
 
 from __future__ import annotations
 
-import json
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,9 +87,10 @@ _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """Characters that models put around a single word."""
 
 
+# --- Answers that give nothing
+
 _LONGEST = 400
 """Code points above which an answer is taken to hold one."""
-
 _NOTES = (
     r"(?:notes?|text|document|passages?|context|memory|sections?|information|sources?|material)"
 )
@@ -120,58 +119,13 @@ _DENIAL = late(
 )
 
 
-_DENIAL_ELSEWHERE = late(
-    r"""
-    \b(?:text|notizen|dokument|unterlagen|angaben|abschnitt|quelle)\w*\b[^.!?]{0,60}\b(?:nicht|keine?[nrs]?|nichts)\b
-    |\b(?:wird|ist|sind|werden|wurde)\s+nicht\s+(?:\w+\s+){0,2}(?:erwähnt|genannt|angegeben|bekannt|ersichtlich)\b
-    |\bnicht\s+(?:angegeben|erwähnt|genannt|bekannt)\W*$|\bweiß\s+(?:ich\s+|es\s+)*nicht\b
-    |\bkeine\s+(?:angaben?|informationen|antwort)\b|^\W*unbekannt\W*$
-    |\b(?:texte|notes|document|passage|extrait)\b[^.!?]{0,60}\b(?:n['’]|ne\s)[^.!?]{0,60}\b(?:pas|aucun\w*|rien)\b
-    |\b(?:n['’](?:est|a|ont)|ne\s+sont)\s+pas\s+(?:\w+\s+){0,3}(?:mentionn|précis|indiqu|spécifi|connu)\w*
-    |\bje\s+ne\s+(?:sais\s+pas|peux\s+pas\s+(?:répondre|déterminer))\b|\baucune?\s+(?:information|réponse|mention)\b
-    |^\W*(?:inconnue?\W*$|(?:non|pas)\s+(?:mentionn|précis|indiqu|spécifi|connu)\w+)
-    |\b(?:texto|notas|documento|fragmento|pasaje|trecho|memoria)\b[^.!?]{0,60}\bn(?:o|ão)\b
-    |\bno\s+(?:se|está|es|fue|ha\s+sido)\s+(?:menciona|especifica|indica|proporciona|encuentra|conoce|sabe)\w*
-    |\bno\s+\w+\s+en\s+(?:el|la|los|las)\s+(?:texto|notas|documento|fragmento|pasaje)\b
-    |\bno\s+(?:lo\s+)?sé\b|\bno\s+puedo\s+(?:responder|determinar|encontrar|saber)\b
-    |\bno\s+hay\s+(?:\w+\s+){0,2}(?:información|datos|respuesta|mención)\b
-    |^\W*(?:desconhecid|desconocid)[oa]\W*$|^\W*n(?:o|ão)\s+(?:mencionad|especificad|informad)[oa]
-    |\bnão\s+(?:(?:se|é|foi|está)\s+)?(?:menciona|especifica|indica|informa|encontra|conhecid)\w*
-    |\bnão\s+(?:sei|consta|há\s+(?:\w+\s+){0,2}(?:informaç|resposta|menção)|posso\s+(?:responder|determinar))
-    |\b(?:testo|note|documento|brano)\b[^.!?]{0,60}\bnon\b|\bnon\s+(?:lo\s+)?so\b
-    |\bnon\s+(?:è|viene|sono)\s+(?:\w+\s+){0,2}(?:menzionat|specificat|indicat|not)[oaie]\b
-    |\bnon\s+(?:ci\s+sono|posso)\s+(?:\w+\s+){0,2}(?:informazioni|rispondere|determinare)\b
-    |^\W*(?:sconosciut[oa]\W*$|non\s+(?:menzionat|specificat|indicat|not)[oaie]\b)
-    |\bне\s+(?:упомин|упомянут|указан|сказан|сообща|известн|говорится|знаю|могу\s+ответить)\w*
-    |\bнет\s+(?:\w+\s+){0,2}(?:информации|ответа|данных|сведений|упоминани\w+)\b|^\W*неизвестно
-    |\b(?:wordt|worden|is|zijn|staat|staan)\s+(?:er\s+)?niet\s+(?:\w+\s+){0,2}(?:vermeld|genoemd|bekend|in\s+de)\b
-    |\b(?:tekst|notities)\b[^.!?]{0,60}\b(?:niet|geen|niets)\b|\bweet\s+(?:ik\s+)?het\s+niet\b
-    |^\W*(?:onbekend\W*$|niet\s+(?:vermeld|genoemd|bekend))
-    |\bnie\s+(?:jest|są|został\w*)\s+(?:\w+\s+){0,2}(?:wspomnian|podan|określon|znan)\w*|\bnie\s+(?:wiadomo|wiem|podano)\b
-    |\b(?:tekst|notat)\w*\b[^.!?]{0,60}\bnie\b|\bbrak\s+(?:\w+\s+){0,2}(?:informacji|odpowiedzi)\b|^\W*nieznan[yae]\W*$
-    |belirtilmemiş|bahsedilm[ei]|bilinmiyor|bilmiyorum|bilgi\s+(?:yok|bulunm)|yer\s+almıyor
-    |غير\s+(?:مذكور|معروف|محدد)|لم\s+(?:يذكر|يُذكر|تذكر|يتم\s+ذكر)|لا\s+(?:يذكر|أعرف|تذكر|توجد\s+معلومات)
-    |उल्लेख\s+नहीं|जानकारी\s+नहीं|पता\s+नहीं|अज्ञात
-    |không\s+(?:được\s+)?(?:đề\s+cập|nêu|biết|có\s+thông\s+tin|rõ)|tidak\s+(?:disebutkan|diketahui|ada\s+informasi)
-    |(?:記載|言及|記述|情報)[^。]{0,8}(?:ありません|ない|ません)|不明(?:です|\W*$)
-    |[わ分]かりません|答えられません|見つかりません|述べられていません
-    |(?:언급|기재|명시|정보)[^.]{0,10}(?:않|없)|알\s*수\s*없|모르겠|모릅니다|나와\s*있지\s*않
-    |(?:沒有?|未)提[及到]|無法(?:確定|回答|得知|判斷|找到|知道)|沒有(?:找到|相關|答案|記載|說明)
-    """,
-    regex.IGNORECASE | regex.VERBOSE,
-)
-
-
 def says_not_found(answer: str) -> bool:
-    """Whether an answer says, in one of a dozen languages, that the answer is not known.
+    """Whether an answer says, in English or Chinese, that the answer is not known.
 
     This is a rule over words: a short answer that says what the notes lack counts too.
     """
     answer = answer.strip()
-    if len(answer) > _LONGEST:
-        return False
-    denials = (_DENIAL, _DENIAL_ELSEWHERE)
-    return not answer or any(denial.search(answer) is not None for denial in denials)
+    return len(answer) <= _LONGEST and (not answer or _DENIAL.search(answer) is not None)
 
 
 def says_nothing(answer: str, memory: str, question: str) -> bool:
@@ -208,6 +162,8 @@ def _shares_no_word(memory: str, question: str) -> bool:
         and may_share_language(question, memory)
     )
 
+
+# --- Replies that are to overwrite notes
 
 _KEPT = 0.5
 """Share of a statement's words that notes must have to have kept it."""
@@ -265,8 +221,7 @@ def check_overwrite(
         copied = whole and not unfinished
         fault: Fault | None = "placeholder" if before or copied else None
         return Overwrite("", unchanged=fault is None, fault=fault)
-    text, said = _without_nothing_new(text, before, read)
-    if said and not text:
+    if says_nothing_new(text) and text not in f"{before}\n{read}":
         return Overwrite("", unchanged=True)
     whole, text = text, without_loops(text)
     if len(whole) > _LOOPED * len(text) and not specific_terms(text):
@@ -328,7 +283,7 @@ _REPEATED = 0.8
 def notes_in(
     reply: str, *, tags: Collection[str] = ("notes",), known: Sequence[str] = (), question: str = ""
 ) -> str:
-    """Return the notes in a reply, without fences, prefaces, closing words and the prompt's tags.
+    """Return the notes in a reply, without fence, preface, closing words and the prompt's tags.
 
     Args:
         reply: the reply.
@@ -339,66 +294,39 @@ def notes_in(
     own = {line.strip() for text in known for line in text.splitlines()}
     text = _without_echoes(reply, tags, question)
     for _ in range(_LAYERS):
-        bare = text.strip()
-        for take_off in (_without_fence, _without_preface, _without_coda, _without_element):
-            bare = take_off(bare, own)
-        if bare.strip() == text:
-            break
-        text = bare.strip()
+        text = _unwrap(text, own)
     return text if any(map(str.isalnum, text)) else ""
 
 
-_LAYERS = 6
-"""Most wrappings around each other that are taken off: a preface, a fence, a heading, tags."""
-_PLACEHOLDER = late(
-    rf"{regex.escape(NO_MEMORY)}"
-    r"|(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
-    r"|^[^\w\n]*+(?:empty|none|no (?:old |previous )?notes(?: yet)?|n/a|null|leer|vide|空|无|暂无)"
-    r"[^\w\n]*+$",
+_LAYERS = 4
+"""Most wrappings round each other that are taken off: a preface, a fence, a heading, last words."""
+_PLACEHOLDER = regex.compile(
+    r"(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
+    r"|^[^\w\n]*+(?:empty|none|no notes(?: yet)?|n/a|null)[^\w\n]*+$",
     regex.IGNORECASE | regex.MULTILINE,
 )
 _FENCE = regex.compile(
-    r"\A(?P<before>[^\n`~]*\n\s*)?(?P<mark>```|~~~)[\w-]*\n(?P<inside>.*?)(?:\n?(?P=mark)\s*)?\Z",
-    regex.DOTALL,
+    r"\A(?P<mark>```|~~~)[\w-]*\n(?P<inside>.*?)(?:\n?(?P=mark)\s*)?\Z", regex.DOTALL
 )
-_ELEMENT = regex.compile(r"\A<(?P<name>[\w-]+)>(?P<inside>.*)</(?P=name)>\Z", regex.DOTALL)
-_NOTES_WORD = (
-    r"(?:notes?|notizen|mémo(?:ire)?s?|notas?|appunti|заметк\w+|memor(?:y|ies)|summary|"
-    r"zusammenfassung|résumé|resumen|facts?|笔记|筆記|记忆|メモ|노트)"
-)
-_PREFACE = late(
-    rf"\A[\s#*_>-]*(?:[^\n.!?。]{{0,60}}[,!.]\s*)?[^\n.!?。]{{0,80}}{_NOTES_WORD}[^\n.!?。:：]{{0,80}}"
-    r"[:：][\s*_]*(?:\n|\Z)"
-    r"|\A[\s#*_>-]*(?:(?:new|updated?|final|current|old|neue|aktualisierte|nouvelles?|nuevas?)\s+)?"
-    r"(?:notes?|notizen|notas?|笔记|筆記)[\s*_]*[:：]?[\s*_]*\n"
-    r"|\A[\s#*_>-]*(?:final|updated) (?:answer|output|result|response)[\s*_]*[:：]?[\s*_]*\n",
+_PREFACE = regex.compile(
+    r"[\s#*_>-]*+(?:(?:new|updated|final)\s+)?notes[\s*_:]*+"
+    r"|[\s#*_>-]*+(?:[^.!?]{0,60}[,!.]\s)?[^.!?:]{0,80}\bnotes\b[^.!?:]{0,80}:[\s*_]*+",
     regex.IGNORECASE,
 )
-_ABOUT_NOTES = regex.compile(
-    r"(?:\w{0,20}[_-])?(?:notes?|memor(?:y|ies)|summary|answer|output|response|result|facts?)(?:[_-]\w{0,20})?",
-    regex.IGNORECASE,
+_CODA = regex.compile(
+    r"\W*+(?:please\s+)?(?:let me know|feel free to|i hope (?:this|that|these))\b", regex.IGNORECASE
 )
-_RULES = regex.compile(r"\A[-=*_]{3,}[^\S\n]*\n|\n[-=*_]{3,}[^\S\n]*\Z")
-_SPEAKER = regex.compile(
-    r"\A(?:assistant|model)[^\S\n]*[:：]\s*(?=\d{4}-|[-*#•])|\A(?:assistant|model)[:：]?[^\S\n]*\n",
-    regex.IGNORECASE,
-)
-_ANNOUNCES = regex.compile(
-    r"\A[\s#*_>]*+(?:sure|certainly|of course|ok(?:ay)?|here|below|the following|this is|final"
-    r"|output|result|answer|response|voici|voilà|hier|aquí|ecco|вот|以下|これ|好的|다음)\b",
-    regex.IGNORECASE,
-)
-_CODA = late(
-    r"(?:\A|\n)[^\S\n]*+(?:[*_(>-][^\S\n]*+)*+(?:"
-    r"(?:please\s+)?let me know\b|feel free to\b|i hope (?:this|that|these)\b"
-    r"|is there anything else\b|(?:do|would) you (?:want|like) me\b"
-    r"|if you (?:need|have|want|would like)\b[^\n]*\b(?:let me|ask|tell)\b"
-    r"|(?:these|the) (?:new |updated )?notes (?:have been|are now|were) (?:updated|revised)\b"
-    r"|sag mir\b|lass(?:en sie)? (?:es )?mich wissen|n['’]hésitez pas|faites-le-moi savoir|avísame|"
-    r"si necesitas\b|如有|如果您|请告诉我|请随时|希望这"
-    r")[^\n]*\Z",
-    regex.IGNORECASE,
-)
+
+
+def _unwrap(text: str, own: Collection[str]) -> str:
+    """Notes without a fence round them, a first line that announces them, or one to the user."""
+    if (fenced := _FENCE.match(text)) and fenced["mark"] not in fenced["inside"]:
+        return fenced["inside"].strip()
+    first, _, rest = text.partition("\n")
+    if rest and first.strip() not in own and _PREFACE.fullmatch(first):
+        return rest.strip()
+    rest, _, last = text.rpartition("\n")
+    return rest.strip() if last.strip() not in own and _CODA.match(last) else text
 
 
 def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
@@ -430,209 +358,39 @@ def _without_tags(text: str, names: str) -> str:
     return text
 
 
-def _without_fence(text: str, own: Collection[str]) -> str:
-    """The inside of a fence round all of a text, but perhaps for a line that announces it."""
-    found = _FENCE.match(text)
-    if found is None or found["mark"] in found["inside"]:
-        return text
-    before = (found["before"] or "").strip()
-    if not before:
-        return found["inside"]
-    announced = before.endswith((":", "：")) and before not in own
-    about = _PREFACE.match(f"{before}\n") or _ANNOUNCES.match(before)
-    return found["inside"] if announced and about else text
+# --- Replies that are no notes, in English: the language of the prompts
 
-
-def _without_preface(text: str, own: Collection[str]) -> str:
-    """A text without a first line that announces notes, or who speaks, and says nothing else."""
-    found = _PREFACE.match(text)
-    if found is None or found[0].strip() in own or not text[found.end() :].strip():
-        found = _SPEAKER.match(text)
-        if found is None or text.partition("\n")[0].strip() in own:
-            return text
-    return text[found.end() :]
-
-
-def _without_element(text: str, own: Collection[str]) -> str:
-    """The inside of one element or JSON value round all of a text, or what stands between rules."""
-    if text in own:
-        return text
-    found = _ELEMENT.match(text)
-    if (
-        found
-        and _ABOUT_NOTES.fullmatch(found["name"])
-        and f"</{found['name']}" not in found["inside"]
-    ):
-        return found["inside"].strip()
-    return _from_json(_RULES.sub("", text).strip())
-
-
-def _from_json(text: str) -> str:
-    """The text in a JSON string, list of strings, or object with notes alone; else as it is."""
-    if text[:1] not in {"{", "[", '"'}:
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(found, dict) and len(found) == 1:
-        name, value = next(iter(found.items()))
-        found = value if _ABOUT_NOTES.fullmatch(name) else found
-    lines = [found] if isinstance(found, str) else found
-    if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
-        return "\n".join(lines)
-    return text
-
-
-def _without_coda(text: str, own: Collection[str]) -> str:
-    """A text without a last line that is addressed to the user."""
-    last = text.rstrip().rfind("\n")
-    before = text[: max(last, 0)].rstrip().rfind("\n")  # "please" may have a line for itself
-    found = _CODA.search(text, max(before, 0))
-    if found is None or found[0].strip() in own:
-        return text
-    return text[: found.start()]
-
-
-# --- Replies that are no notes
-
-_NOTHING_NEW = late(
-    r"""\A[\s"'`*_(\[“]*+(?:
-    (?:the\s+)?(?:notes|memory|memories)?\s*+(?:(?:is|are|remains?|stays?)\s+)?un-?changed
-    |(?:there\s+(?:is|are|was|were)\s+)?(?:no|nothing)\s+(?:new|further|additional|other|relevant|more|
-       changes?|updates?|need)
-      (?:\s+(?:(?:new|relevant|useful|important|additional)\s+)*+(?:information|info|facts?|details?|data|content|
-       notes|updates?|changes?|to\s+(?:add|note|report|remember|change|update)|was|were|is|are|needed|required|
-       here|in|from|for|made|mentioned|provided|found|about|that|which|and|or|the|this|these|section|text|
-       conversation|message|passage|notes|question|user|answer|of|on|added|given|said|has|have|been|
-       shared|learned|necessary|at|time))*
-    |nothing\s+(?:to\s+(?:add|note|change|update|remember|report)|(?:was|is|has)\s+(?:been\s+)?(?:added|changed|new))
-      [^\n.!]{0,60}
-    |(?:the|this)\s+(?:new\s+)?(?:section|text|passage|conversation|message|chunk|part)\s+
-      (?:adds?\s+nothing|(?:does\s+not|doesn['’]t|did\s+not|didn['’]t)\s+(?:add|contain|provide|include|mention|
-       contribute|offer|give|hold|bring|say|have)|(?:contains?|has|provides?|adds?|offers?|gives?)\s+no\b|is\s+(?:not|un)
-       \s*-?(?:related|relevant))[^\n.!]{0,160}
-    |no\s+(?:information|notes?|facts?|details?|mention|changes?|updates?)\b[^\n.!]{0,120}
-    |nichts\s+(?:neues|hinzuzufügen)[^\n.!]{0,80}|keine\s+(?:neuen?|weiteren|änderung\w*)[^\n.!]{0,80}|unverändert
-    |rien\s+(?:de\s+nouveau|à\s+ajouter)[^\n.!]{0,80}|(?:pas\s+de|aucune?)\s+(?:nouvel\w*|changement|modification)[^\n.!]{0,80}
-    |inchangée?s?|nada\s+(?:nuevo|que\s+(?:añadir|agregar))[^\n.!]{0,80}|sin\s+(?:cambios|novedades|información\s+nueva)[^\n.!]{0,60}
-    |(?:no\s+hay|ninguna?)\s+(?:nueva\s+)?información[^\n.!]{0,80}|(?:sem\s+(?:alterações|novidades)|nada\s+de\s+novo|
-      nenhuma\s+(?:nova\s+)?informação)[^\n.!]{0,80}|niente\s+(?:di\s+nuovo|da\s+aggiungere)[^\n.!]{0,80}
-    |nessun[ao]?\s+(?:nuova\s+)?(?:informazione|modifica)[^\n.!]{0,80}|ничего\s+нового[^\n.!]{0,80}|без\s+изменений
-    |нет\s+(?:новой|новых|изменений)[^\n.!]{0,80}|geen\s+(?:nieuwe|wijzigingen)[^\n.!]{0,80}|ongewijzigd
-    |(?:没有|沒有|无|無|未有|暂无|並無|并无)(?:任何)?(?:新的?|变化|更新|變化|变更|需要|可|其他|额外|更多|相关)[^\n。！]{0,40}|(?:笔记|筆記)?(?:保持)?不变|無變化|无变化
-    |(?:新しい|追加(?:の|すべき)?|特に)[^\n。]{0,20}(?:ありません|なし|ない)|変更(?:は)?(?:なし|ありません)
-    |لا\s+(?:توجد|يوجد|جديد|شيء)[^\n.!]{0,80}|لم\s+يتغير[^\n.!]{0,80}|(?:אין\s+(?:מידע|שינוי|חדש)|ללא\s+שינוי)[^\n.!]{0,60}
-    |कोई\s+(?:नई|नया|नयी|अतिरिक्त|बदलाव|जानकारी)[^\n.!।]{0,60}नहीं[^\n.!।]{0,20}|ไม่มี(?:ข้อมูล|สิ่ง|อะไร|การ)[^\n]{0,60}
-    |(?:καμία|δεν\s+υπάρχ\w+|τίποτα\s+νέο)[^\n.!]{0,60}|(?:yeni|ek)\s+bilgi\s+yok\w*|değişiklik\s+yok\w*
-    |(?:brak|nie\s+ma)\s+(?:nowych|zmian|żadnych|dodatkowych)[^\n.!]{0,60}|bez\s+zmian|(?:žádné|žádná)\s+(?:nové|změny)[^\n.!]{0,60}
-    |beze\s+změn\w*|(?:inga?|ingen|ingenting|intet)\s+(?:nya?|nye?|nytt|ytterligere|ändringar|endringer|ændringer)[^\n.!]{0,60}
-    |oförändra\w+|u(?:e|æ)ndre\w+|ei\s+(?:uutta|uusia|muutoksia)[^\n.!]{0,60}|nincs\s+(?:új|változás)[^\n.!]{0,60}
-    |(?:nicio|nu\s+există)\s+(?:informați\w+|modific\w+)[^\n.!]{0,60}|(?:немає|нема)\s+(?:нової|нових|змін)[^\n.!]{0,60}|без\s+змін
-    |không\s+có\s+(?:thông\s+tin|gì|thay\s+đổi)[^\n.!]{0,60}|tidak\s+ada\s+(?:informasi|perubahan|yang\s+baru)[^\n.!]{0,60}
-    |(?:새로운|추가)[^\n.]{0,20}(?:없습니다|없음|없다)|변경\s*(?:사항)?\s*없음|변경\s*사항이\s*없습니다
-    )[\s"'`*_)\]”]*(?:[.!。！।;:,—–-]|\n|\Z)""",
+_NOTHING_NEW = regex.compile(
+    r"""[\s"'`*_(\[]*+(?:
+    (?:(?:the\s+)?notes\s+)?(?:(?:are|remain)\s+)?unchanged
+    |no\s+changes(?:\s+(?:needed|required))?|nothing\s+new
+    |(?:there\s+(?:is|are)\s+)?no\s+(?:new|further|additional|relevant)\s+
+      (?:information|facts|details)\b[^\n.]{0,80}
+    |(?:the|this)\s+(?:section|text|conversation|message)\s+
+      (?:adds\s+nothing|(?:does\s+not|doesn['’]t)\s+(?:add|contain|mention|provide))\b[^\n.]{0,120}
+    )[\s"'`*_)\].]*+""",
     regex.IGNORECASE | regex.VERBOSE,
 )
-_REASON = regex.compile(
-    r"\A[\s(*_\[]*(?:reason|because|since|as\b|explanation|note|this is"
-    r"|the (?:user|section|text|message|conversation)|they|he|she|it\b|only|i\b|thus|therefore"
-    r"|so\b|hence|grund|weil|da\b|begründung|raison|parce|car\b|razón|porque|ya que|原因"
-    r"|因为|理由|由于|說明|说明)",
-    regex.IGNORECASE,
-)
-_REFUSAL = late(
-    r"""\A[\s"'`*_(“]*(?:
-    (?:(?:i['’]?m|i\s+am|we\s+are|we['’]re)\s+(?:very\s+|so\s+|really\s+|truly\s+)?(?:sorry|afraid)|my\s+apologies|apologies
-      |sorry|unfortunately|regrettably|i\s+apologi[sz]e)\b[^\n]{0,40}?\b(?:can(?:no|['’])?t|can\s+not|could\s+not|
-      couldn['’]t|unable|not\s+able|won['’]t|will\s+not|do\s+not|don['’]t|am\s+not|decline|must)\b
-    |i\s*(?:['’]m|\s+am)\s+(?:unable|not\s+able|not\s+(?:allowed|permitted|comfortable|authori[sz]ed))\b
-    |i\s+(?:can(?:no|['’])?t|can\s+not|won['’]t|will\s+not|must\s+decline\s+to|decline\s+to|refuse\s+to)\s+
-      (?:assist|help|provide|answer|comply|fulfil\w*|complete|continue|do|create|generate|write|process|support|
-      engage|discuss|share|respond|participate|take|proceed|perform|give|keep|note|record|summari[sz]e|access)\b
-    |as\s+an?\s+(?:ai|artificial|large\s+language|language|assistant|helpful)\b
-    |i\s+(?:do\s+not|don['’]t|can['’]t|cannot)\s+(?:see|have|find)\s+(?:any\s+|the\s+|access\s+to\s+)*(?:notes|memor\w+|conversation|text|context)\b
-    |(?:please\s+|(?:could|can|would)\s+you\s+(?:please\s+)?)(?:provide|share|clarify|specify|paste|send)\b
-    |as\s+requested,?\s+(?:the|i|no)\b[^\n]{0,40}\b(?:not|no|nothing|unchanged)\b
-    |(?:got\s+it|understood|noted|alright|okay|ok|sure|certainly|thank\s+you|thanks|you['’]re\s+welcome|done)\b[^\n\w]{0,3}[^\n:]{0,50}\Z
-    |i(?:['’]ll|['’]ve|\s+will|\s+have)\s+(?:remember\w*|not(?:e|ed)\b|updat\w+|keep|kept|record\w*|sav\w+|stor\w+|add\w*)\b[^\n:]{0,60}\Z
-    |(?:this|that|your|the)\s+(?:request|content|conversation|text|message|section)\s+(?:violates|goes\s+against|is\s+(?:against|
-      not\s+allowed)|cannot\s+be|can['’]t\s+be|may\s+violate)\b
-    |(?:es\s+)?tut\s+mir\s+(?:sehr\s+)?leid|entschuldigung,|leider\s+kann\s+ich|ich\s+kann\s+(?:ihnen|dir|dabei|das|diese\w*|hier)\b[^\n]{0,40}\bnicht
-    |(?:je\s+suis\s+)?(?:vraiment\s+)?désolée?s?\b|je\s+ne\s+(?:peux|suis)\s+pas\b|lo\s+siento\b|no\s+puedo\s+(?:ayudar|asistir|proporcionar|cumplir|responder)
-    |(?:me\s+)?desculpe\b|sinto\s+muito\b|não\s+posso\s+(?:ajudar|fornecer|atender)|mi\s+(?:dispiace|scuso)\b|non\s+posso\s+(?:aiutar|fornire|assister)
-    |извините\b|к\s+сожалению,?\s+я\b|простите\b|я\s+не\s+могу\b|het\s+spijt\s+me\b|przepraszam\b|niestety\s+nie\s+mog
-    |(?:很|非常|十分)?(?:抱歉|对不起|對不起|遗憾|遺憾)|我(?:无法|無法|不能|不可以)(?:提供|帮助|幫助|协助|協助|回答|满足|滿足|处理|處理|完成|继续)
-    |عذر|آسف|أعتذر|للأسف|لا\s+(?:أستطيع|يمكنني)\b|מצטער|סליחה|אני\s+לא\s+יכול|क्षमा|माफ\p{M}*\s|खेद\s|ขออภัย|ขอโทษ|ฉันไม่สามารถ|ผมไม่สามารถ
-    |συγγνώμη|λυπάμαι|δεν\s+μπορώ\b|üzgünüm|maalesef\b|tyvärr\b|(?:jag\s+är\s+)?ledsen,|(?:jeg\s+)?beklager\b|undskyld,|desværre\b
-    |valitettavasti\b|anteeksi,|olen\s+pahoillani|omlouvám\s+se|bohužel\b|sajnálom|sajnos\b|elnézést|îmi\s+pare\s+rău|din\s+păcate
-    |вибачте|на\s+жаль,?\s+я\b|я\s+не\s+можу\b|xin\s+lỗi|rất\s+tiếc|tôi\s+không\s+thể|(?:mohon\s+)?maaf\b|saya\s+tidak\s+(?:bisa|dapat)\b
-    |no\s+se\s+puede\s+(?:responder|ayudar)
-    |(?:大変)?申し訳(?:ありません|ございません)|すみませんが|죄송(?:하지만|합니다)|미안하지만
+_REFUSAL = regex.compile(
+    r"""[\s"'`*_(]*+(?:
+    (?:i['’]m\s+sorry|i\s+am\s+sorry|sorry|unfortunately)\b[^\n]{0,40}?
+      \b(?:can(?:no|['’])t|can\s+not|unable|not\s+able|won['’]t)\b
+    |i\s+(?:can(?:no|['’])t|can\s+not|am\s+unable\s+to|won['’]t)\s+
+      (?:answer|assist|comply|continue|fulfill?|help|process|provide)\b
+    |as\s+an\s+ai\b
     )""",
     regex.IGNORECASE | regex.VERBOSE,
 )
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a short text is a model's refusal, in one of a dozen languages."""
+    """Whether a short text is a model's refusal, in English."""
     return len(text) <= 2 * _SHORT and _REFUSAL.match(text) is not None
 
 
 def says_nothing_new(text: str) -> bool:
-    """Whether a text says that nothing is new, perhaps with a reason, and nothing else."""
-    rest, said = _without_nothing_new(text, "", "")
-    return said and not rest
-
-
-def _without_nothing_new(text: str, before: str, read: str) -> tuple[str, bool]:
-    """A text without a sentence that says that nothing is new, and whether it had one.
-
-    A line of the old notes, or of what was read, is a note.
-    """
-    found = _NOTHING_NEW.match(text)
-    if found is None:
-        return ("", True) if _concludes(text, before, read) else (text, False)
-    first, _, _ = text.partition("\n")
-    sentence = first.strip(' "*_()[]')
-    if len(first) > _SHORT or (sentence and (sentence in before or sentence in read)):
-        return text, False
-    if _says_more(text[: found.end()], before, read):
-        return text, False
-    rest = text[found.end() :].lstrip(' \t\n"*_)]`.').rstrip()
-    if not rest or (len(rest) <= _SHORT and not _DATED.search(rest) and _REASON.match(rest)):
-        return "", True
-    if "\n" in text[found.end() - 1 :] or rest == before.strip():
-        return rest, True
-    return text, False
-
-
-def _concludes(text: str, before: str, read: str) -> bool:
-    """Whether a sentence gives a reason, and then says that nothing is new.
-
-    The reason has at most one word of what was read: "The user said thanks, so nothing changes."
-    """
-    found = _REASON_FIRST.match(text)
-    if not (found and read and len(text) <= _SHORT) or text in f"{before}\n{read}":
-        return False
-    says = _NOTHING_NEW.fullmatch(text[found.end() :]) and not _says_more(text, before, read)
-    return bool(says) and len(_news(found[0], before, read)) <= 1
-
-
-_REASON_FIRST = regex.compile(
-    r"\A(?:(?:since|because|as)\s+(?:the\s+user|they|he|she|there|this|no)\b[^\n,;]*+,"
-    r"|[^\n,;]*+[,;]\s*+(?:and\s+)?(?:so|thus|therefore|hence)\b)\s*+",
-    regex.IGNORECASE,
-)
-
-
-def _says_more(sentence: str, before: str, read: str) -> bool:
-    """Whether a sentence has a number that it can only have from what was read."""
-    return any(number in read or number in before for number in _NUMBER.findall(sentence))
-
-
-_NUMBER = regex.compile(r"\p{N}{2,}")
-_DATED = regex.compile(r"^[^\w\n]*+\d{4}-\d\d-\d\d", regex.MULTILINE)
+    """Whether a text says that nothing is new, in English, and nothing else."""
+    return len(text) <= _SHORT and _NOTHING_NEW.fullmatch(text) is not None
 
 
 # --- Repetition
@@ -720,16 +478,11 @@ def is_foreign(text: str, known: Sequence[str]) -> bool:
     if len(said) < _LEAST_JUDGED:
         return False
     shared: set[str] = set()
-    for other in sorted(known, key=len):  # mostly, the short ones and the beginning show it
-        for piece in _PIECE.finditer(other):
-            shared |= said.intersection(specific_terms(piece[0]))
-            if len(shared) >= max(1, _SHARED * len(said)):
-                return False
+    for other in sorted(known, key=len):  # mostly, the short ones show it
+        shared |= said.intersection(specific_terms(other))
+        if len(shared) >= max(1, _SHARED * len(said)):
+            return False
     return not scripts(text).isdisjoint(scripts("\n".join(known)))
-
-
-_PIECE = re.compile(r".{1000}.*?(?<=[^\W_]) (?=[^\W_])|.+", re.DOTALL)
-"""A part of a text, cut between two words: what it says does not change."""
 
 
 def find_lost_statements(before: str, after: str) -> list[str]:

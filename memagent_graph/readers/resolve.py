@@ -102,29 +102,12 @@ def resolve_reader(
         from memagent_graph.readers.extractive import ExtractiveReader
 
         return ExtractiveReader(config, load_tokenizer(tokenizer))
-    known = None if tokenizer is None else load_tokenizer(tokenizer)
     if isinstance(model, str):
+        asked, name = model, name_provider(model, base_url)
         chat = resolve_model(model, base_url=base_url, **(options or {}))
-        name = name_provider(model, base_url)
-        return ChatReader(
-            chat,
-            prompts=prompts or default_prompts(model, config),
-            config=config,
-            name=name,
-            verify=verify,
-            response_format=response_format,
-            tokenizer=known,
-        )
-    if isinstance(model, BaseChatModel):
-        return ChatReader(
-            model,
-            prompts=prompts or default_prompts(model_name(model), config),
-            config=config,
-            verify=verify,
-            response_format=response_format,
-            tokenizer=known,
-        )
-    if isinstance(model, Reader):
+    elif isinstance(model, BaseChatModel):
+        asked, name, chat = model_name(model), None, model
+    elif isinstance(model, Reader):
         if verify is not None:
             raise ConfigurationError(
                 "verify= is for a chat model: a Reader marks its own memory; leave verify= out."
@@ -134,7 +117,18 @@ def resolve_reader(
                 "response_format= is for a chat model: give it to the Reader itself."
             )
         return model
-    message = (
-        f"model= takes a string, a LangChain chat model or a Reader, not {type(model).__name__}."
+    else:
+        message = (
+            "model= takes a string, a LangChain chat model or a Reader, not "
+            f"{type(model).__name__}."
+        )
+        raise ConfigurationError(message)
+    return ChatReader(
+        chat,
+        prompts=prompts or default_prompts(asked, config),
+        config=config,
+        name=name,
+        verify=verify,
+        response_format=response_format,
+        tokenizer=None if tokenizer is None else load_tokenizer(tokenizer),
     )
-    raise ConfigurationError(message)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,20 +46,9 @@ def check(reply, before=OLD, read=READ, **more):
         f"</notes>\n<notes>{OLD}</notes>",
         f"<question>\nWho is it?\n</question>\n\n<notes>\n{OLD}\n</notes>",
         f"{NO_MEMORY}\n{OLD}",
-        f"Hier sind die aktualisierten Notizen:\n{OLD}",
-        f"以下是更新后的笔记：\n{OLD}\n\n如有需要，请告诉我。",
-        f"No new information.\n\n{OLD}",
         f"{OLD}\n\nI hope this helps!",
         f"~~~\n{OLD}\n~~~",
         f"```\n{OLD}",
-        f"<updated_notes>\n{OLD}\n</updated_notes>",
-        f"<memory>{OLD}</memory>",
-        f"---\n{OLD}\n---",
-        f"assistant: {OLD}",
-        f"Final answer:\n{OLD}",
-        json.dumps(OLD),
-        json.dumps({"notes": OLD}),
-        json.dumps(OLD.split("\n")),
         f"{OLD}\n<notes>\n{NO_MEMORY}\n</notes>\n\n<notes>\n{NO_MEMORY}\n</notes>",
     ],
 )
@@ -100,7 +87,6 @@ def test_notes_that_merely_look_so_stay_as_they_are(notes):
         "unchanged",
         "(unchanged)",
         "**Unchanged.**",
-        "unchanged\n\nReason: the user only said thanks.",
         "No new information.",
         "No new information to add.",
         "There is no new information in this conversation.",
@@ -109,27 +95,6 @@ def test_notes_that_merely_look_so_stay_as_they_are(notes):
         "(No changes)",
         "No changes needed.",
         "Nothing new.",
-        "Keine neuen Informationen.",
-        "Unverändert.",
-        "Aucune nouvelle information.",
-        "Sin cambios.",
-        "Nessuna modifica.",
-        "Ничего нового.",
-        "没有新的信息。",
-        "無變化",
-        "変更なし",
-        "新しい情報はありません。",
-        "변경 사항 없음",
-        "لا توجد معلومات جديدة",
-        "אין מידע חדש.",
-        "कोई नई जानकारी नहीं है।",
-        "ไม่มีข้อมูลใหม่",
-        "Yeni bilgi yok.",
-        "Brak nowych informacji.",
-        "Inga nya uppgifter.",
-        "Không có thông tin mới.",
-        "Tidak ada informasi baru.",
-        "Немає нових відомостей.",
     ],
 )
 def test_a_reply_that_only_says_that_nothing_is_new_leaves_the_notes_as_they_are(reply):
@@ -145,23 +110,6 @@ def test_a_reply_that_only_says_that_nothing_is_new_leaves_the_notes_as_they_are
         "I cannot comply with that.",
         "As an AI language model, I can't keep notes about people.",
         "Unfortunately, I am unable to process this section.",
-        "Es tut mir leid, dabei kann ich nicht helfen.",
-        "Je suis désolé, mais je ne peux pas vous aider.",
-        "Lo siento, pero no puedo ayudar con eso.",
-        "Mi dispiace, non posso aiutarti.",
-        "Извините, я не могу помочь с этим.",
-        "很抱歉，我无法提供帮助。",
-        "申し訳ありませんが、お手伝いできません。",
-        "죄송하지만 도와드릴 수 없습니다.",
-        "عذراً، لا أستطيع المساعدة في ذلك.",
-        "ขออภัย ฉันไม่สามารถช่วยได้",
-        "Xin lỗi, tôi không thể giúp.",
-        "Üzgünüm, bu konuda yardımcı olamam.",
-        "Understood.",
-        "Got it, thanks!",
-        "I've updated the notes.",
-        "I don't see any notes to update.",
-        "Could you please provide the conversation?",
     ],
 )
 def test_a_refusal_is_a_fault(reply):
@@ -273,27 +221,6 @@ def test_notes_in_another_script_are_not_foreign():
 def test_a_few_words_in_another_script_are_no_translation_of_the_notes(reply):
     assert check(reply).fault == "loss"
     assert find_lost_statements("2026-03-01: 她住在胡苏姆。", "The user expressed thanks.")
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "The user said thanks, so nothing changes.",
-        "Since the user only said thanks, the notes remain unchanged.",
-        "The user was polite; therefore no new facts.",
-    ],
-)
-def test_nothing_new_may_be_said_after_the_reason(reply):
-    read = "[2026-03-03T08:00+00:00] user: Thanks a lot!"
-
-    assert check(reply, read=read) == ("", True, None)
-
-
-@pytest.mark.parametrize(
-    "reply", ["She sold the boat, so nothing new.", "Since 2026 she is away, so nothing new."]
-)
-def test_a_reason_that_has_news_is_a_note(reply):
-    assert not check(reply, read="user: In 2026 I sold the boat.").unchanged
 
 
 @pytest.mark.parametrize(
