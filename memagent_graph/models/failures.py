@@ -487,12 +487,12 @@ async def repeat(
     Raises:
         ModelError: The call failed for good, or `max_attempts` times.
     """
-    attempt, failed = 1, None
+    attempt, failed = 1, float("inf")
     while True:
         try:
             return await call(attempt)
         except ModelError as error:
-            failed = monotonic() if failed is None else failed
+            failed = min(failed, monotonic())
             transient = error if isinstance(error, TransientModelError) else None
             if transient is None or (
                 attempt >= config.max_attempts and monotonic() - failed >= transient.patience
