@@ -182,8 +182,6 @@ class ChatEndpoint(BaseChatModel):
         max_concurrency: most calls under way at once, over all threads and event loops; others
             wait. 256 is vLLM's default batch, and fits the usual limit of 1,024 open files. A
             stream counts until it is read to its end or closed.
-        max_retries: repeats made by the SDK. 0, because the reading graph repeats calls itself;
-            set it to use the model on its own.
         extra_body: fields that the server accepts and the SDK does not know.
         logprobs: whether to request the log-probability of each token.
         return_token_ids: whether to request the token ids of prompt and completion (vLLM).
@@ -220,7 +218,6 @@ class ChatEndpoint(BaseChatModel):
     stop: list[str] | None = None
     timeout: float = 600.0
     max_concurrency: PositiveInt = 256
-    max_retries: int = 0
     extra_body: dict[str, object] | None = None
     logprobs: bool = False
     return_token_ids: bool = False
@@ -251,7 +248,6 @@ class ChatEndpoint(BaseChatModel):
             api_key=self.api_key.get_secret_value() if self.api_key else None,
             timeout=self.timeout,
             max_concurrency=self.max_concurrency,
-            max_retries=self.max_retries,
         )
 
     @property

@@ -284,7 +284,6 @@ class Server:
         timeout: longest silence during a call, and the `patience` of errors of a server that is
             down, in seconds.
         max_concurrency: most calls under way at once.
-        max_retries: repeats made by the SDK.
     """
 
     def __init__(
@@ -294,7 +293,6 @@ class Server:
         api_key: str | None,
         timeout: float,
         max_concurrency: int,
-        max_retries: int,
     ) -> None:
         self._quick = min(timeout, _LONGEST_CONNECT)
         self._connections = Connections(
@@ -302,7 +300,7 @@ class Server:
             api_key=api_key or _NO_KEY,
             base_url=base_url,
             timeout=Timeout(timeout, connect=self._quick),
-            max_retries=max_retries,
+            max_retries=0,
         )
         self._turns = Turns(max_concurrency)
         self._timeout = timeout
