@@ -93,6 +93,8 @@ class TransientModelError(ModelError):
 
     Attributes:
         retry_after: seconds that the server asked callers to wait, if it said.
+        patience: seconds for which the call is worth repeating, however often: of a server that
+            answered before, and may be starting again. 0 for other errors.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class TransientModelError(ModelError):
     ) -> None:
         super().__init__(message, chunk=chunk)
         self.retry_after = retry_after
+        self.patience = 0.0
 
 
 class EmptyReplyError(TransientModelError):

@@ -212,15 +212,11 @@ def _document(
 
 def _passages(items: Sequence[_PlacedStatement]) -> str:
     """Return the source's passages that support the statements, each once, on a line of its own."""
-    part = items[0].part
-    spans: list[tuple[int, int]] = []
-    for start, end in sorted(item.span for item in items):
-        if spans and start < spans[-1][1]:
-            first, last = spans.pop()
-            spans.append((first, max(last, end)))
-        else:
-            spans.append((start, end))
-    return "\n".join(" ".join(part.read(start, end - start).split()) for start, end in spans)
+    found = []
+    for group in _group_passages(items):
+        start, end = group[0].span[0], max(item.span[1] for item in group)
+        found.append(" ".join(items[0].part.read(start, end - start).split()))
+    return "\n".join(found)
 
 
 _SHORT = 2000

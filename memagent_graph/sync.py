@@ -152,7 +152,7 @@ def at_exit(work: Callable[[], object]) -> None:
 
 
 def find_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread, None if it runs none."""
+    """The event loop of this thread, which waits while synchronous code does; None without one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -162,11 +162,6 @@ def find_loop() -> asyncio.AbstractEventLoop | None:
 def is_shared_loop() -> bool:
     """Whether this runs on the loop that the process shares for synchronous code."""
     return _shared is not None and threading.current_thread() is _shared.thread
-
-
-def holds_up_a_loop() -> bool:
-    """Whether this thread runs an event loop, which cannot go on while synchronous code waits."""
-    return find_loop() is not None
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

@@ -111,18 +111,6 @@ def create_reading_tool(
         name=name,
     )
 
-    def read(
-        questions: list[str], source: str, config: RunnableConfig
-    ) -> tuple[str, dict[str, object]]:
-        context = {"document": named[source]}
-        try:
-            output = agent.invoke(
-                _list_questions(questions), with_runtime_only(config), context=context
-            )
-            return describe(output, _shorten_name(source, named[source]))
-        except MemAgentError as error:
-            raise ToolException(str(error)) from error
-
     async def aread(
         questions: list[str], source: str, config: RunnableConfig
     ) -> tuple[str, dict[str, object]]:
@@ -132,6 +120,11 @@ def create_reading_tool(
             return describe(output, _shorten_name(source, named[source]))
         except MemAgentError as error:
             raise ToolException(str(error)) from error
+
+    def read(
+        questions: list[str], source: str, config: RunnableConfig
+    ) -> tuple[str, dict[str, object]]:
+        return wait_for(aread(questions, source, config))
 
     return StructuredTool.from_function(
         read,

@@ -378,28 +378,26 @@ def test_an_edited_memory_has_the_answer_of_before_and_a_forgotten_one_leaves_no
 
 
 class FarStore(InMemoryStore):
-    """Takes a while for each round trip, and longer for the first.
+    """Takes a while for each round trip.
 
     Args:
         seconds: of a round trip.
-        connecting: seconds of the first one in addition.
 
     Attributes:
         trips: number of round trips.
         written: keys of the items of each trip that were put unless they were there.
     """
 
-    def __init__(self, seconds, connecting=0):
+    def __init__(self, seconds):
         super().__init__()
-        self.seconds, self.connecting = seconds, connecting
+        self.seconds = seconds
         self.trips, self.written = 0, []
         self.near = InMemoryStore()
         self.near._data = self._data
 
     async def travel(self):
         self.trips += 1
-        await asyncio.sleep(self.seconds + self.connecting)
-        self.connecting = 0
+        await asyncio.sleep(self.seconds)
 
     async def abatch(self, ops):
         await self.travel()
@@ -470,16 +468,6 @@ def test_versions_that_wait_for_a_slow_store_are_written_in_order_in_one_trip(cl
     assert len(history) == len(reader.spans)
     assert len(store.written) < len(reader.spans) / 4
     assert out["warnings"] == []
-
-
-def test_a_store_to_which_connecting_takes_longer_than_the_time_limit_has_all_in_the_end(clock):
-    store, reader = FarStore(1.0), ChainReader(CALL)
-    agent = create_memagent(reader, config=SMALL, store=store)
-    store.connecting = 4.0
-
-    out, _ = clock.run(agent.ainvoke({"question": "What?", "document": TEXT}))
-
-    assert len(MemoryBank(store.near).history(out["version"])) == len(reader.spans)
 
 
 def test_a_store_that_is_too_slow_for_all_leaves_a_warning_that_counts_what_is_missing(clock):

@@ -36,7 +36,7 @@ def open_saver(file: Path) -> Iterator[SqliteSaver]:
     with ExitStack() as stack:
         try:
             saver = stack.enter_context(SqliteSaver.from_conn_string(str(file)))
-            wait_for_others(saver.setup)
+            wait_for_others(saver.conn, saver.setup)
         except sqlite3.Error as error:
             message = (
                 f"The checkpoint file {file} cannot be used: {error}. Check the disk and the "

@@ -229,7 +229,7 @@ async def examine(model: BaseChatModel) -> ExamReport:
     async def mark(task: ExamTask) -> ExamMark:
         async with turns:
             reader = readers[task.skill == "structure"]
-            return await repeat(lambda: _mark(reader, task), _CONFIG)
+            return await repeat(lambda _: _mark(reader, task), _CONFIG)
 
     marks = tuple(await asyncio.gather(*map(mark, TASKS)))
     return _report(marks, readers[False].identity.window_tokens)

@@ -61,7 +61,7 @@ class Judge:
         prompt = [HumanMessage(criterion.prompt(answer))]
         text = ""
         for _ in range(_ATTEMPTS):
-            _, text = await repeat(lambda: take_reply(self.model.ainvoke(prompt)), self.config)
+            _, text = await repeat(lambda _: take_reply(self.model.ainvoke(prompt)), self.config)
             try:
                 return criterion.grade(text)
             except ValueError:

@@ -113,8 +113,8 @@ async def nearness(
     Raises:
         ModelError: The provider failed for good.
     """
-    vectors = await repeat(lambda: _ours(embedder.aembed_documents(passages)), config)
-    wanted = await repeat(lambda: _ours(embedder.aembed_query(question)), config)
+    vectors = await repeat(lambda _: _ours(embedder.aembed_documents(passages)), config)
+    wanted = await repeat(lambda _: _ours(embedder.aembed_query(question)), config)
     return [_cosine(wanted, vector) for vector in vectors]
 
 
@@ -331,7 +331,7 @@ async def _respond(
     if isinstance(reader, ChatReader):  # which would say that these are notes it took
         reader = copy(reader)
         reader.prompts = reader.prompts.model_copy(update={"answer": template})
-    answer = await repeat(lambda: reader.respond(question, Memory(text)), config)
+    answer = await repeat(lambda _: reader.respond(question, Memory(text)), config)
     usage = replace(answer.usage, calls=1)  # as the graph counts them
     return Outcome(answer.text, answer.final, usage, text)
 

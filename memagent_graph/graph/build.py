@@ -22,11 +22,11 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_core.runnables.graph import Graph
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, RetryPolicy, Send, TracePolicy
+from langgraph.types import Command, Send, TracePolicy
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import MemAgentError, QuestionError, TransientModelError
-from memagent_graph.graph.events import observers, step_of
+from memagent_graph.errors import MemAgentError, QuestionError
+from memagent_graph.graph.events import begin_attempt
 from memagent_graph.graph.nodes import (
     begin_question,
     begin_round,
@@ -181,21 +181,15 @@ def create_memagent(
     counter = counter or load_tokenizer(reader.identity.tokenizer)
     own = check_namespace(namespace)
     reading = add_layers(Reading(name, reader, config, counter, store, own, cut))
-    retry = RetryPolicy(
-        initial_interval=config.retry_interval,
-        max_interval=60.0,
-        max_attempts=config.max_attempts,
-        retry_on=TransientModelError,
-    )
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
     )
     builder.add_node("open_document", async_node(open_document, reading))
     stops = list(interrupt_before or ()), list(interrupt_after or ())
-    builder.add_node("question", question_node(_question_graph(reading, retry, stops)))
+    builder.add_node("question", question_node(_question_graph(reading, stops)))
     builder.add_edge(START, "open_document")
     builder.add_edge("question", END)
-    steps = _add_steps(builder, reading, retry, stops)
+    steps = _add_steps(builder, reading, stops)
     builder.add_conditional_edges("open_document", _edge(_first_step), [*steps, "question"])
     compiled = builder.compile(
         checkpointer,
@@ -209,24 +203,24 @@ def create_memagent(
     return graph
 
 
-def _question_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Questioning:
+def _question_graph(reading: Reading, stops: _Stops) -> Questioning:
     """The graph of one of several questions: the same steps without open_document."""
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
     )
     builder.add_node("begin_question", async_node(begin_question, reading))
     builder.add_edge(START, "begin_question")
-    steps = _add_steps(builder, reading, retry, stops)
+    steps = _add_steps(builder, reading, stops)
     builder.add_conditional_edges("begin_question", _edge(_next_step), steps)
     before, after = _stops_of(builder, stops)
     return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
 
 
-def _fold_graph(reading: Reading, retry: RetryPolicy, stops: _Stops) -> Segmenting:
+def _fold_graph(reading: Reading, stops: _Stops) -> Segmenting:
     """The graph of one segment."""
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
     builder.add_edge(START, "read_chunk")
-    _add_fold(builder, reading, retry)
+    _add_fold(builder, reading)
     builder.add_conditional_edges("overwrite_memory", _edge(_until_it_stops), ["read_chunk", END])
     before, after = _stops_of(builder, stops)
     return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
@@ -238,14 +232,14 @@ def _stops_of(builder: _Builder, stops: _Stops) -> _Stops:
     return before, after
 
 
-def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _Stops) -> list[str]:
+def _add_steps(builder: _Builder, reading: Reading, stops: _Stops) -> list[str]:
     """Add the steps that read for a question and answer it; return those that can be first."""
     steps = ["read_chunk", "write_answer"]
-    _add_fold(builder, reading, retry)
+    _add_fold(builder, reading)
     builder.add_conditional_edges("overwrite_memory", _edge(_next_step), [*steps])
     if reading.config.merges:
         steps += ["fold", "merge_memories"]
-        builder.add_node("fold", fold_node(_fold_graph(reading, retry, stops)))
+        builder.add_node("fold", fold_node(_fold_graph(reading, stops)))
         builder.add_node("merge_memories", async_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
         if reading.config.rounds == 1:
@@ -259,7 +253,7 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
             builder.add_conditional_edges(
                 "begin_round", _edge(_next_step), ["fold", "merge_memories"]
             )
-    builder.add_node("write_answer", async_node(write_answer, reading), retry_policy=retry)
+    builder.add_node("write_answer", async_node(write_answer, reading))
     if reading.config.skim is None and not reading.has_update_gate:
         builder.add_edge("write_answer", END)
     else:  # what was skipped may be read after all
@@ -267,11 +261,11 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
     return steps
 
 
-def _add_fold(builder: _Builder, reading: Reading, retry: RetryPolicy) -> None:
+def _add_fold(builder: _Builder, reading: Reading) -> None:
     traces = TracePolicy(process_inputs=_without_chunk, process_outputs=_without_chunk)
     builder.add_node("read_chunk", text_node(read_chunk, reading), trace_policy=traces)
     work = async_node(overwrite_memory, reading)
-    builder.add_node("overwrite_memory", work, retry_policy=retry, trace_policy=traces)
+    builder.add_node("overwrite_memory", work, trace_policy=traces)
     builder.add_edge("read_chunk", "overwrite_memory")
 
 
@@ -412,22 +406,21 @@ def text_node(
 
 
 def async_node(
-    work: Callable[[Reading, State, Run, RunnableConfig, int], Awaitable[Changes]],
+    work: Callable[[Reading, State, Run, RunnableConfig], Awaitable[Changes]],
     reading: Reading,
 ) -> RunnableCallable:
     """Return a node that waits for the reader or the store."""
 
     async def from_async(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        run, info = runtime.context, runtime.execution_info
+        run = runtime.context
         run.config = config
         if run.write is None:
             run.write = runtime.stream_writer
         if run.store is None:
             run.store = reading.store or runtime.store
             run.namespace = reading.namespace
-        for observer in observers(config):
-            observer.on_begin(step_of(config))
-        return await work(reading, state, run, config, info.node_attempt if info else 1)
+        begin_attempt(config)
+        return await work(reading, state, run, config)
 
     def sync(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         return wait_for(from_async(state, config, runtime))

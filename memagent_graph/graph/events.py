@@ -218,21 +218,21 @@ Event = (
 class Observer:
     """A mixin for a `BaseCallbackHandler` that observes readings; all methods are optional.
 
-    `step` is the run id of a node's attempt: model calls in it are its children, and its parent is
-    the run of its fold. An error in a method ends the run.
+    `step` is the run id of a node: model calls in it are its children, and its parent is the run of
+    its fold. An error in a method ends the run.
     """
 
     def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """The document was opened; `fold` begins, and `about` is the run's metadata."""
 
     def on_begin(self, step: UUID) -> None:
-        """The reader is about to be called; if it fails, no further method is called."""
+        """The reader is about to be called, for the first time or again: what failed is void."""
 
     def on_refuse(self, step: UUID, reply: int) -> None:
         """A reply was refused, because it was empty or over the budget; another was asked for.
 
         Args:
-            step: the attempt.
+            step: the node's run.
             reply: -1 for the last reply of the attempt, or of its current `part`; -2 for the one
                 before.
         """
@@ -261,6 +261,12 @@ def step_of(config: RunnableConfig) -> UUID:
     """Return the run id of the node with this config."""
     found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
     return found
+
+
+def begin_attempt(config: RunnableConfig) -> None:
+    """Tell the observers in a node's config that its reader is about to be called."""
+    for observer in observers(config):
+        observer.on_begin(step_of(config))
 
 
 class Speech:

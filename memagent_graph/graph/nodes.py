@@ -15,7 +15,6 @@ from memagent_graph.errors import (
     ModelError,
     QuestionError,
     SourceError,
-    TransientModelError,
 )
 from memagent_graph.evidence.align import is_beside
 from memagent_graph.evidence.places import Unsupported, to_plain
@@ -25,6 +24,7 @@ from memagent_graph.graph.events import (
     OpenedEvent,
     Speech,
     about,
+    begin_attempt,
     chunk_event,
     fallback_event,
     observers,
@@ -83,6 +83,7 @@ from memagent_graph.graph.versions import (
     settle,
     wait_while_held,
 )
+from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Answer
 from memagent_graph.readers.completion import listener_of
 from memagent_graph.readers.scope import scope
@@ -111,7 +112,7 @@ _NOT_OPENED = Document(name="", digest="", length=0, uri=None, warnings=[])
 
 
 async def open_document(
-    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
     """Open the document, check the questions, and begin with what the store has for both.
 
@@ -158,7 +159,7 @@ async def open_document(
 
 
 async def begin_question(
-    reading: Reading, state: QuestionState, run: Run, config: RunnableConfig, _attempt: int
+    reading: Reading, state: QuestionState, run: Run, config: RunnableConfig
 ) -> Changes:
     """Begin one of several questions with what the store has for it.
 
@@ -266,7 +267,7 @@ def _by_name(folds: Sequence[Fold]) -> dict[str, Fold]:
 
 
 async def begin_round(
-    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig, _attempt: int
+    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig
 ) -> Changes:
     """Begin another round over the document's segments, with the merged memory.
 
@@ -347,12 +348,11 @@ def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
 
 
 async def overwrite_memory(
-    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
     """Compute the next memory and move to the next chunk, in one write.
 
     Raises:
-        TransientModelError: This attempt failed, and is repeated.
         ModelError: Reading this chunk failed for good.
         StoreError: The store cannot be written, and the configuration is strict.
         MemoryConflictError: A named memory was changed by others too many times.
@@ -376,18 +376,21 @@ async def overwrite_memory(
         elif update.chunk == "skipped":
             run.emit(skip_event(reading, run, chunk, after))
 
-    is_last = attempt >= reading.config.max_attempts
-    call = Call(reading, config, partial(reading.seconds_left, run), chain, is_last)
+    async def read(attempt: int) -> Fold:
+        begin_attempt(config)
+        is_last = attempt >= reading.config.max_attempts
+        call = Call(reading, config, partial(reading.seconds_left, run), chain, is_last)
+        return await advance(call, fold, chunk, report=report)
+
+    explain = partial(reading.explain, fold["progress"]["step"] + 1, fold["scope"])
     try:
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
         with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
-            after = await advance(call, fold, chunk, report=report)
-    except ModelError as error:
-        step = fold["progress"]["step"] + 1
-        failure = await reading.classify(error, attempt, step, fold["scope"])
-        if not isinstance(failure, TransientModelError) and chain is not None:
+            after = await repeat(read, reading.config, explain)
+    except ModelError:
+        if chain is not None:
             await chain.abandon()
-        raise failure from error
+        raise
     return _changes(state, after)
 
 
@@ -403,7 +406,7 @@ def _changes(state: ReadingState, after: Fold) -> Changes:
 
 
 async def merge_memories(
-    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, _attempt: int
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
     """Merge the memories of the segments, or continue segments whose answers differ.
 
@@ -476,12 +479,11 @@ def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segme
 
 
 async def write_answer(
-    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig, attempt: int
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
     """Answer from the memory alone, and add up the cost of the reading.
 
     Raises:
-        TransientModelError: This attempt failed, and is repeated.
         ModelError: Answering failed for good.
         StoreError: The store cannot be written, and the configuration is strict.
     """
@@ -499,17 +501,19 @@ async def write_answer(
     again = not state.get("version") and _further(reading, fold) is not None
     exact = reading.config.exact_cuts or bool(observers(config))
     drops = reading.config.unsupported == "drop" and not exact
-    speech = Speech(config, run.host, held=again or drops)
-    started = monotonic()
-    try:
-        shown = _with_pictures(run, memory) if reading.config.pictures else memory
-        async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
-            answer = await _respond(reading, state["question"], shown, speech.config)
-            took = monotonic() - started
+    shown = _with_pictures(run, memory) if reading.config.pictures else memory
+
+    async def answer_once(_attempt: int) -> tuple[Answer, Speech, float]:
+        begin_attempt(config)
+        speech, started = Speech(config, run.host, held=again or drops), monotonic()
+        answer = await _respond(reading, state["question"], shown, speech.config)
         if not answer.text.strip():
             raise EmptyReplyError("The reader returned an empty answer.")
-    except ModelError as error:
-        raise await reading.classify(error, attempt, None, fold["scope"]) from error
+        return answer, speech, monotonic() - started
+
+    explain = partial(reading.explain, None, fold["scope"])
+    async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
+        answer, speech, took = await repeat(answer_once, reading.config, explain)
     answer = _question_place(reading, state, run, answer, exact=exact)
     progress, source = fold["progress"], fold["source"]
     calls = 0 if answer is NOTHING_NOTED else max(answer.usage.calls, 1)

@@ -22,7 +22,6 @@ from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.chunks import Cutter
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
-from memagent_graph.models.failures import obey
 from memagent_graph.readers.base import Step, Update
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
@@ -306,20 +305,17 @@ class Reading:
         """
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
-    async def classify(
-        self, error: ModelError, attempt: int, step: int | None, scope: Scope
+    def explain(
+        self, step: int | None, scope: Scope, error: ModelError, attempt: int
     ) -> ModelError:
-        """Return the error to raise: this one while attempts are left, or one that names the chunk.
+        """Return the lasting error to raise, which names the chunk.
 
         Args:
-            error: the reader's error.
-            attempt: number of the attempt, from 1.
             step: number of the chunk, from 1; None for the answer.
             scope: the fold's, for its question, segment and round.
+            error: the reader's error.
+            attempt: number of attempts.
         """
-        if isinstance(error, TransientModelError) and attempt < self.config.max_attempts:
-            await obey(error)
-            return error
         place = "answering" if step is None else f"reading chunk {step}"
         place += where(scope)
         times = f" after {attempt} attempts" if attempt > 1 else ""

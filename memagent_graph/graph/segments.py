@@ -147,7 +147,7 @@ async def _merge(
 ) -> Merged:
     """Merge one group to one memory, or to two if the context cannot hold all."""
 
-    async def ask() -> Merged:
+    async def ask(_attempt: int) -> Merged:
         started = perf_counter()
         try:
             exact = reading.config.exact_cuts or bool(observers(config or {}))

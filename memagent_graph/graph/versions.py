@@ -557,6 +557,8 @@ class Chain:
 
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the repeat of a reading into a name is another."""
+        if self._left:  # then there is no such version
+            return
         records, progress = self.bank.records, fold["progress"]
         kept = runs.KeptAnswer(
             answer,

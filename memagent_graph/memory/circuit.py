@@ -31,8 +31,8 @@ LONGEST_PAUSE = 5.0
 """Longest pause between retries, in seconds."""
 _LONGEST_WAIT = 120.0
 """Longest time of an operation while others are answered, in seconds: a burst is not an outage."""
-_TICK = 0.05
-"""Interval of checks on waiting operations, in seconds."""
+_PARTS = 16
+"""Parts in which an operation is waited for."""
 
 _ANSWERS = (BadRecordError, MemoryConflictError, MemoryNotFoundError, StoreRefusedError)
 _MISTAKES = (TypeError, ValueError)
@@ -73,43 +73,6 @@ class _Pass(NamedTuple):
     test: bool
 
 
-class _Clock:
-    """A clock of an event loop that stands still while the loop is blocked.
-
-    One timer serves all waiting operations: a thousand timers would slow a burst down.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._ticking: asyncio.TimerHandle | None = None
-
-    async def wait(self, task: asyncio.Task[T], is_enough: Callable[[], bool]) -> None:
-        """Wait until a task is done, or `is_enough` returns True."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def end(_: object = None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        task.add_done_callback(end)
-        self._waiting[done] = is_enough
-        if self._ticking is None:
-            self._ticking = loop.call_later(_TICK, self._tick, loop)
-        try:
-            await done
-        finally:
-            del self._waiting[done]
-
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.now += _TICK  # even if more time has passed: a blocked loop receives nothing
-        for done, is_enough in self._waiting.items():
-            if not done.done() and is_enough():
-                done.set_result(None)
-        self._ticking = loop.call_later(_TICK, self._tick, loop) if self._waiting else None
-
-
 class StoreGuard:
     """The state of a store: whether it answers, and counts of its calls.
 
@@ -135,7 +98,6 @@ class StoreGuard:
         self._pause = FIRST_PAUSE
         self._next_try = 0.0
         self._reason = ""
-        self._clocks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clock] = WeakKeyDictionary()
         self._abandoned: set[asyncio.Task[object]] = set()  # an event loop's are weak
 
     @property
@@ -223,23 +185,16 @@ class StoreGuard:
         return task.result()
 
     async def _patiently(self, task: asyncio.Task[T], patience: float) -> bool:
-        """Wait for a task, and return whether it is done."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._clocks:
-                self._clocks[loop] = _Clock()
-            clock = self._clocks[loop]
+        """Wait for a task, and return whether it is done.
+
+        A wait in parts: time in which the loop is blocked, and receives nothing, ends one of them.
+        """
         longest = time.monotonic() + (_LONGEST_WAIT if patience >= store_seconds() else patience)
-        answers = self._answers
-        begun = clock.now
-
-        def is_enough() -> bool:
-            nonlocal answers, begun
-            if answers != self._answers:
-                answers, begun = self._answers, clock.now
-            return clock.now - begun >= patience or time.monotonic() >= longest
-
-        await clock.wait(task, is_enough)
+        answers, left = self._answers, _PARTS
+        while left and not (task.done() or time.monotonic() >= longest):
+            await asyncio.wait([task], timeout=patience / _PARTS)
+            answered = answers != self._answers
+            answers, left = self._answers, _PARTS if answered else left - 1
         return task.done()
 
     def _refuses(self) -> bool:

@@ -266,28 +266,23 @@ class Records:
         plain = None if value is None else dict(value)
         return PutOp(namespace, key, plain, index=False, ttl=self.lives)
 
-    async def call(self, operation: Callable[[], Awaitable[T]], *, times: int = 1) -> T:
-        """Carry out an operation within so many times the time limit, and return its result."""
+    async def call(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Carry out an operation within the time limit, and return its result."""
         if self._patience is None:
             return await operation()
-        return await self.guard.call(operation, patience=times * self._patience())
+        return await self.guard.call(operation, patience=self._patience())
 
     async def items(self, ops: Sequence[Op]) -> list[Any]:
         """Carry out operations, asynchronous or not as the store supports, and return results."""
         return await self.call(partial(self.atomic.abatch, ops))
 
     async def put_each_if_absent(
-        self, puts: Sequence[ConditionalPut], *, times: int = 1
+        self, puts: Sequence[ConditionalPut]
     ) -> list[Present | BadRecordError]:
-        """Put items unless they are there; several at once need a store that `groups`.
-
-        Args:
-            puts: the puts.
-            times: see `call`.
-        """
+        """Put items unless they are there; several at once need a store that `groups`."""
         if len(puts) > 1:
             each = self.store.aput_each_if_absent  # type: ignore[attr-defined]  # it `groups`
-            return await self.call(lambda: each(puts), times=times)
+            return await self.call(lambda: each(puts))
         (op, topic, also, beside), put = puts[0], self.atomic.aput_if_absent
         try:
             work = partial(
@@ -300,7 +295,7 @@ class Records:
                 beside=beside,
                 ttl=op.ttl,
             )
-            return [await self.call(work, times=times)]
+            return [await self.call(work)]
         except BadRecordError as error:
             return [error]
 

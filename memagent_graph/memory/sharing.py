@@ -334,12 +334,11 @@ class Follower:
         if lease is None or await lease.confirm():
             return None
         self._alone = False
-        loop = asyncio.get_running_loop()
-        pause, alone_at = _FIRST_PAUSE, loop.time() + 2 * LAPSE
+        pause = _FIRST_PAUSE
         while self._answers():
             await lease.acquire(also)
             # If the lease can be neither taken nor seen, this one works on its own.
-            self._alone = not (lease.held or lease.foreign) and loop.time() > alone_at
+            self._alone = not (lease.held or lease.foreign)
             found = await look()
             if found is not None:
                 self._alone = lease.held = False  # the next one may be stored as well
@@ -347,8 +346,6 @@ class Follower:
                 return found
             if self.leads:
                 return None
-            if lease.foreign:
-                alone_at = loop.time() + 2 * LAPSE
             left = self._left()
             if left is not None and left <= 0:
                 raise TimeoutError

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError, install_hint
+from memagent_graph.memory.circuit import store_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
 NO_STORE = "none"
-_PATIENCE = 30.0  # seconds
+_LONGEST_BUSY = 3600.0  # seconds
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
         with _blame(file):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
             store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
-            wait_for_others(partial(set_up, store))
+            wait_for_others(store.conn, partial(set_up, store))
         try:
             yield store
         finally:
@@ -87,12 +88,14 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
                 store.conn.close()  # thread; closing the file meanwhile would crash the process
 
 
-def wait_for_others(set_up: Callable[[], None]) -> None:
-    """Set a file up, again and again while other processes hold it.
+def wait_for_others(file: sqlite3.Connection, set_up: Callable[[], None]) -> None:
+    """Set a file up while other processes hold it, within `store_seconds`, which it then has too.
 
-    SQLite itself waits five seconds, and not at all where two turn on its write-ahead log at once.
+    SQLite itself does not wait where two turn on its write-ahead log at once.
     """
-    end = time.monotonic() + _PATIENCE
+    seconds = store_seconds()
+    file.execute(f"PRAGMA busy_timeout = {1000 * min(seconds, _LONGEST_BUSY):.0f}")
+    end = time.monotonic() + seconds
     while True:
         try:
             return set_up()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph.store.base import PutOp
 
-from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.errors import BadRecordError, NewerRecordError, StoreRefusedError
 from memagent_graph.memory import owners
 from memagent_graph.memory.atomic import ConditionalPut
 from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
@@ -27,10 +27,6 @@ _PAUSE = 0.1
 """Interval of checks on whether an unreachable store may be tried again, in seconds."""
 _AT_ONCE = 64
 """Versions that are written in one round trip, at most."""
-_LONGEST = 16
-"""Multiple of the time limit that an attempt has, at most: a far store takes long to connect to."""
-_ENOUGH = 60.0
-"""Time without success after which the writer pauses until the next version, in seconds."""
 
 
 class Appended(NamedTuple):
@@ -61,7 +57,6 @@ async def append_versions(
     topic: str | None = None,
     *,
     beside: Place | None = None,
-    times: int = 1,
 ) -> list[Appended]:
     """Store versions in their order, several in one round trip if the store `groups`.
 
@@ -71,7 +66,6 @@ async def append_versions(
         owner: see `MemoryBank.aappend`.
         topic: see `MemoryBank.aappend`.
         beside: another item to read in the round trip.
-        times: multiple of the time limit of an operation.
     """
     puts = []
     for version, also in versions:
@@ -79,7 +73,7 @@ async def append_versions(
         listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
         op = PutOp(records.versions, version.id, value, ttl=records.ttl)
         puts.append(ConditionalPut(op, topic or version.root, [*listed, *also], beside))
-    found = await records.put_each_if_absent(puts, times=times)
+    found = await records.put_each_if_absent(puts)
     return [
         await _append(records, version, owner, put, one)
         for (version, _), put, one in zip(versions, puts, found, strict=True)
@@ -156,7 +150,6 @@ class VersionWriter:
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
         self._other: MemoryVersion | None = None
-        self._times = 1  # of the time limit: it doubles when an attempt fails
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
         self.written: list[str] = []
@@ -222,6 +215,7 @@ class VersionWriter:
             patience: time to wait for each version, in seconds.
             strictly: whether `patience` is for all of them together, because of a deadline.
         """
+        self.begin()
         waiting = len(self._waiting) + 1
         while self._writing is not None and 0 < len(self._waiting) < waiting:
             waiting = len(self._waiting) if not strictly else 0
@@ -249,21 +243,20 @@ class VersionWriter:
         return self._writing is None or self._writing.done()
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + _ENOUGH
         try:
-            while self._waiting and loop.time() < give_up:
+            while self._waiting:
                 if self.records.guard.away or self._is_behind():
                     self._tried.set()  # another caller may have failed
                     await asyncio.sleep(_PAUSE)
                     continue
-                if await self._write_some():
-                    give_up = loop.time() + _ENOUGH
+                await self._write_some()
+                if isinstance(self.error, StoreRefusedError):
+                    break  # until the next version, or the end: a refusal stays one
         finally:
             self._count(0)
             self._tried.set()
 
-    async def _write_some(self) -> bool:
+    async def _write_some(self) -> None:
         some = self._waiting[: _AT_ONCE if self.records.groups else 1]
         loop = asyncio.get_running_loop()
         self._since = loop.time()
@@ -274,17 +267,15 @@ class VersionWriter:
                 self._owner,
                 self._topic,
                 beside=self._beside,
-                times=self._times,
             )
             last, version = done[-1], some[-1][0]
             edit = await newest_edit(self.records, version.id, self._owner) if last.edited else None
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
-            self._times = min(2 * self._times, _LONGEST)
             self._tried.set()
             await asyncio.sleep(_PAUSE)  # if the circuit is open, the guard decides when to retry
         else:
-            self.error, self._times = None, 1
+            self.error = None
             self._seconds = loop.time() - self._since
             stored = edit or last.version
             self._other = stored if stored.text != version.text else None
@@ -295,4 +286,3 @@ class VersionWriter:
         finally:
             self._since = 0.0
         self._tried.set()
-        return self.error is None

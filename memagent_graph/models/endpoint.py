@@ -19,7 +19,7 @@ from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.models.completion import PartialCompletion, to_result
 from memagent_graph.models.failures import error_text, is_too_long
 from memagent_graph.models.server import Server, read_events
-from memagent_graph.sync import holds_up_a_loop, iterate, wait_for
+from memagent_graph.sync import find_loop, iterate, to_sync, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
@@ -182,14 +182,12 @@ class ChatEndpoint(BaseChatModel):
         max_concurrency: most calls under way at once, over all threads and event loops; others
             wait. 256 is vLLM's default batch, and fits the usual limit of 1,024 open files. A
             stream counts until it is read to its end or closed.
-        max_retries: repeats made by the SDK. 0, because the reading graph repeats calls itself;
-            set it to use the model on its own.
         extra_body: fields that the server accepts and the SDK does not know.
         logprobs: whether to request the log-probability of each token.
         return_token_ids: whether to request the token ids of prompt and completion (vLLM).
 
-    A reply's `response_metadata["generation"]` is a `models.completion.Generation`. While the
-    server is down, calls wait for it for up to `timeout`; see `models.circuit.Circuit`.
+    A reply's `response_metadata["generation"]` is a `models.completion.Generation`. While a server
+    that answered before is down, a reading repeats its calls for up to `timeout` seconds.
 
     Raises:
         ConfigurationError: An argument is invalid; raised on construction.
@@ -220,7 +218,6 @@ class ChatEndpoint(BaseChatModel):
     stop: list[str] | None = None
     timeout: float = 600.0
     max_concurrency: PositiveInt = 256
-    max_retries: int = 0
     extra_body: dict[str, object] | None = None
     logprobs: bool = False
     return_token_ids: bool = False
@@ -251,7 +248,6 @@ class ChatEndpoint(BaseChatModel):
             api_key=self.api_key.get_secret_value() if self.api_key else None,
             timeout=self.timeout,
             max_concurrency=self.max_concurrency,
-            max_retries=self.max_retries,
         )
 
     @property
@@ -313,25 +309,19 @@ class ChatEndpoint(BaseChatModel):
         self.check_key()
         return await self._server.models()
 
-    def models(self) -> dict[str, int | None]:
-        """Call `amodels` from synchronous code."""
-        return wait_for(self.amodels())
+    models = to_sync(amodels)
 
     async def ahealth(self) -> bool:
         """Return whether the server answers; an error below 500, such as a wrong key, counts."""
         return await self._server.is_healthy()
 
-    def health(self) -> bool:
-        """Call `ahealth` from synchronous code."""
-        return wait_for(self.ahealth())
+    health = to_sync(ahealth)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; they also close when the loop ends."""
         await self._server.aclose()
 
-    def close(self) -> None:
-        """Close the connections of synchronous calls."""
-        wait_for(self.aclose())
+    close = to_sync(aclose)
 
     async def _agenerate(
         self,
@@ -349,7 +339,7 @@ class ChatEndpoint(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> ChatResult:
-        return wait_for(self._complete(messages, stop, kwargs, queues=not holds_up_a_loop()))
+        return wait_for(self._complete(messages, stop, kwargs, queues=find_loop() is None))
 
     async def _astream(
         self,
@@ -369,7 +359,7 @@ class ChatEndpoint(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: object,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from iterate(self._parts(messages, stop, kwargs, queues=not holds_up_a_loop()))
+        yield from iterate(self._parts(messages, stop, kwargs, queues=find_loop() is None))
 
     async def _complete(
         self,

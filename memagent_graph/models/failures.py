@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html import unescape
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.exceptions import (
@@ -461,35 +463,49 @@ T = TypeVar("T")
 
 _LONGEST_PAUSE = 60.0
 """Longest pause in seconds, both for a server's Retry-After and for our own interval."""
+_LONGEST_LOOK = 5.0
+"""Longest pause in seconds while a server may be starting again."""
+_MOST_DOUBLINGS = 30
 
 
-async def repeat(call: Callable[[], Awaitable[T]], config: ReadingConfig) -> T:
+async def repeat(
+    call: Callable[[int], Awaitable[T]],
+    config: ReadingConfig,
+    explain: Callable[[ModelError, int], ModelError] | None = None,
+) -> T:
     """Make a call, and repeat it after transient errors, with doubling intervals.
 
-    A server's Retry-After is waited for in addition.
+    This alone decides on it: no other code repeats calls of a model, or waits for one. A server's
+    Retry-After is waited for in addition. A server that answered before and became unreachable is
+    asked for as long as the error's `patience`, however many attempts that takes.
 
     Args:
-        call: makes one attempt.
+        call: makes an attempt; it takes its number, from 1.
         config: gives `max_attempts` and `retry_interval`, in seconds.
+        explain: returns the error to raise for the last one and the number of attempts.
 
     Raises:
         ModelError: The call failed for good, or `max_attempts` times.
     """
-    attempt = 1
+    attempt, failed = 1, float("inf")
     while True:
         try:
-            return await call()
-        except TransientModelError as error:
-            if attempt == config.max_attempts:
+            return await call(attempt)
+        except ModelError as error:
+            failed = min(failed, monotonic())
+            transient = error if isinstance(error, TransientModelError) else None
+            if transient is None or (
+                attempt >= config.max_attempts and monotonic() - failed >= transient.patience
+            ):
+                if explain is not None:
+                    raise explain(error, attempt) from error
+                if transient is None:
+                    raise
                 times = f" after {attempt} attempts" if attempt > 1 else ""
                 message = f"The model call failed{times}: {error}"
                 raise ModelError(message) from error
-            await obey(error)
-        await asyncio.sleep(min(config.retry_interval * 2 ** (attempt - 1), _LONGEST_PAUSE))
+            longest = _LONGEST_LOOK if transient.patience else _LONGEST_PAUSE
+            pause = min(config.retry_interval * 2 ** min(attempt - 1, _MOST_DOUBLINGS), longest)
+            pause = random.uniform(pause / 2, pause)  # noqa: S311 - no secret
+            await asyncio.sleep(pause + min(transient.retry_after or 0.0, _LONGEST_PAUSE))
         attempt += 1
-
-
-async def obey(error: TransientModelError) -> None:
-    """Wait for the server's Retry-After, at most a minute."""
-    if error.retry_after:
-        await asyncio.sleep(min(error.retry_after, _LONGEST_PAUSE))

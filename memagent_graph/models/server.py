@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server, shared by all calls of a model: turns, failures, list of models."""
+"""An OpenAI-compatible server, shared by all calls of a model: turns, errors, list of models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import threading
 from codecs import BOM_UTF8
 from collections import deque
 from concurrent.futures import Future
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from math import inf
+from contextlib import aclosing, asynccontextmanager, suppress
 from time import monotonic
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterator,
         Sequence,
     )
 
@@ -270,127 +266,6 @@ class Turns:
                 return
 
 
-_FAILURES = 3
-"""Consecutive failures, over all calls, before the server counts as down."""
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 5.0
-"""Time between two health checks, in seconds: it doubles from the first value to the second."""
-_LOOK = 0.1
-"""Interval at which a waiting call looks for another call's successful check, in seconds."""
-
-_lock_circuit = threading.Lock()
-"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
-
-
-class Circuit:
-    """Opens after failures to reach a server, and closes when the server passes a health check.
-
-    A busy server that refuses one call in ten can show several failures in a row, because refusals
-    arrive before the replies to calls of the same time. So the circuit opens only if more calls
-    failed in a row than are under way, and either at least half of the most that were ever under
-    way at once, or at least three of them began after the last answer.
-
-    While it is open, new calls wait, and one at a time makes the health check, at growing
-    intervals. They wait for at most `patience` from the moment it opened: a server that restarts
-    costs a reading no attempts, and one that is gone raises an error. It never opens for a server
-    that never answered: its address may be wrong, and the error of a real call says more.
-
-    Args:
-        patience: longest wait, in seconds.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._answers = 0
-        self._failures = self._fresh = 0
-        self._under_way = self._most = 0
-        self._opened: float | None = None
-        self._next_check = 0.0
-        self._pause = _FIRST_PAUSE
-
-    @contextmanager
-    def under_way(self) -> Iterator[int]:
-        """Count a call as under way. Leave the context before reporting how the call ended.
-
-        It yields a mark of when the call began, for `failed`.
-        """
-        with _lock_circuit:
-            self._under_way += 1
-            self._most = max(self._most, self._under_way)
-            begun = self._answers
-        try:
-            yield begun
-        finally:
-            with _lock_circuit:
-                self._under_way -= 1
-
-    def record_success(self) -> None:
-        """Note that the server answered, even if with an error."""
-        with _lock_circuit:
-            self._answers += 1
-            self._failures = self._fresh = 0
-            self._opened = None
-
-    def record_failure(self, begun: int) -> None:
-        """Note that the server could not be reached, or the connection broke.
-
-        Args:
-            begun: the mark that `under_way` yielded for this call.
-        """
-        with _lock_circuit:
-            self._failures += 1
-            self._fresh += begun == self._answers
-            enough = self._fresh >= _FAILURES or self._failures >= max(_FAILURES, self._most / 2)
-            many = enough and self._failures > self._under_way
-            if many and self._answers and self._opened is None:
-                self._opened = monotonic()
-                self._pause = _FIRST_PAUSE
-                self._next_check = self._opened + self._pause
-
-    async def passage(self, is_healthy: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until the circuit is closed.
-
-        Args:
-            is_healthy: makes the health check.
-
-        Raises:
-            TransientModelError: The server is still down after `patience` seconds.
-        """
-        while (opened := self._opened) is not None:
-            if self._may_check() and await self._check(is_healthy):
-                return
-            left = opened + self._patience - monotonic()
-            if left <= 0:
-                seconds = monotonic() - opened
-                message = (
-                    f"The server has not been reachable for {seconds:.0f} s, so the call was not "
-                    "made. Start the server, or correct the base URL."
-                )
-                raise TransientModelError(message)
-            await asyncio.sleep(min(_LOOK, left))
-
-    def _may_check(self) -> bool:
-        """Whether a health check is due, and this call has to make it."""
-        with _lock_circuit:
-            if monotonic() < self._next_check:
-                return False
-            self._next_check = inf
-            return True
-
-    async def _check(self, is_healthy: Callable[[], Awaitable[bool]]) -> bool:
-        healthy = False
-        try:
-            healthy = await is_healthy()
-        finally:  # if it was cancelled, too: another call makes the next check
-            if healthy:
-                self.record_success()
-            else:
-                with _lock_circuit:
-                    self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-                    self._next_check = monotonic() + self._pause
-        return healthy
-
-
 _LONGEST_CONNECT = 10.0
 """Longest wait for a connection, or for the list of models, in seconds."""
 _ASK_AGAIN = 60.0
@@ -406,10 +281,9 @@ class Server:
     Args:
         base_url: its URL, up to `/v1`.
         api_key: None for a server without a key.
-        timeout: longest silence during a call, and longest wait for a server that is down, in
-            seconds.
+        timeout: longest silence during a call, and the `patience` of errors of a server that is
+            down, in seconds.
         max_concurrency: most calls under way at once.
-        max_retries: repeats made by the SDK.
     """
 
     def __init__(
@@ -419,7 +293,6 @@ class Server:
         api_key: str | None,
         timeout: float,
         max_concurrency: int,
-        max_retries: int,
     ) -> None:
         self._quick = min(timeout, _LONGEST_CONNECT)
         self._connections = Connections(
@@ -427,19 +300,18 @@ class Server:
             api_key=api_key or _NO_KEY,
             base_url=base_url,
             timeout=Timeout(timeout, connect=self._quick),
-            max_retries=max_retries,
+            max_retries=0,
         )
         self._turns = Turns(max_concurrency)
-        self._circuit = Circuit(timeout)
+        self._timeout = timeout
+        self._answered = False
         self._asking = Turns(1)
         self._windows: dict[str, int | None] = {}
         self._ask_after = 0.0
 
     @asynccontextmanager
     async def call(self, *, queues: bool) -> AsyncIterator[AsyncOpenAI]:
-        """Wait for a turn and for the server to be up, and yield the client for one call.
-
-        Errors of the call are converted to ours.
+        """Wait for a turn, and yield the client for one call; its errors are converted to ours.
 
         Args:
             queues: whether to wait for a turn; see `Turns.turn`.
@@ -448,18 +320,17 @@ class Server:
             ModelError: The call failed; see `failures.model_error`.
         """
         async with self._turns.turn(queues=queues):
-            await self._circuit.passage(self.is_healthy)
             try:
-                with self._circuit.under_way() as begun:
-                    yield await self._connections.client()
+                yield await self._connections.client()
             except Exception as error:
-                if is_unreachable(error):
-                    self._circuit.record_failure(begun)
-                elif isinstance(error, APIStatusError):
-                    self._circuit.record_success()
                 served = await self._list_served() if isinstance(error, NotFoundError) else ()
-                raise model_error(error, served=served) from error
-            self._circuit.record_success()
+                failure = model_error(error, served=served)
+                if not is_unreachable(error):
+                    self._answered |= isinstance(error, APIStatusError)
+                elif self._answered and isinstance(failure, TransientModelError):
+                    failure.patience = self._timeout  # an address that is wrong never answered
+                raise failure from error
+            self._answered = True
 
     async def models(self) -> dict[str, int | None]:
         """Return its models, with their context lengths in tokens, None if not reported.

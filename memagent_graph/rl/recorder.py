@@ -254,7 +254,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     def on_begin(self, step: UUID) -> None:
         """Begin an attempt at a step."""
-        self._attempts.setdefault(step, Attempt())
+        if self._above[step] not in self._attempts:  # else it belongs to another's step
+            self._attempts[step] = Attempt()
 
     def on_refuse(self, step: UUID, reply: int) -> None:
         """Drop a reply that the graph refused."""

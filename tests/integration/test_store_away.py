@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from doubles import ChainReader, numbered
@@ -19,6 +21,7 @@ from memagent_graph.errors import StoreError
 from memagent_graph.memory.circuit import store_metrics
 from memagent_graph.memory.items import atomic
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.stores import open_store
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -235,6 +238,57 @@ def test_a_graph_with_memory_goes_on_without_it_while_the_store_hangs(proxy, sto
     )
 
     assert [message.content for message in out["messages"]] == [m.content for m in said]
+
+
+REFUSALS = {
+    "a replica": (lambda client: client.replicaof("127.0.0.1", "1"), "127.0.0.1", 0, "read only"),
+    "no such database": (lambda client: None, "127.0.0.1", 99, "out of range"),
+    "no rights": (
+        lambda client: client.acl_setuser(
+            "reader", enabled=True, passwords=["+p"], commands=["+@read", "+@connection"], keys="*"
+        ),
+        "reader:p@127.0.0.1",
+        0,
+        "no permissions",
+    ),
+    "another's key": (
+        lambda client: client.set("memagent:{memagent}", "x"),
+        "127.0.0.1",
+        0,
+        "WRONG",
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_store_that_refuses_is_waited_for_once_a_reading_and_named(refusal, redis):
+    make, host, database, named = REFUSALS[refusal]
+    with redis.client() as client:
+        make(client)
+    reader = ChainReader()
+
+    begun = time.monotonic()
+    with RedisStore.from_url(f"redis://{host}:{redis.port}/{database}") as store:
+        out = agent_of(reader, store).invoke({"question": "?", "document": numbered(100)})
+
+    assert time.monotonic() - begun < 0.2 * len(reader.spans)
+    assert out["coverage"] == 1
+    (warning,) = out["warnings"]
+    assert "could not be stored" in warning
+    assert named in warning
+
+
+def test_a_locked_file_is_reported_within_the_time_of_a_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "0.3")
+    file = str(tmp_path / "store.sqlite")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        begun = time.monotonic()
+
+        with pytest.raises(StoreError, match="locked"), open_store(file):
+            pass
+
+    assert time.monotonic() - begun < 3
 
 
 async def test_a_transaction_that_is_cancelled_does_not_stay_open(tmp_path):

@@ -22,7 +22,7 @@ from servers.redis_server import RedisServer, free_port, wait_until
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory
-from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
+from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError, StoreRefusedError
 from memagent_graph.memory.atomic import ConditionalPut
 from memagent_graph.memory.redis import RedisStore, operations
 
@@ -531,6 +531,23 @@ def test_a_server_that_goes_away_is_reported_soon(own_redis_server, monkeypatch,
 def test_a_url_that_is_not_redis_is_refused_at_once(url):
     with pytest.raises(ConfigurationError, match="redis"):
         RedisStore.from_url(url)
+
+
+def test_valkey_is_another_name_of_the_scheme(redis_server, prefix):
+    url = redis_server.url.replace("redis://", "valkey://")
+    with RedisStore.from_url(url, prefix=prefix) as store:
+        store.put(AT, "k", {"n": 1})
+        assert store.get(AT, "k").value == {"n": 1}
+
+
+def test_a_lone_replica_refuses_at_once_and_says_why(own_redis_server):
+    with own_redis_server.client() as client, RedisStore.from_url(own_redis_server.url) as store:
+        client.replicaof("127.0.0.1", "1")
+
+        with pytest.raises(StoreRefusedError, match="read only replica"):
+            store.put(AT, "k", {"n": 1})
+
+    assert store.retries == 0
 
 
 ADDRESSES = [

@@ -430,7 +430,7 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
 
     await agent.ainvoke({"question": "What is where?", "document": numbered(5)})
 
-    assert waited == [7.0, 60.0]
+    assert waited == pytest.approx([7.0, 60.0], abs=0.01)  # and our own pause
 
 
 def test_tools_are_offered_and_calls_come_back(openai_server, model):

@@ -24,7 +24,16 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from memagent_graph.errors import ConfigurationError, StoreError
-from memagent_graph.memory.redis.pipeline import ERRORS, PASSING, asend, failure, is_busy, send
+from memagent_graph.memory.redis.pipeline import (
+    ERRORS,
+    PASSING,
+    UNREACHABLE,
+    asend,
+    failure,
+    is_busy,
+    send,
+)
+from memagent_graph.sync import find_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -35,27 +44,18 @@ _BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)  # seconds
 _BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading the data
 
 
-class Patience:
-    """The remaining repeats of one call.
+class Repeats(NamedTuple):
+    """Most repeats of a failing call. Pauses begin at up to 0.1 seconds, and double up to 1.
 
-    Args:
-        repeats: most repeats. Pauses begin at up to 0.1 seconds, and double up to 1. A server
-            that reports that it is busy or loading is asked for half a minute.
+    Attributes:
+        unknown: until a call was answered: the address may be wrong.
+        known: from then on.
+        passing: errors that are worth a repeat.
     """
 
-    def __init__(self, repeats: int) -> None:
-        self._allowed = {True: _BUSY_REPEATS, False: repeats}
-        self._failures = {True: 0, False: 0}
-
-    def pause_after(self, error: Exception) -> float | None:
-        """Return the seconds to wait before the next try; None to give up."""
-        busy = is_busy(error)
-        if not busy and not isinstance(error, PASSING):
-            return None
-        self._failures[busy] += 1
-        if self._failures[busy] > self._allowed[busy]:
-            return None
-        return _BACKOFF.compute(self._failures[busy])
+    unknown: int
+    known: int
+    passing: tuple[type[Exception], ...]
 
 
 T = TypeVar("T")
@@ -194,7 +194,8 @@ class OwnClients:
             closed. Its pool must hold more connections than `max_connections`.
         connect_async: the same for an asynchronous client.
         address: address without secrets, for messages.
-        repeats: most repeats of a call until one was answered, and from then on; see `Patience`.
+        repeats: most repeats of a call. A server that is busy or loading is asked for half a
+            minute.
         max_connections: most calls under way at once, for all threads together and for each event
             loop; others wait. The same number of blocking reads is allowed in addition.
 
@@ -208,7 +209,7 @@ class OwnClients:
         connect_async: Callable[[], list[Client]],
         *,
         address: str,
-        repeats: tuple[int, int],
+        repeats: Repeats,
         max_connections: int,
     ) -> None:
         self.retries: int = 0
@@ -225,35 +226,44 @@ class OwnClients:
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
-        patience = Patience(self._repeats[self._answered])
+        tries = 0
         while True:
             try:
                 with self._turns.of(commands):
                     replies = send(self._client(), commands)
             except ERRORS as error:
-                time.sleep(self._pause_after(error, patience))
+                tries += 1
+                time.sleep(self._pause_after(error, tries))
             else:
                 self._answered = True
                 return replies
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `Connection`."""
-        patience = Patience(self._repeats[self._answered])
+        tries = 0
         while True:
             here = await self._here()
             try:
                 async with here.turns.of(commands):
                     replies = await asend(here.client, commands)
             except ERRORS as error:
-                await asyncio.sleep(self._pause_after(error, patience))
+                tries += 1
+                await asyncio.sleep(self._pause_after(error, tries))
             else:
                 self._answered = True
                 return replies
 
-    def _pause_after(self, error: Exception, patience: Patience) -> float:
-        pause = patience.pause_after(error)
-        if pause is None:
+    def _pause_after(self, error: Exception, tries: int) -> float:
+        """Return the seconds to wait before the next try; raise the error to give up."""
+        if is_busy(error):
+            most = _BUSY_REPEATS
+        elif isinstance(error, self._repeats.passing):
+            most = self._repeats.known if self._answered else self._repeats.unknown
+        else:
+            most = 0
+        if tries > most:
             raise failure(self._address, error) from error
+        pause = _BACKOFF.compute(tries)
         with self._lock:
             self.retries += 1
         logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)
@@ -272,7 +282,7 @@ class OwnClients:
                 client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
             client.close()
         for loop in list(self._loops):
-            if loop.is_running() and loop is not _find_loop():
+            if loop.is_running() and loop is not find_loop():
                 closing = asyncio.run_coroutine_threadsafe(self._aclose_here(), loop)
                 closing.result()
 
@@ -311,13 +321,6 @@ async def _keep(clients: list[Client]) -> AsyncGenerator[None, None]:
         for client in clients:
             stack.push_async_callback(client.aclose)
         yield
-
-
-def _find_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 _CONNECTIONS = {
@@ -381,8 +384,9 @@ _TIMEOUT = 10.0  # seconds, for connecting and for each reply
 # those of a cluster's client that asks for the layout. A full pool raises.
 _POOL = 3
 _FEW_TRIPS: dict[str, Any] = {"protocol": 2}  # version 3 has two round trips more to connect
-_REPEATS = 5, 5  # at most 2.5 seconds of waiting, half on average: a restart of the server
-_FAILOVER_REPEATS = 15, 30  # at most 12.5 and 27.5: an election, or a second one after it
+# At most 2.5 seconds of waiting, half on average: a restart. A replica that refuses stays one.
+_REPEATS = Repeats(5, 5, UNREACHABLE)
+_FAILOVER_REPEATS = Repeats(15, 30, PASSING)  # 12.5 and 27.5: an election, or a second one after it
 _REDIRECTIONS = 3  # times that a cluster's client looks for a slot again
 
 
@@ -390,11 +394,13 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
     """Return a connection to the server of `url`, opened at the first use.
 
     Options of redis-py may follow as a query (`?socket_timeout=3&ssl_ca_certs=ca.pem`); a
-    `max_connections` among them overrides the argument.
+    `max_connections` among them overrides the argument. `valkey` may stand for `redis`.
 
     Raises:
         ConfigurationError: It is not a Redis URL, or has an option that redis-py does not have.
     """
+    if url.startswith("valkey"):
+        url = "redis" + url.removeprefix("valkey")
     try:
         url, bound = take_bound(url, max_connections)
         return _connect(url, urlsplit(url), bound)

@@ -42,20 +42,20 @@ class Wire(NamedTuple):
         return "BLOCK" in self.arguments[:5]
 
 
-_UNREACHABLE: tuple[type[Exception], ...] = (
+UNREACHABLE: tuple[type[Exception], ...] = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.RedisClusterException,
     OSError,
 )
 PASSING: tuple[type[Exception], ...] = (  # errors that pass, such as those during a failover
-    *_UNREACHABLE,
+    *UNREACHABLE,
     exceptions.ReadOnlyError,
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
 )
-ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *_UNREACHABLE)
+ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *UNREACHABLE)
 
 
 def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
@@ -107,7 +107,7 @@ def failure(address: str, error: Exception) -> StoreError:
             f"Redis at {address} refused the user name or password: {reason}. "
             "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
-    if isinstance(error, _UNREACHABLE):
+    if isinstance(error, UNREACHABLE):
         reason = reason.partition(" : ")[0]  # sentinels that are away follow, as objects
         return StoreError(
             f"Redis at {address} cannot be reached: {reason}. Check that it is running, and that "

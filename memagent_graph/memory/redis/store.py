@@ -276,7 +276,7 @@ class RedisStore(BaseStore):
         """Return a store that opens its own connections, and repeats calls that were cut off.
 
         Args:
-            url: redis:// or rediss:// (TLS), unix:///path/to/socket,
+            url: redis:// or rediss:// (TLS; also valkey:// and valkeys://), unix:///path/to/socket,
                 redis+cluster://host:port,host:port, or
                 redis+sentinel://host:port,host:port/service/database; cluster and sentinel also
                 with rediss+. Options of redis-py may follow as a query:
