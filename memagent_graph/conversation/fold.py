@@ -182,7 +182,8 @@ async def fold_within(
         fold["progress"]["cut"] = False
         fold = await advance(call, fold, chunk)
         asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
-        again += asked == _ASKED_TWICE and reading.reader.shortens
+        own = getattr(reading.reader, "warnings", ())  # it was asked twice for another reason
+        again += asked == _ASKED_TWICE and reading.reader.shortens and not own
         unfinished += fold["progress"]["cut"] and room.dropped == dropped
         was_cut |= fold["progress"]["cut"]
     fold["progress"]["cut"] = was_cut
@@ -605,7 +606,7 @@ class Folding:
         asked = reader.asked if isinstance(reader, NotesReader) else []
         for subject in asked:
             fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
-        if isinstance(reader, NewestReader | ProfileReader):
+        if isinstance(reader, NewestReader | NotesReader | ProfileReader):
             warnings += reader.warnings
         if self._facts is not None:
             memory = memory_of(fold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
@@ -25,14 +26,15 @@ from memagent_graph.conversation.built_in import (
     write_remarks,
 )
 from memagent_graph.conversation.profile_reader import ProfileReader
-from memagent_graph.errors import ConfigurationError, EmptyReplyError
-from memagent_graph.evidence.places import Memory
+from memagent_graph.errors import ConfigurationError, EmptyReplyError, RefusalError
+from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import statements
 from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, unheard
 from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
 from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.readers.replies import adds_anything
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
@@ -147,14 +149,20 @@ class NotesReader(ChatReader):
         name: name of the reader in output; the model's own name by default.
         tokenizer: as for `ChatReader`.
 
+    It may reply that nothing changes. If it does so before it has ever noted anything, though
+    users name something or give a number, it is asked once more without that way out; if that adds
+    nothing either, the users' own statements are noted.
+
     Attributes:
         asked: the words of each subject that users asked to forget; of one fold in a copy that
             `for_one_fold` makes.
+        warnings: what went wrong in a fold; of such a copy, too.
     """
 
     reply_share = 1.5
     standing = True
     asked: list[frozenset[str]]
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -167,11 +175,12 @@ class NotesReader(ChatReader):
         prompts = Prompts(update=NOTES_PROMPT, shorter=COMPACT_PROMPT, unchanged=NOTHING_NEW_PROMPT)
         super().__init__(model, prompts=prompts, config=config, name=name, tokenizer=tokenizer)
         self.asked = []
+        self._gate: dict[str, bool] = {}  # copies share it
 
     def for_one_fold(self) -> NotesReader:
-        """Return this reader with its own `asked`."""
+        """Return this reader with its own `asked` and `warnings`."""
         one = copy(self)
-        one.asked = []
+        one.asked, one.warnings = [], ()
         return one
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
@@ -179,7 +188,7 @@ class NotesReader(ChatReader):
 
         What the model says is to be forgotten counts if a user says all its words in a sentence.
         """
-        update = await super().update(step, config=config)
+        update = await self._update_gated(step, config)
         if update.memory is None:
             return update
         lines = chain.from_iterable(statements(text) for _, text in find_said(step.chunk))
@@ -188,6 +197,31 @@ class NotesReader(ChatReader):
         self.asked += [what for what in wanted if what and any(map(what.issubset, said))]
         notes = _once(_FORGET.sub("", update.memory.text)).strip("\n")
         return replace(update, memory=replace(update.memory, text=notes))
+
+    async def _update_gated(self, step: Step, config: RunnableConfig | None) -> Update:
+        """Return the update, which leaves the notes as they are if the model may be trusted."""
+        trusted, told = self._gate.get("trusted"), Told(step.chunk)
+        step = replace(step, update_gate=step.update_gate and trusted is not False)
+        update = await super().update(step, config=config)
+        before = step.memory.text
+        if not told.stated or step.shorter or step.exact or trusted:
+            return update
+        if update.memory is not None:
+            if step.update_gate and adds_anything(update.memory.text, before, told.said):
+                self._gate["trusted"] = True
+            return update
+        again, usage = update, update.usage
+        with suppress(EmptyReplyError, RefusalError):
+            again = await super().update(replace(step, update_gate=False), config=config)
+            usage += again.usage
+        text = "" if again.memory is None or again.fault else again.memory.text
+        if adds_anything(text, before, told.said):
+            self._gate["trusted"] = False
+            return replace(again, usage=usage)
+        self.warnings = (_KEPT_THEMSELVES,)
+        quoted = [f"{one.day}: {one.text}" for one in told.stated if one.text not in before]
+        notes = "\n".join(filter(None, [before, *quoted]))
+        return replace(update, memory=with_text(notes, step.memory), usage=usage)
 
     async def ask_for(
         self, template: str, chunk: str, tokens: int, config: RunnableConfig | None

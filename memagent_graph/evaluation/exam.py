@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.built_in import read_remarks
 from memagent_graph.conversation.messages import ConversationSource
-from memagent_graph.conversation.reader import STANDING_QUESTION, AddingReader, resolve_keeper
+from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper
 from memagent_graph.errors import (
     ContextLengthError,
     EmptyReplyError,
@@ -297,13 +297,11 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
 async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
     """Return the notes on a user, and whether they have a word that is not the user's."""
     reader = resolve_keeper(model, config=_CONFIG)
-    if isinstance(reader, AddingReader):
-        reader = reader.for_one_fold({})
     source = ConversationSource([HumanMessage(said, id="1"), AIMessage("I see.", id="2")])
     chunk = Chunk(source.read(0, source.length), 0, source.length, 40, source)
     step = Step(STANDING_QUESTION, STANDING_QUESTION, Memory(""), chunk, number=1, update_gate=True)
     memory = (await reader.update(step)).memory
-    if isinstance(reader, AddingReader) and reader.warnings:  # it has quoted the user itself
+    if getattr(reader, "warnings", ()):  # it has quoted the user itself
         return "", False
     lines = [] if memory is None else [one.text for one in read_remarks(memory.text)]
     text = "\n".join(lines)

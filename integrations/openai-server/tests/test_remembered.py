@@ -35,7 +35,7 @@ class Upstream(OpenAIServer):
     def _say(self, body):
         prompt = str(body["messages"])
         if folds(body):
-            return NOTES if "breed quokkas" in prompt else "unchanged"
+            return NOTES if "user: I breed" in prompt else "unchanged"
         knows = NOTES in prompt or f"user: {QUOKKAS}" in prompt  # a passage says who speaks
         return "You breed quokkas." if knows else "Tell me more."
 
