@@ -334,8 +334,8 @@ class Told:
             if is_statement(text) and _is_checkable(text) and not _DAY.fullmatch(text)
         ]
 
-    def find(self, reply: str, counter: Tokenizer) -> list[Remark]:
-        """Return what a model says that users say, as far as they do."""
+    def find(self, reply: str, counter: Tokenizer) -> tuple[list[Remark], bool]:
+        """Return what a model says that users say, as far as they do, and if that is most of it."""
         found = list[Remark]()
         for note in notes(reply):
             by, text = "", note.text.lstrip("@ ")
@@ -351,7 +351,7 @@ class Told:
                 found.append(Remark(line.day, line.speaker, said))
             elif len(terms(text)) >= _SENTENCE or text == said:
                 found.append(Remark(line.day, line.speaker, text))
-        return found
+        return found, len(found) >= _MOST * len({note.text for note in notes(reply)})
 
     def _find_source(self, text: str, by: str) -> tuple[Line, str] | None:
         """Return the sentences of a message that say what a text says, and its line.
@@ -397,6 +397,8 @@ def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int]
 
 _CONTEXT = 200
 """Code points of the end of an assistant's message that are shown."""
+_MOST = 0.5
+"""Share of the statements of a reply that users support, from which it is good."""
 _SUPPORTED = 0.7
 """Share of a note's words that are the user's."""
 _SENTENCE = 3

@@ -259,8 +259,8 @@ class AddingReader(NewestReader):
 
     The model is not shown the notes. What it writes is kept in the words of the user, or in its
     own if they are shorter and each name, each number and most other words in them are the user's.
-    If nothing is left of what it writes, though users name something or give a number, it is asked
-    once more, and then their own statements are kept.
+    If less than half is left of what it writes, though users name something or give a number, it is
+    asked once more; if nothing is left, their own statements are kept.
 
     Args:
         chat: the reader that asks the model.
@@ -307,10 +307,11 @@ class AddingReader(NewestReader):
             for template, shown in ((ADD_PROMPT, told.shown), (AGAIN_PROMPT, told.said)):
                 reply = await self._chat.ask_for(template, shown, 2 * most + _LEAST_REPLY, config)
                 usage += reply[0]
-                found = told.find(reply[1], self._counter)
-                if found or not told.stated:
+                supported, is_most = told.find(reply[1], self._counter)
+                found += supported
+                if (found and is_most) or not told.stated:
                     break
-            else:
+            if told.stated and not found:
                 found = told.stated
                 self.warnings = (_KEPT_THEMSELVES,)
         known = [*read_remarks(step.memory.text)]

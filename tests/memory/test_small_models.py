@@ -139,6 +139,13 @@ def test_a_reply_that_keeps_nothing_is_asked_for_in_other_words_and_then_users_a
     assert "noted nothing" in memory.history("ann")[0].warnings[0]
 
 
+def test_a_reply_of_which_most_is_not_supported_is_asked_for_again():
+    memory, model = remember(SAID, f"{SAID[0]}\nThe user is 25.\nThe user sings.", SAID[1])
+
+    assert memory.load("ann").splitlines()[1:] == SAID
+    assert len(model.asked) == 2
+
+
 def test_the_second_reply_counts():
     memory, _ = remember(SAID, "unchanged", SAID[1])
 
