@@ -260,10 +260,8 @@ def _add_steps(builder: _Builder, reading: Reading, retry: RetryPolicy, stops: _
                 "begin_round", _edge(_next_step), ["fold", "merge_memories"]
             )
     builder.add_node("write_answer", async_node(write_answer, reading), retry_policy=retry)
-    if reading.config.skim is None and not reading.has_update_gate:
-        builder.add_edge("write_answer", END)
-    else:  # what was skipped may be read after all
-        builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
+    # What was skipped, or was read since a version that a user edited, may be read after all.
+    builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
     return steps
 
 
