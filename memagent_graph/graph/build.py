@@ -7,7 +7,8 @@ START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read
                        │       └───────────── begin_round ←─────────────┘  next round
                        └→ question (one for each of several, with the same steps) → END
 
-The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions.
+The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions. From
+write_answer, a reading goes back to read_chunk if there is something to read after all.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.sharing import UnderWay, enlist, holder_of
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from langgraph.store.base import PutOp
 
     from memagent_graph.graph.state import Fold
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
 
@@ -49,16 +52,30 @@ class Listing:
         """Return where an edit of a fold's memory is noted."""
         return sharing.edit_place(self.records, self._entry(fold, root))
 
-    async def leave(self, fold: Fold, root: str, noted: sharing.Edit | None) -> bool:
-        """Take a fold out of the list, unless its memory has been edited since `noted`."""
+    async def leave(
+        self, fold: Fold, root: str, noted: sharing.Edit | None, ended: str | None
+    ) -> bool:
+        """Take a fold out of the list, unless its memory has been edited since `noted`.
+
+        Args:
+            fold: the fold.
+            root: the id before its first chunk.
+            noted: the edit that was seen last beside the fold.
+            ended: id of the version with which a reading without a name ends: it is listed as one
+                that has ended in the same step. None for another fold.
+        """
         place = sharing.reading_place(self.records, self._entry(fold, root))
         edited = self.edit_place(fold, root)
         if place not in self.listed:  # another one, which reads the same, is listed
             (value,) = await self.records.values([edited], refresh=False)
             return sharing.edit_noted(value) == noted
-        gone = [self.records.put(*one, None) for one in (place, edited)]
-        given = None if noted is None else sharing.to_value(noted)
-        left = await self.records.commit(gone, {edited: given})
+        puts = [self.records.put(*one, None) for one in (place, edited)]
+        given: dict[Place, Value | EllipsisType | None]
+        given = {edited: None if noted is None else sharing.to_value(noted)}
+        if ended is not None:
+            puts.append(self.records.put(self.records.readings, self.memory, {"version": ended}))
+            given[self.records.versions, ended] = ...
+        left = await self.records.commit(puts, given)
         if left:
             self.listed.discard(place)
         return left

@@ -247,6 +247,9 @@ class Chain:
             last: whether nothing is read next. The fold leaves the list of those under way, and no
                 edit is accepted for it any more.
         """
+        self._begun_at = asyncio.get_running_loop().time()
+        if self._writer is None and not self.resumes:  # it has read nothing that could be edited
+            return fold
         left = self._reading.seconds_left(self._run)
         late = left is not None and left <= 0
         try:
@@ -255,11 +258,14 @@ class Chain:
                 self.resumes |= other is not None and other.edited
             self.resumes |= last and not self._listed  # whom it followed may have left the list
             taken, stopped = await self._take(fold), fold["progress"]["stopped"]
+            lists = self._listed and self._whole is None
             while last and not late and taken["progress"]["stopped"] == stopped:
-                if await self.listing.leave(taken, self.lineage.root, self._noted):
-                    self._listed = False
+                ended = taken["progress"]["version"] if lists and self._finished else None
+                if await self.listing.leave(taken, self.lineage.root, self._noted, ended):
+                    self._listed, self._finished = False, None if ended else self._finished
                     break
-                self._noted = await self._read_note(taken)
+                seen, self._noted = self._noted, await self._read_note(taken)
+                lists &= seen != self._noted  # otherwise the version was forgotten meanwhile
                 taken = await self._take(taken)
         except StoreError:  # the next reading of the same takes it
             taken = fold
