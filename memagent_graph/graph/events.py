@@ -339,6 +339,16 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
     )
 
 
+def edited_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEvent:
+    """Return what a fold continues from after an edit of its memory."""
+    return EditedEvent(
+        event="edited",
+        **about(reading, run, fold, fold["source"]["name"]),
+        memory=memory,
+        version=str(fold["progress"]["version"]),
+    )
+
+
 def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
     """The return to skipped chunks, because the answer was not found without them."""
     start, end = fold["scope"]["start"], fold["scope"]["end"]

@@ -43,6 +43,7 @@ from memagent_graph.graph.reading import (
     warn_of_left_out,
     where,
 )
+from memagent_graph.graph.register import EditedError
 from memagent_graph.graph.segments import (
     Merged,
     calls_each,
@@ -74,7 +75,6 @@ from memagent_graph.graph.state import (
     whole_scope,
 )
 from memagent_graph.graph.versions import (
-    EditedError,
     abandon_if_cancelled,
     begin_chain,
     chain_of,
@@ -360,7 +360,7 @@ async def overwrite_memory(
     """
     fold, left = fold_of(state), reading.seconds_left(run)
     chain = None if run.store is None else chain_of(reading, run, fold)
-    edited = await take_edit(chain, fold)
+    edited = fold if chain is None else await take_edit(chain, fold)
     if edited is not fold:
         return _changes(state, edited)
     try:

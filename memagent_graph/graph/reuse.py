@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.listing import Listing
     from memagent_graph.graph.reading import Layer
+    from memagent_graph.graph.register import Entry
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
@@ -51,7 +51,7 @@ class Reuse:
     Args:
         lineage: the fold's versions.
         bank: has those that are stored.
-        listing: gets the name of a named memory.
+        entry: gets the name of a named memory.
         layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
@@ -62,9 +62,9 @@ class Reuse:
     """
 
     def __init__(
-        self, lineage: Lineage, bank: MemoryBank, listing: Listing, layers: Sequence[Layer]
+        self, lineage: Lineage, bank: MemoryBank, entry: Entry, layers: Sequence[Layer]
     ) -> None:
-        self._lineage, self._bank, self._listing = lineage, bank, listing
+        self._lineage, self._bank, self._entry = lineage, bank, entry
         self._layers = layers
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
@@ -89,8 +89,8 @@ class Reuse:
             StoreError: The store cannot be reached, and a memory is named.
         """
         if name:
-            self._listing.memory = name
-        self._edited = self._listing.edit_place(new, self._lineage.root)
+            self._entry.register.memory = name
+        self._edited = self._entry.edit_place(new)
         fold = await self._begin(cutter, new, name, memory)
         return fold if self._edit is None else mark_taken(fold, self._edit)
 
@@ -214,7 +214,7 @@ class Reuse:
             fold: as it begins.
             edited: whether it begins at an edit of what is known.
         """
-        name, memory = fold["scope"]["memory_name"], self._listing.memory
+        name, memory = fold["scope"]["memory_name"], self._entry.memory
         segmented = is_segmented(fold["scope"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)

@@ -18,11 +18,11 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, to_plain
-from memagent_graph.graph.events import EditedEvent, about
+from memagent_graph.graph.events import edited_event
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.ids import Lineage, read_of, version_of
-from memagent_graph.graph.listing import Listing, lease_key
 from memagent_graph.graph.reading import FoldUpdate, Layer
+from memagent_graph.graph.register import Entry, Register, begin_anew, lease_key, move_to_edit
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
@@ -40,8 +40,8 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.forget import remove_strays
-from memagent_graph.memory.lookup import edit_of, newest_edit, readable, versions
-from memagent_graph.memory.sharing import Edit, Follower, edit_noted
+from memagent_graph.memory.lookup import readable
+from memagent_graph.memory.sharing import Follower
 from memagent_graph.memory.version import ChunkRead, MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
-    from memagent_graph.graph.state import LayerState, Progress, Run, Scope
+    from memagent_graph.graph.state import Run, Scope
     from memagent_graph.memory.atomic import Value
     from memagent_graph.text.chunks import Chunk
 
@@ -103,10 +103,6 @@ class Versions(Layer):
         return VersionRecord()
 
 
-class EditedError(Exception):
-    """The memory of a fold was edited: it continues from there before it takes a step."""
-
-
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _LONG = 0.1
@@ -139,7 +135,8 @@ class Chain:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
         bank: has those that are stored.
-        listing: shows others how far the fold is.
+        register: has the entries of the reading among those under way.
+        entry: the fold's.
         follower: follows a reading of the same, or leads others.
         parent: id of the version that the chunk is read from.
     """
@@ -169,19 +166,17 @@ class Chain:
             whole=None if self._whole is None else self._whole.lineage,
         )
         self._shares = self.lineage.reuses and reading.config.lease
-        self.listing: Listing = (
-            self._whole.listing
+        self.register: Register = (
+            self._whole.register
             if self._whole
-            else Listing(self.bank.records, self.lineage.memory(fold), shares=self._shares)
+            else Register(self.bank.records, self.lineage.memory(fold), shares=self._shares)
         )
-        self.reuse = Reuse(self.lineage, self.bank, self.listing, reading.layers)
+        self.entry = Entry(self.register, self.lineage.root)
+        self.reuse = Reuse(self.lineage, self.bank, self.entry, reading.layers)
         self.reuse.mends = whole is not None and whole.reuse.mends
         left = partial(reading.seconds_left, run)
         self.follower = Follower(self.bank.records, left, alone=not self._shares)
-        self.resumes = False  # whether a user may have edited the fold's version before this call
         self._listed = False
-        self._noted: Edit | None = None  # beside the fold in the list
-        self._not_ours: str | None = None  # an edit of another lineage
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -200,7 +195,7 @@ class Chain:
     @property
     def memory(self) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
-        return self.listing.memory
+        return self.register.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -248,123 +243,53 @@ class Chain:
                 edit is accepted for it any more.
         """
         self._begun_at = asyncio.get_running_loop().time()
-        if self._writer is None and not self.resumes:  # it has read nothing that could be edited
+        if self._writer is None and not self.entry.due:  # it has read nothing that could be edited
             return fold
         left = self._reading.seconds_left(self._run)
         late = left is not None and left <= 0
-        try:
+        taken, stopped = fold, fold["progress"]["stopped"]
+        with suppress(StoreError):  # the next reading of the same takes it
             if self._writer is not None and not late and (last or self._is_near(self._writer)):
                 other = await self._writer.settle(None if last else _NOTHING * self._took)
-                self.resumes |= other is not None and other.edited
-            self.resumes |= last and not self._listed  # whom it followed may have left the list
-            taken, stopped = await self._take(fold), fold["progress"]["stopped"]
+                self.entry.due |= other is not None and other.edited
+            self.entry.due |= last and not self._listed  # whom it followed may have left the list
+            taken = await self._take(fold)
             lists = self._listed and self._whole is None
             while last and not late and taken["progress"]["stopped"] == stopped:
                 ended = taken["progress"]["version"] if lists and self._finished else None
-                if await self.listing.leave(taken, self.lineage.root, self._noted, ended):
+                if await self.entry.leave(taken, ended):
                     self._listed, self._finished = False, None if ended else self._finished
                     break
-                seen, self._noted = self._noted, await self._read_note(taken)
-                lists &= seen != self._noted  # otherwise the version was forgotten meanwhile
+                seen = self.entry.noted
+                await self.entry.look(taken)
+                lists &= seen != self.entry.noted  # otherwise the version was forgotten meanwhile
                 taken = await self._take(taken)
-        except StoreError:  # the next reading of the same takes it
-            taken = fold
-        self._begun_at = asyncio.get_running_loop().time()
         return taken
 
     async def _take(self, fold: Fold) -> Fold:
-        """The fold, from the edit that is known of; the fold itself if there is none.
+        """The fold, from an edit that it has not taken; the fold itself if there is none.
 
         Raises:
             StoreError: The store cannot be reached.
         """
-        scope, at = fold["scope"], fold["progress"]["version"]
-        edit, edited = None, at
-        if self.resumes:
-            self.resumes, self._noted = False, await self._read_note(fold)
-            if at != scope["head"]:
-                edit = await newest_edit(self.bank.records, str(at), self.memory)
-            if edit is not None:  # and if this attempt fails, it is taken again
-                self._noted = Edit(str(at), edit.id, fold["source"]["digest"])
-        if edit is None and (noted := self._pending(fold)) is not None:
-            edited = noted.of
-            (found,) = await versions(self.bank.records, [noted.edit])
-            own = isinstance(found, MemoryVersion) and found.root == self.lineage.root
-            if isinstance(found, MemoryVersion) and (own or edited == scope["head"]):
-                edit = found
-            else:
-                self._not_ours = noted.edit
-        if edit is None:
+        if (found := await self.entry.find_edit(fold)) is None:
             return fold
-        after = self._move_to(fold, edit, edited)
-        described = about(self._reading, self._run, after, after["source"]["name"])
-        event = EditedEvent(event="edited", **described, memory=self.memory, version=edit.id)
-        self._run.emit(event)
+        (edit, edited), at = found, fold["progress"]["version"]
+        self._stored_last, self._holder, self._last = (edit.id, edit.text), edit.id, edit
+        if self._finished is not None:
+            self._finished = edit if edited == at else None
+        after = move_to_edit(fold, edit, edited, self._reading.layers)
+        self._run.emit(edited_event(self._reading, self._run, after, self.memory))
         if self.follower.leads:
             await self.enlist(after)
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after
 
-    def _move_to(self, fold: Fold, edit: MemoryVersion, edited: str | None) -> Fold:
-        """The fold at an edit of the version `edited`, which it is at or has read on from."""
-        scope, progress = fold["scope"], fold["progress"]
-        at, stopped = progress["version"], progress["stopped"]
-        self._stored_last, self._holder = (edit.id, edit.text), edit.id
-        self._last = edit
-        if self._finished is not None:
-            self._finished = edit if edited == at else None
-        if edited == scope["head"] != at:
-            after = self._begin_anew(fold, edit)
-        elif edited == at:
-            named = scope["memory_name"] and scope["head"] == at
-            after = {
-                **fold,
-                **to_plain(edit.memory),
-                "scope": {**scope, "head": edit.id} if named else scope,
-                "progress": {**progress, "version": edit.id},
-            }
-        else:
-            document = edit.document
-            skipped = [[*span] for span in document.skipped]
-            position = skipped[0][0] if document.again and skipped else document.end
-            if stopped in {"end", "done", None}:
-                stopped = "end" if position >= scope["end"] else None
-            back: Progress = {
-                **progress,
-                "position": position,
-                "step": edit.step,
-                "skipped": skipped,
-                "again": document.again,
-                "enough": None,
-                "stopped": stopped,
-                "version": edit.id,
-            }
-            layers = self._restart_layers(fold)
-            after = {**fold, **to_plain(edit.memory), "progress": back, "layers": layers}
-        return mark_taken(after, edit.id)
-
     async def enlist(self, fold: Fold) -> None:
         """Show others how far the fold is, if the store can be reached."""
         with suppress(StoreError):
-            await self.bank.records.items([self.listing.note(fold, self.lineage.root)])
-
-    def _restart_layers(self, fold: Fold) -> dict[str, LayerState]:
-        own = {layer.name: layer for layer in self._reading.layers}
-        return {name: own[name].restart(state) for name, state in fold["layers"].items()}
-
-    def _pending(self, fold: Fold) -> Edit | None:
-        """The edit that is noted beside the fold, if it has not been taken."""
-        noted, taken = self._noted, fold["layers"].get(VERSIONS, {}).get("edit")
-        return None if noted is None or noted.edit in {taken, self._not_ours} else noted
-
-    async def _read_note(self, fold: Fold) -> Edit | None:
-        place = self.listing.edit_place(fold, self.lineage.root)
-        (value,) = await self.bank.records.values([place], refresh=False)
-        return edit_noted(value)
-
-    def _see(self, value: object) -> None:
-        self._noted = edit_noted(value)
+            await self.bank.records.items([self.entry.note(fold)])
 
     def _is_near(self, writer: VersionWriter) -> bool:
         return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
@@ -386,7 +311,7 @@ class Chain:
         key, root = self.lineage.child(self.parent, chunk, recalled), self.lineage.root
         begins, found, look = not self._listed, None, partial(self._find_stored, fold, key)
         if self._shares:
-            lists = [self.listing.note(fold, root)] if begins else []
+            lists = [self.entry.note(fold)] if begins else []
             found = await self.follower.follow(lease_key(fold, root), look, lists)
             self._listed |= begins and self.follower.has_lease
         lists_alone = found is None and not self._listed
@@ -416,17 +341,13 @@ class Chain:
             EditedError: The memory was edited.
         """
         records = self.bank.records
-        edited = self.listing.edit_place(fold, self.lineage.root)
+        edited = self.entry.edit_place(fold)
         places = [(records.versions, key), (records.versions, self.parent), edited]
         try:
             child, before, noted = await records.values(places)
-            self._see(noted)
-            own = fold["scope"]["head"] != self.parent == fold["progress"]["version"]
-            if own and edit_of(before, self.memory):
-                edit = await newest_edit(records, self.parent, self.memory)
-                self.resumes = edit is not None
-            if self.resumes or self._pending(fold) is not None:
-                raise EditedError
+            self.entry.see(noted)
+            own = self.parent == fold["progress"]["version"]
+            await self.entry.check(fold, before if own else None)
             return None if child is None else await readable(records, key, child)
         except BadRecordError:
             return None
@@ -439,7 +360,7 @@ class Chain:
         if self._writer is not None:
             await self._writer.settle()
             await self._without_forgotten(self._writer.written)
-        await self.listing.end()
+        await self.register.end()
         await self.follower.release()
 
     async def find_other(self) -> Memory | None:
@@ -516,7 +437,7 @@ class Chain:
         fold = self.lineage.with_version(fold, version)
         # A follower is not listed: its leader is.
         leads = self.follower.leads
-        writer.add(version, *([self.listing.note(fold, self.lineage.root)] if leads else []))
+        writer.add(version, *([self.entry.note(fold)] if leads else []))
         return fold
 
     async def end(self, fold: Fold) -> Fold:
@@ -562,7 +483,7 @@ class Chain:
         if version is None:
             return fold
         fold = self.lineage.with_version(fold, version)
-        self._writes(fold).add(version, self.listing.note(fold, self.lineage.root))
+        self._writes(fold).add(version, self.entry.note(fold))
         if query is not None and (other := await self._writes(fold).settle()) is not None:
             version = other
             fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
@@ -674,7 +595,7 @@ class Chain:
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
-        ends = [self.listing.end()] if self._whole is None else []
+        ends = [self.register.end()] if self._whole is None else []
         await asyncio.gather(self.follower.release(), *ends)
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
@@ -718,34 +639,17 @@ class Chain:
             raise MemoryConflictError(message)
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
-        self._noted = await self._read_note(fold)
+        await self.entry.look(fold)
         taken = fold["layers"].get(VERSIONS, {}).get("edit")
-        noted = self._noted.edit if self._noted else taken
+        noted = self.entry.noted.edit if self.entry.noted else taken
         history = [] if head is None or not noted else await self.bank.ahistory(head.id)
         if noted and noted not in {one.id for one in history}:
             self._missed = _MISSED.format(memory=name, edit=noted)
         await self.follower.release()
         self._listed = False
-        after = self._begin_anew(fold, head)
+        at = self.lineage.root if head is None else head.id
+        after = begin_anew(fold, head, at, self._reading.layers)
         return mark_taken(after, noted) if noted else after
-
-    def _begin_anew(self, fold: Fold, head: MemoryVersion | None) -> Fold:
-        """The fold at the beginning of its span, with a named memory's head."""
-        scope, at = fold["scope"], self.lineage.root if head is None else head.id
-        return {
-            **fold,
-            **to_plain(Memory() if head is None else head.memory),
-            "scope": {**scope, "head": None if head is None else head.id},
-            "progress": {
-                **fold["progress"],
-                "position": scope["start"],
-                "stopped": None,
-                "version": at,
-                "skipped": [],
-                "again": False,
-            },
-            "layers": self._restart_layers(fold),
-        }
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
@@ -755,8 +659,8 @@ class Chain:
                 self.lineage.memory(fold),
                 name,
                 after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
-                beside=self.listing.edit_place(fold, self.lineage.root),
-                saw=self._see,
+                beside=self.entry.edit_place(fold),
+                saw=self.entry.see,
             )
         return self._writer
 
@@ -783,8 +687,8 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     chain = run.chains.get(chain_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
-        chain.resumes = True
-        chain.listing.note(fold, chain.lineage.root)  # its entry is this run's now
+        chain.entry.due = True
+        chain.entry.note(fold)  # its entry is this run's now
     return chain
 
 
@@ -812,7 +716,6 @@ def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:
         whole = whole_scope(source["length"], segments=scope["segments"])
         about = begin_fold(part["question"], source, {**whole, "number": scope["number"]})
         chain = run.chains[name] = Chain(reading, run, about)
-        chain.resumes = True
     return chain
 
 

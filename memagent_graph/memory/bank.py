@@ -21,7 +21,7 @@ from memagent_graph.memory.sharing import (
     edit_place,
     find_folds,
     list_readings,
-    reading_place,
+    place_of,
     to_value,
 )
 from memagent_graph.memory.version import (
@@ -113,7 +113,7 @@ async def replace_for(
         given: dict[Place, Value | EllipsisType | None] = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        given |= {reading_place(records, fold): ... for fold in folds}
+        given |= {place_of(records, fold): ... for fold in folds}
         if await records.commit(puts, given, topic=topic):
             return
     raise was_changed(memory)

@@ -439,10 +439,10 @@ class Edit:
 def note_reading(records: Records, fold: UnderWay) -> PutOp:
     """Return the write that shows others the progress of a fold."""
     value = {name: found for name, found in asdict(fold).items() if name not in _LOOKED_UP}
-    return records.put(*reading_place(records, fold), value)
+    return records.put(*place_of(records, fold), value)
 
 
-def reading_place(records: Records, fold: UnderWay) -> Place:
+def place_of(records: Records, fold: UnderWay) -> Place:
     """Return where a fold is listed: one place for all who share the work."""
     alone = "" if fold.lease else fold.holder
     key = f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
@@ -451,7 +451,7 @@ def reading_place(records: Records, fold: UnderWay) -> Place:
 
 def edit_place(records: Records, fold: UnderWay) -> Place:
     """Return where an edit of a fold's memory is noted."""
-    namespace, key = reading_place(records, fold)
+    namespace, key = place_of(records, fold)
     return namespace, f"{key} edit"
 
 

@@ -44,8 +44,6 @@ async def edit(bank: MemoryBank, reference: str, seen: str, text: str) -> None:
         raise _not_moved(subject)
     if text != (await bank.aget(seen)).text:
         await _replace(bank, subject, text, seen)
-    elif subject.version.id != seen and subject.kind != "unfinished":
-        raise ChangedMeanwhileError(subject.version)
 
 
 async def _replace(bank: MemoryBank, subject: Subject, text: str, seen: str) -> None:
@@ -53,7 +51,8 @@ async def _replace(bank: MemoryBank, subject: Subject, text: str, seen: str) -> 
         await bank.aedit(subject.reference, text, before=seen)
     except MemoryConflictError:
         newest = await newest_edit(bank.records, seen, subject.reference)
-        raise ChangedMeanwhileError(newest or await bank.aget(subject.reference)) from None
+        now = newest or (await find(bank, subject.reference)).version
+        raise ChangedMeanwhileError(now) from None
 
 
 async def roll_back(bank: MemoryBank, subject: Subject, seen: str, to: str) -> None:
