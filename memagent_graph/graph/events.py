@@ -339,7 +339,7 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
     )
 
 
-def edited_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEvent:
+def edit_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEvent:
     """Return what a fold continues from after an edit of its memory."""
     return EditedEvent(
         event="edited",

@@ -117,7 +117,7 @@ class Entry:
         (value,) = await self._records.values([self.edit_place(fold)], refresh=False)
         self.see(value)
 
-    def pending(self, fold: Fold) -> Edit | None:
+    def get_pending(self, fold: Fold) -> Edit | None:
         """Return the edit that is noted, if the fold has not continued from it."""
         noted, taken = self.noted, fold["layers"].get(VERSIONS, {}).get("edit")
         return None if noted is None or noted.edit in {taken, self._not_ours} else noted
@@ -136,7 +136,7 @@ class Entry:
         at = str(fold["progress"]["version"])
         if at != fold["scope"]["head"] and edit_of(stored, self.memory):
             self.due = await newest_edit(self._records, at, self.memory) is not None
-        if self.due or self.pending(fold) is not None:
+        if self.due or self.get_pending(fold) is not None:
             raise EditedError
 
     async def find_edit(self, fold: Fold) -> tuple[MemoryVersion, str] | None:
@@ -153,7 +153,7 @@ class Entry:
             if edit is not None:  # it is noted, for another attempt if this one fails
                 self.noted = Edit(at, edit.id, fold["source"]["digest"])
                 return edit, at
-        if (noted := self.pending(fold)) is None:
+        if (noted := self.get_pending(fold)) is None:
             return None
         (found,) = await versions(self._records, [noted.edit])
         if isinstance(found, MemoryVersion) and (found.root == self._root or noted.of == head):

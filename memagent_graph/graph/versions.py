@@ -18,7 +18,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, to_plain
-from memagent_graph.graph.events import edited_event
+from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
@@ -264,6 +264,7 @@ class Chain:
                 await self.entry.look(taken)
                 lists &= seen != self.entry.noted  # otherwise the version was forgotten meanwhile
                 taken = await self._take(taken)
+        self._begun_at = asyncio.get_running_loop().time()
         return taken
 
     async def _take(self, fold: Fold) -> Fold:
@@ -279,7 +280,7 @@ class Chain:
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to_edit(fold, edit, edited, self._reading.layers)
-        self._run.emit(edited_event(self._reading, self._run, after, self.memory))
+        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
         if self.follower.leads:
             await self.enlist(after)
         if edited != at and after["progress"]["stopped"]:
