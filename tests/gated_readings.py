@@ -1,4 +1,4 @@
-"""A reading in this process that reads a chunk when a test lets it, and can be held meanwhile."""
+"""A reading in this process that reads a chunk when a test lets it, and can be edited meanwhile."""
 
 from __future__ import annotations
 
@@ -82,38 +82,14 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
-async def paused(bank, memory, folds=1):
-    """The folds that read into a memory, once all of them wait."""
-    async with asyncio.timeout(PATIENT):
-        while True:
-            found = await bank.aunder_way(memory)
-            if len(found) == folds and all(fold.held for fold in found):
-                return found
-            await asyncio.sleep(0.005)
-
-
-async def hold_after(reading, bank, chunks, memory=None, **options):
-    """Hold a reading's memory when it has read so many chunks; what was begun may end."""
+async def under_way(reading, bank, chunks, memory=None):
+    """The fold of a reading that has read so many chunks, and waits in the next."""
     await reading.read(chunks)
-    memory = memory or reading_of(await bank.aunder_way())
-    hold = await bank.ahold(memory, "ann", **options)
-    return hold, await pause(reading, bank, memory)
-
-
-async def pause(reading, bank, memory):
-    """Let a reading whose memory is held end what it has begun; its fold when it waits."""
-    (fold,) = await pause_all(reading, bank, memory, 1)
+    await until(lambda: reading.reader.waits)
+    (fold,) = await bank.aunder_way(memory)
+    while fold.step < chunks:  # it is written while the next chunk is read
+        (fold,) = await bank.aunder_way(memory)
     return fold
-
-
-async def pause_all(reading, bank, memory, folds):
-    """As `pause`, of a reading with so many folds."""
-    pausing = asyncio.ensure_future(paused(bank, memory, folds))
-    while not pausing.done():
-        if reading.reader.waits:
-            reading.reader.may.release()
-        await asyncio.sleep(0.005)
-    return pausing.result()
 
 
 def reading_of(folds):

@@ -214,6 +214,7 @@ def test_the_graph_draws_as_the_state_machine_that_it_is():
         ("overwrite_memory", "read_chunk"),
         ("overwrite_memory", "write_answer"),
         ("write_answer", "__end__"),
+        ("write_answer", "read_chunk"),  # a user edited a version before the last
         ("open_document", "question"),  # for several, each with these steps
         ("question", "__end__"),
     }

@@ -62,7 +62,7 @@ def test_a_layer_knows_no_other_layer(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "hold", "segments"]
+    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "register", "segments"]
 )
 def test_the_core_and_the_store_know_no_layer(module):
     found = imports(FOLDER.parent / f"{module}.py")

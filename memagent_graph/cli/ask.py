@@ -452,12 +452,8 @@ def _read(
             if mode == "values":
                 output = part
                 continue
-            if part["event"] == "held":
-                by = part["by"]
-                print(f"memagent: paused, the memory is held by {by}.", file=sys.stderr)
-            elif part["event"] == "released":
-                how = " from the edited memory" if part["edited"] else ""
-                print(f"memagent: reading on{how}.", file=sys.stderr)
+            if part["event"] == "edited":
+                print("memagent: reading on from the edited memory.", file=sys.stderr)
             if show is not None:
                 show(part)
     return output

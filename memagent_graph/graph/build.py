@@ -7,7 +7,8 @@ START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read
                        │       └───────────── begin_round ←─────────────┘  next round
                        └→ question (one for each of several, with the same steps) → END
 
-The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions.
+The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions. From
+write_answer, a reading goes back to read_chunk if there is something to read after all.
 """
 
 from __future__ import annotations
@@ -254,10 +255,8 @@ def _add_steps(builder: _Builder, reading: Reading, stops: _Stops) -> list[str]:
                 "begin_round", _edge(_next_step), ["fold", "merge_memories"]
             )
     builder.add_node("write_answer", async_node(write_answer, reading))
-    if reading.config.skim is None and not reading.has_update_gate:
-        builder.add_edge("write_answer", END)
-    else:  # what was skipped may be read after all
-        builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
+    # What was skipped, or was read since a version that a user edited, may be read after all.
+    builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
     return steps
 
 

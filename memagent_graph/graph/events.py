@@ -164,54 +164,21 @@ class FallbackEvent(TypedDict):
     length: int
 
 
-class PausedFold(FoldEvent):
-    """Fields of events of a fold whose memory is or was held.
+class EditedEvent(FoldEvent):
+    """A fold continues from a user's edit of its memory.
 
     Attributes:
-        memory: the held memory: its name, or the key of a reading without one.
-        version: id of the memory's current version; None before the first chunk.
-        position: code points that this fold has read, out of `length`.
+        memory: the memory: its name, or the key of a reading without one.
+        version: id of the edit.
     """
 
+    event: Literal["edited"]
     memory: str
-    version: str | None
-    position: int
-    length: int
-
-
-class HeldEvent(PausedFold):
-    """A fold pauses because its memory is held.
-
-    Attributes:
-        by: holder of the memory.
-        since: time of the hold, ISO 8601, UTC.
-    """
-
-    event: Literal["held"]
-    by: str
-    since: str
-
-
-class ReleasedEvent(PausedFold):
-    """A fold that was held continues from its `version`.
-
-    Attributes:
-        edited: whether a person made that version by an edit.
-    """
-
-    event: Literal["released"]
-    edited: bool
+    version: str
 
 
 Event = (
-    OpenedEvent
-    | ChunkEvent
-    | SkipEvent
-    | FallbackEvent
-    | MergeEvent
-    | HeldEvent
-    | ReleasedEvent
-    | AnswerEvent
+    OpenedEvent | ChunkEvent | SkipEvent | FallbackEvent | MergeEvent | EditedEvent | AnswerEvent
 )
 
 
@@ -375,6 +342,16 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
         end=chunk.end,
         position=chunk.end - start,
         length=end - start,
+    )
+
+
+def edit_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEvent:
+    """Return what a fold continues from after an edit of its memory."""
+    return EditedEvent(
+        event="edited",
+        **about(reading, run, fold, fold["source"]["name"]),
+        memory=memory,
+        version=str(fold["progress"]["version"]),
     )
 
 

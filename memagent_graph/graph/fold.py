@@ -73,10 +73,9 @@ async def advance(
         fold["question"], query_of(fold), memory, chunk, number=number, fold=fold, call=call
     )
     update = await _compose(call.reading, stored=call.chain is not None)(step)
-    before = update.fold or fold
-    after = apply_update(before, chunk, update)
+    after = apply_update(fold, chunk, update)
     if report is not None:
-        report(before, after, update)
+        report(fold, after, update)
     if call.chain is None or after["progress"]["stopped"] not in {"end", "done", "max_calls"}:
         return after
     return await call.chain.end(after)

@@ -167,7 +167,8 @@ class Lineage:
         stub, known = version.to_stub(), _fields_of(fold)
         made = {name: value for name, value in stub.items() if known.get(name, known) != value}
         progress = {**fold["progress"], "version": version.id}
-        layers = {**fold["layers"], VERSIONS: {"made": made}}
+        kept = fold["layers"].get(VERSIONS, {})
+        layers = {**fold["layers"], VERSIONS: {**kept, "made": made}}
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
     def after_merge(

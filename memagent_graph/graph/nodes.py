@@ -43,6 +43,7 @@ from memagent_graph.graph.reading import (
     warn_of_left_out,
     where,
 )
+from memagent_graph.graph.register import EditedError
 from memagent_graph.graph.segments import (
     Merged,
     calls_each,
@@ -81,7 +82,7 @@ from memagent_graph.graph.versions import (
     close_beside,
     finish,
     settle,
-    wait_while_held,
+    take_edit,
 )
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Answer
@@ -274,8 +275,8 @@ async def begin_round(
     Raises:
         SourceError: The document of a resumed run cannot be opened again.
     """
-    whole = fold_of(state)
-    chain = chain_of(reading, run, whole)
+    chain = chain_of(reading, run, fold_of(state))
+    whole = await take_edit(chain, fold_of(state), last=True)
     if run.cutter is None:  # a resumed run may have to convert the document again
         await to_thread(partial(reading.find_cutter, run, whole), reading.seconds_left(run))
     memory = memory_of(whole) if chain is None else await chain.open(whole)
@@ -288,7 +289,7 @@ async def begin_round(
             for part in state["folds"].values()
         )
     )
-    return {"document": None, "folds": _by_name(folds)}
+    return {**_changes(state, whole), "folds": _by_name(folds)}
 
 
 def _again(part: Fold, whole: Fold, head: str | None, calls: int | None) -> Fold:
@@ -359,6 +360,9 @@ async def overwrite_memory(
     """
     fold, left = fold_of(state), reading.seconds_left(run)
     chain = None if run.store is None else chain_of(reading, run, fold)
+    edited = await take_edit(chain, fold)
+    if edited is not fold:
+        return _changes(state, edited)
     try:
         known = state.get("chunk")
         chunk = (
@@ -387,6 +391,8 @@ async def overwrite_memory(
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
         with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
             after = await repeat(read, reading.config, explain)
+    except EditedError:
+        return _changes(state, fold)  # it is taken before the chunk is read
     except ModelError:
         if chain is not None:
             await chain.abandon()
@@ -418,12 +424,17 @@ async def merge_memories(
     parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
     if doubted := in_doubt(reading, parts):
         return {"document": None, "folds": doubted}
-    parts = [*await asyncio.gather(*(wait_while_held(reading, run, part) for part in parts))]
+    chain = chain_of(reading, run, whole)
+    if chain is not None:
+        await chain.enlist(whole)  # before its parts leave the list: it is not broken off
+    edited = (take_edit(chain_of(reading, run, part), part, last=True) for part in parts)
+    parts = [*await asyncio.gather(*edited)]
+    if any(part["progress"]["stopped"] is None for part in parts):
+        return {"document": None, "folds": _by_name(parts)}
     finished = await asyncio.gather(*(finish(chain_of(reading, run, part), part) for part in parts))
     before, number = memory_of(whole), whole["scope"]["round"]
     new = [memory for memory, _ in finished if memory.text != before.text]
     last = number >= reading.config.rounds
-    chain = chain_of(reading, run, whole)
     merged = None if chain is None else await chain.find_merge(whole, parts)
     if merged is None:
         query = query_of(whole)
@@ -487,8 +498,11 @@ async def write_answer(
         ModelError: Answering failed for good.
         StoreError: The store cannot be written, and the configuration is strict.
     """
-    fold = await wait_while_held(reading, run, fold_of(state))
+    fold = fold_of(state)
     chain = chain_of(reading, run, fold)
+    fold = await take_edit(None if state.get("version") else chain, fold, last=True)
+    if fold["progress"]["stopped"] is None:  # what was read since the edited version
+        return _changes(state, fold)
     memory = await settle(chain, fold)
     spans = [] if state.get("version") else unread_spans(fold)
     further = _further(reading, fold, spans) if spans else None

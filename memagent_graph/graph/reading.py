@@ -168,7 +168,6 @@ class FoldUpdate(Update):
         recalled: what was shown again.
         version: id of the stored version of the memory; None if none was stored.
         stopped: why the fold ends with this step, if a layer ends it.
-        fold: the fold to update, if it is not the step's: its memory was edited meanwhile.
         layers: new states of layers, by name.
     """
 
@@ -177,7 +176,6 @@ class FoldUpdate(Update):
     recalled: tuple[Recalled, ...] = ()
     version: str | None = None
     stopped: Stopped | None = None
-    fold: Fold | None = None
     layers: Mapping[str, LayerState] = field(default_factory=dict)
 
 

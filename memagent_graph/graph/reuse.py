@@ -13,9 +13,10 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import to_plain
-from memagent_graph.graph.state import Document, begin_fold, is_segmented
+from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
+from memagent_graph.memory.sharing import edit_noted
 from memagent_graph.memory.version import VersionMerge, make_reading_key
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.graph.hold import Holding
     from memagent_graph.graph.ids import Lineage
     from memagent_graph.graph.reading import Layer
+    from memagent_graph.graph.register import Entry
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
@@ -50,7 +51,7 @@ class Reuse:
     Args:
         lineage: the fold's versions.
         bank: has those that are stored.
-        holding: gets the name of a named memory.
+        entry: gets the name of a named memory.
         layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
@@ -61,14 +62,16 @@ class Reuse:
     """
 
     def __init__(
-        self, lineage: Lineage, bank: MemoryBank, holding: Holding, layers: Sequence[Layer]
+        self, lineage: Lineage, bank: MemoryBank, entry: Entry, layers: Sequence[Layer]
     ) -> None:
-        self._lineage, self._bank, self._holding = lineage, bank, holding
+        self._lineage, self._bank, self._entry = lineage, bank, entry
         self._layers = layers
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
         self.mends = False
+        self._edited: Place | None = None  # where an edit of the fold is noted
+        self._edit: str | None = None  # the one before the fold began, which it begins after
 
     async def begin(
         self,
@@ -85,6 +88,15 @@ class Reuse:
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
+        if name:
+            self._entry.register.memory = name
+        self._edited = self._entry.edit_place(new)
+        fold = await self._begin(cutter, new, name, memory)
+        return fold if self._edit is None else mark_taken(fold, self._edit)
+
+    async def _begin(
+        self, cutter: Cutter, new: Fold, name: str | None, memory: Memory | None
+    ) -> Fold:
         begun = new["scope"]["head"]
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
@@ -98,7 +110,6 @@ class Reuse:
             if name:
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
-                self._holding.memory = name
                 if head is not None:
                     fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
@@ -107,7 +118,7 @@ class Reuse:
                         return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self.begin(cutter, new, name, memory)
+            return await self._begin(cutter, new, name, memory)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -203,7 +214,7 @@ class Reuse:
             fold: as it begins.
             edited: whether it begins at an edit of what is known.
         """
-        name, memory = fold["scope"]["memory_name"], self._holding.memory
+        name, memory = fold["scope"]["memory_name"], self._entry.memory
         segmented = is_segmented(fold["scope"])
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
@@ -304,7 +315,7 @@ class Reuse:
     async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
         """Look in one round trip whether the store knows anything, and once which notices it has.
 
-        The notices come first: what is forgotten later is found when the reading ends.
+        The notices come first: what is forgotten or edited later is found as the reading goes on.
 
         Args:
             first: id of the version after the first chunk; None if it is not known ahead.
@@ -317,6 +328,8 @@ class Reuse:
         places: dict[str, Place] = {}
         if self.noticed is None:
             places["notices"] = forget.notice_place(records)
+            if self._edited is not None:
+                places["edit"] = self._edited
         if first is not None:
             places["first"] = (records.versions, first)
         if source is not None:
@@ -325,6 +338,8 @@ class Reuse:
         found = dict(zip(places, await records.values([*places.values()]), strict=True))
         if self.noticed is None:
             self.noticed = forget.last_notice(found["notices"])
+            edit = edit_noted(found.get("edit"))
+            self._edit = None if edit is None else edit.edit
         return found.get("first") is not None, found.get("end") is not None
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memagent_graph.graph.hold import HoldLayer
 from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.gates import Deadline, Gates, Trust
 from memagent_graph.graph.layers.look_back import LookBackLayer
@@ -28,7 +27,6 @@ def layers_of(reading: Reading) -> list[Layer]:
     if config.skim is not None:  # it takes a while to import numpy
         from memagent_graph.graph.layers.skim import Skim
     return [
-        HoldLayer(),
         *([Deadline()] if config.deadline is not None else ()),
         *([Skim(config)] if config.skim is not None else ()),
         *([LookBackLayer(config)] if config.recalls else ()),

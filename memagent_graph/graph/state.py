@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Protocol, TypeVar
 
@@ -174,6 +175,13 @@ def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
     return Fold(
         question=question, source=source, scope=scope, **nothing, progress=progress, layers={}
     )
+
+
+def mark_taken(fold: Fold, edit: str) -> Fold:
+    """Return the fold, with the edit by a user that it continues from, and the time."""
+    taken = {"edit": edit, "taken": datetime.now(UTC).isoformat()}
+    state = {**fold["layers"].get(VERSIONS, {}), **taken}
+    return {**fold, "layers": {**fold["layers"], VERSIONS: state}}
 
 
 def usage_of(progress: Progress) -> Usage:
@@ -457,9 +465,6 @@ class FoldVersions(Protocol):
     @property
     def memory(self) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
-
-    async def wait_while_held(self, fold: Fold, *, reads: bool = True) -> Fold:
-        """Wait while the memory is held; return the fold with what is then stored for it."""
 
     async def end(self, fold: Fold) -> Fold:
         """End a fold with its last version; move a named memory's head to it."""

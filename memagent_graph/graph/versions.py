@@ -18,10 +18,11 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, to_plain
+from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.fold import apply_update
-from memagent_graph.graph.hold import HeldUpError, Holding, Pauses, lease_key
 from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
+from memagent_graph.graph.register import Entry, Register, begin_anew, lease_key, move_to_edit
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
@@ -29,6 +30,7 @@ from memagent_graph.graph.state import (
     Fold,
     begin_fold,
     fold_name,
+    mark_taken,
     memory_of,
     usage_of,
     whole_scope,
@@ -38,7 +40,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.forget import remove_strays
-from memagent_graph.memory.lookup import edit_of, readable
+from memagent_graph.memory.lookup import readable
 from memagent_graph.memory.sharing import Follower
 from memagent_graph.memory.version import ChunkRead, MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
@@ -61,9 +63,13 @@ class VersionRecord(TypedDict, total=False):
     Attributes:
         made: record of its last version without the memory, for a run that is killed before that
             is stored; see `MemoryVersion.to_stub`.
+        edit: id of the last edit by a user that the fold continued from.
+        taken: time when it did, ISO 8601, UTC.
     """
 
     made: dict[str, Any]
+    edit: str | None
+    taken: str
 
 
 class Versions(Layer):
@@ -110,6 +116,10 @@ _FORGOTTEN = (
     "A document was forgotten while this was read: what this reading stored of it is deleted. Read "
     "again to keep memories of what there is now."
 )
+_MISSED = (
+    "Memory {memory!r} was edited while it was read, and another reading moved it on first without "
+    "the edit, version {edit}: merge it by hand."
+)
 
 
 class Chain:
@@ -125,8 +135,8 @@ class Chain:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
         bank: has those that are stored.
-        holding: the fold's memory, which others may hold.
-        pauses: waits while they do.
+        register: has the entries of the reading among those under way.
+        entry: the fold's.
         follower: follows a reading of the same, or leads others.
         parent: id of the version that the chunk is read from.
     """
@@ -155,18 +165,19 @@ class Chain:
             reuses=reading.config.reuse and reuses,
             whole=None if self._whole is None else self._whole.lineage,
         )
-        left = partial(reading.seconds_left, run)
-        self.holding: Holding = (
-            self._whole.holding
-            if self._whole
-            else Holding(self.bank.records, self.lineage.memory(fold), left)
-        )
-        self.reuse = Reuse(self.lineage, self.bank, self.holding, reading.layers)
-        self.reuse.mends = whole is not None and whole.reuse.mends
         self._shares = self.lineage.reuses and reading.config.lease
-        root = self.lineage.root
-        self.pauses = Pauses(reading, run, self.holding, root, shares=self._shares)
+        self.register: Register = (
+            self._whole.register
+            if self._whole
+            else Register(self.bank.records, self.lineage.memory(fold), shares=self._shares)
+        )
+        self.entry = Entry(self.register, self.lineage.root)
+        self.reuse = Reuse(self.lineage, self.bank, self.entry, reading.layers)
+        self.reuse.mends = whole is not None and whole.reuse.mends
+        left = partial(reading.seconds_left, run)
         self.follower = Follower(self.bank.records, left, alone=not self._shares)
+        self._listed = False
+        self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writer: VersionWriter | None = None
@@ -184,7 +195,7 @@ class Chain:
     @property
     def memory(self) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
-        return self.holding.memory
+        return self.register.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -221,36 +232,68 @@ class Chain:
             self._last = stored
         return memory
 
-    async def wait_while_held(self, fold: Fold, *, reads: bool = True) -> Fold:
-        """Wait while the memory is held; return the fold with what is then stored for it.
+    async def take_edit(self, fold: Fold, *, last: bool = False) -> Fold:
+        """Return the fold, from a user's edit of its memory if there is one that it has not.
+
+        What was read since the edited version is to be read again.
 
         Args:
             fold: as it is.
-            reads: whether a chunk is to be read next.
+            last: whether nothing is read next. The fold leaves the list of those under way, and no
+                edit is accepted for it any more.
         """
-        if self._writer is not None and (self._is_near(self._writer) or not reads):
-            other = await self._writer.settle(_NOTHING * self._took if reads else None)
-            self.pauses.due |= other is not None and other.edited
-        # A follower waits where its leader does: a version that this one has passed is not edited.
-        waits = (self.follower.leads or not reads) and await self._all_stored()
-        after = await self.pauses.wait(fold, self.follower.beat() if waits else None)
-        if after is not fold:
-            key, version = after["progress"]["version"] or "", fold["progress"]["version"]
-            self._stored_last, self._holder = (key, after["memory"]), key
-            if self._finished is not None and self._finished.id == version:
-                self._finished = self.pauses.edit
         self._begun_at = asyncio.get_running_loop().time()
+        if self._writer is None and not self.entry.due:  # it has read nothing that could be edited
+            return fold
+        left = self._reading.seconds_left(self._run)
+        late = left is not None and left <= 0
+        taken, stopped = fold, fold["progress"]["stopped"]
+        with suppress(StoreError):  # the next reading of the same takes it
+            if self._writer is not None and not late and (last or self._is_near(self._writer)):
+                other = await self._writer.settle(None if last else _NOTHING * self._took)
+                self.entry.due |= other is not None and other.edited
+            self.entry.due |= last and not self._listed  # whom it followed may have left the list
+            taken = await self._take(fold)
+            lists = self._listed and self._whole is None
+            while last and not late and taken["progress"]["stopped"] == stopped:
+                ended = taken["progress"]["version"] if lists and self._finished else None
+                if await self.entry.leave(taken, ended):
+                    self._listed, self._finished = False, None if ended else self._finished
+                    break
+                seen = self.entry.noted
+                await self.entry.look(taken)
+                lists &= seen != self.entry.noted  # otherwise the version was forgotten meanwhile
+                taken = await self._take(taken)
+        self._begun_at = asyncio.get_running_loop().time()
+        return taken
+
+    async def _take(self, fold: Fold) -> Fold:
+        """The fold, from an edit that it has not taken; the fold itself if there is none.
+
+        Raises:
+            StoreError: The store cannot be reached.
+        """
+        if (found := await self.entry.find_edit(fold)) is None:
+            return fold
+        (edit, edited), at = found, fold["progress"]["version"]
+        self._stored_last, self._holder, self._last = (edit.id, edit.text), edit.id, edit
+        if self._finished is not None:
+            self._finished = edit if edited == at else None
+        after = move_to_edit(fold, edit, edited, self._reading.layers)
+        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
+        if self.follower.leads:
+            await self.enlist(after)
+        if edited != at and after["progress"]["stopped"]:
+            return await self.end(after)
         return after
+
+    async def enlist(self, fold: Fold) -> None:
+        """Show others how far the fold is, if the store can be reached."""
+        with suppress(StoreError):
+            await self.bank.records.items([self.entry.note(fold)])
 
     def _is_near(self, writer: VersionWriter) -> bool:
         return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
-
-    async def _all_stored(self) -> bool:
-        """Wait for what is being written, if the memory is held: the rest cannot be edited."""
-        if self.holding.asked is not None and self._writer is not None:
-            await self._writer.settle()
-            return self._writer.idle
-        return True
 
     async def follow(
         self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled]
@@ -264,25 +307,24 @@ class Chain:
 
         Raises:
             TimeoutError: The deadline came first.
-            HeldUpError: The memory is held, or the version to read from was edited.
+            EditedError: The memory was edited.
         """
-        key, begins = self.lineage.child(self.parent, chunk, recalled), not self.pauses.listed
-        found, look = None, partial(self._find_stored, fold, key)
+        key, root = self.lineage.child(self.parent, chunk, recalled), self.lineage.root
+        begins, found, look = not self._listed, None, partial(self._find_stored, fold, key)
         if self._shares:
-            begin = lease_key(fold, self.lineage.root)
-            lists = [self.pauses.list_as(fold)] if begins else []
-            found = await self.follower.follow(begin, look, lists)
-            self.pauses.listed |= begins and self.follower.has_lease
-        if found is None and (self._replays or self.reuse.mends):
+            lists = [self.entry.note(fold)] if begins else []
+            found = await self.follower.follow(lease_key(fold, root), look, lists)
+            self._listed |= begins and self.follower.has_lease
+        lists_alone = found is None and not self._listed
+        if lists_alone:
+            self._listed = True
+            await self.enlist(fold)
+        if found is None and (self._replays or self.reuse.mends or lists_alone):
             found = await look()
             self._replays = found is not None
         if found is None:
-            if begins:
-                await self._lead(fold)
             return None
-        self.pauses.listed &= self.follower.leads
-        if not self.pauses.listed:
-            self.pauses.passed.append(self.parent)
+        self._listed &= self.follower.leads
         made = found.made_by
         return FoldUpdate(
             None if found.unchanged else found.memory,
@@ -293,33 +335,20 @@ class Chain:
             tokens=found.tokens,
         )
 
-    async def _lead(self, fold: Fold) -> None:
-        """Read for others too: list the fold, unless it was listed with taking the lead.
-
-        Raises:
-            HeldUpError: The memory is held, or the version to read from was edited.
-        """
-        if not self.pauses.listed:
-            after = await self.pauses.look(fold, lists=True)
-            self.pauses.due = after is not fold
-        if self.pauses.due or (self.holding.asked is not None and await self._all_stored()):
-            raise HeldUpError
-
     async def _find_stored(self, fold: Fold, key: str) -> MemoryVersion | None:
         """Return the version after a chunk, if another agent, or a broken-off reading, has it.
 
         Raises:
-            HeldUpError: The version to read from was edited.
+            EditedError: The memory was edited.
         """
         records = self.bank.records
-        places = [(records.versions, key), (records.versions, self.parent), self.holding.place]
+        edited = self.entry.edit_place(fold)
+        places = [(records.versions, key), (records.versions, self.parent), edited]
         try:
-            child, before, hold = await records.values(places)
-            self.holding.see(hold)
-            if edit_of(before, self.holding.memory) is not None:
-                self.pauses.due = await self.pauses.take_edit(fold) is not fold
-                if self.pauses.due:
-                    raise HeldUpError
+            child, before, noted = await records.values(places)
+            self.entry.see(noted)
+            own = self.parent == fold["progress"]["version"]
+            await self.entry.check(fold, before if own else None)
             return None if child is None else await readable(records, key, child)
         except BadRecordError:
             return None
@@ -332,7 +361,7 @@ class Chain:
         if self._writer is not None:
             await self._writer.settle()
             await self._without_forgotten(self._writer.written)
-        await self.holding.end()
+        await self.register.end()
         await self.follower.release()
 
     async def find_other(self) -> Memory | None:
@@ -408,7 +437,8 @@ class Chain:
         self._holder = version.unchanged or version.id
         fold = self.lineage.with_version(fold, version)
         # A follower is not listed: its leader is.
-        writer.add(version, *([self.pauses.note(fold)] if self.follower.leads else []))
+        leads = self.follower.leads
+        writer.add(version, *([self.entry.note(fold)] if leads else []))
         return fold
 
     async def end(self, fold: Fold) -> Fold:
@@ -453,8 +483,8 @@ class Chain:
         version = self.lineage.after_merge(fold, parts, query)
         if version is None:
             return fold
-        self._writes(fold).add(version)
         fold = self.lineage.with_version(fold, version)
+        self._writes(fold).add(version, self.entry.note(fold))
         if query is not None and (other := await self._writes(fold).settle()) is not None:
             version = other
             fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
@@ -484,7 +514,6 @@ class Chain:
         if self._writer is None:
             return await self._close_unwritten()
         away = self._left or self._unmoved is not None  # asked in vain, and that is said
-        edits = None if away else await self.pauses.find_missed()
         message, lists = self._unmoved, False
         if self._left and self._whole is not None:
             self._whole.take_over(self, fold)
@@ -506,7 +535,7 @@ class Chain:
             forgotten, _ = await asyncio.gather(
                 self._without_forgotten(self._writer.written), self._see_last(fold)
             )
-        return [said for said in (message, edits, forgotten) if said is not None]
+        return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _see_last(self, fold: Fold) -> None:
         """Read the record that the answer will be kept with, while it is being written."""
@@ -516,13 +545,9 @@ class Chain:
             (self._seen,) = await records.values([place], refresh=False)
 
     async def _close_unwritten(self) -> list[str]:
-        missed = (
-            None if self.reuse.missed is None else f"Nothing stored was used: {self.reuse.missed}"
-        )
-        if missed is None:
-            missed = await self.pauses.find_missed()
         await self._leave()
-        return [] if missed is None else [missed]
+        missed = self.reuse.missed
+        return [] if missed is None else [f"Nothing stored was used: {missed}"]
 
     async def _list(self, fold: Fold) -> str | None:
         """List the reading, and thin its versions out; return what went wrong."""
@@ -573,7 +598,7 @@ class Chain:
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
-        ends = [self.holding.end()] if self._whole is None else []
+        ends = [self.register.end()] if self._whole is None else []
         await asyncio.gather(self.follower.release(), *ends)
 
     async def _without_forgotten(self, written: Sequence[str]) -> str | None:
@@ -617,24 +642,17 @@ class Chain:
             raise MemoryConflictError(message)
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
-        at = self.lineage.root if head is None else head.id
+        await self.entry.look(fold)
+        taken = fold["layers"].get(VERSIONS, {}).get("edit")
+        noted = self.entry.noted.edit if self.entry.noted else taken
+        history = [] if head is None or not noted else await self.bank.ahistory(head.id)
+        if noted and noted not in {one.id for one in history}:
+            self._missed = _MISSED.format(memory=name, edit=noted)
         await self.follower.release()
-        self.pauses.begin_anew(at)
-        own = {layer.name: layer for layer in self._reading.layers}
-        return {
-            **fold,
-            **to_plain(Memory() if head is None else head.memory),
-            "scope": {**scope, "head": None if head is None else head.id},
-            "progress": {
-                **progress,
-                "position": 0,
-                "stopped": None,
-                "version": at,
-                "skipped": [],
-                "again": False,
-            },
-            "layers": {name: own[name].restart(state) for name, state in fold["layers"].items()},
-        }
+        self._listed = False
+        at = self.lineage.root if head is None else head.id
+        after = begin_anew(fold, head, at, self._reading.layers)
+        return mark_taken(after, noted) if noted else after
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
@@ -644,8 +662,8 @@ class Chain:
                 self.lineage.memory(fold),
                 name,
                 after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
-                beside=self.holding.place,
-                saw=self.holding.see,
+                beside=self.entry.edit_place(fold),
+                saw=self.entry.see,
             )
         return self._writer
 
@@ -672,7 +690,8 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     chain = run.chains.get(chain_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
-        chain.pauses.due = True
+        chain.entry.due = True
+        chain.entry.note(fold)  # its entry is this run's now
     return chain
 
 
@@ -700,17 +719,15 @@ def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:
         whole = whole_scope(source["length"], segments=scope["segments"])
         about = begin_fold(part["question"], source, {**whole, "number": scope["number"]})
         chain = run.chains[name] = Chain(reading, run, about)
-        chain.pauses.due = True
     return chain
 
 
-async def wait_while_held(reading: Reading, run: Run, fold: Fold) -> Fold:
-    """Wait until a fold's memory is not held, or the deadline; return the fold with any edit."""
-    left, chain = reading.seconds_left(run), chain_of(reading, run, fold)
-    if chain is None or (left is not None and left <= 0):
+async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> Fold:
+    """Return a fold, from an edit of its memory if there is one; see `Chain.take_edit`."""
+    if chain is None:
         return fold
     with abandon_if_cancelled(chain):
-        return await chain.wait_while_held(fold, reads=False)
+        return await chain.take_edit(fold, last=last)
 
 
 async def finish(chain: Chain | None, fold: Fold) -> tuple[Memory, list[str]]:

@@ -1,7 +1,8 @@
-"""Memories in a store: append, find, walk, branch, edit, hold and forget versions."""
+"""Memories in a store: append, find, walk, branch, edit and forget versions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,13 @@ from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.lookup import EDITS
 from memagent_graph.memory.owners import owners_of, pointer_to
 from memagent_graph.memory.sharing import (
-    HOLD_SECONDS,
-    hold_lost,
-    hold_of,
-    hold_place,
-    is_silent,
+    Edit,
+    edit_noted,
+    edit_place,
+    find_folds,
     list_readings,
+    place_of,
+    to_value,
 )
 from memagent_graph.memory.version import (
     History,
@@ -36,12 +38,13 @@ from memagent_graph.text.source import digests_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from datetime import datetime, timedelta
+    from types import EllipsisType
 
     from langgraph.store.base import BaseStore, Op, PutOp
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.sharing import Hold, UnderWay
+    from memagent_graph.memory.sharing import UnderWay
     from memagent_graph.text.source import Source
 
 
@@ -56,81 +59,64 @@ async def _open_digests(document: Path | Source) -> list[str]:
 
 
 async def replace_for(
-    records: Records,
-    memory: str,
-    before: MemoryVersion,
-    after: MemoryVersion,
-    hold: Hold | None = None,
+    records: Records, memory: str, before: MemoryVersion, after: MemoryVersion
 ) -> None:
-    """Store an edit of a version, for readings that write to a memory and reach that version.
+    """Store an edit of a version, for readings that write to a memory and have that version.
 
-    If the memory points to the version, it points to the edit afterwards.
+    If the memory points to the version, it points to the edit afterwards. Readings under way that
+    are at the version, or have read on from it, continue from the edit.
 
     Args:
         records: the bank's records.
         memory: its name, or the key of a reading without one.
         before: the version that was edited.
         after: the edit.
-        hold: the hold on the memory; nothing is stored if it has ended. Without one, the memory
-            must point to the version.
 
     Raises:
-        MemoryConflictError: Somebody else edited it first, the hold has ended, or a reading has not
-            paused at that version.
+        MemoryConflictError: Somebody else edited it first, or the memory has moved on from it and
+            is not being read.
         MemoryNotFoundError: The version is gone.
     """
     own, new = (records.versions, before.id), (records.versions, after.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
-    held = None if hold is None else hold_place(records, hold.memory)
     topic = after.root if memory == make_reading_key(after.root, after.document.digest) else memory
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        places = [own, new, *heads, *([] if held is None else [held])]
+        reading = await list_readings(records, memory, gone=True)
+        folds = await find_folds(records, reading, before.id)
+        noted = {edit_place(records, fold): fold for fold in folds}
+        places = [own, new, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
         value = stored[own]
         if not isinstance(value, dict):
             raise owners.no_such_version(before.id)
         moved = [place for place in heads if stored[place] == {"version": before.id}]
-        if lookup.edit_of(value, memory) not in (None, after.id) or not (hold or moved):
+        broken_off = not reading and all(stored[place] is None for place in heads)
+        is_edited = lookup.edit_of(value, memory) not in (None, after.id)
+        if not moved and (is_edited or not (folds or broken_off)):
             raise was_changed(memory)
-        if hold is not None and held is not None and not _is_same(hold, stored[held]):
-            raise hold_lost(memory)
-        if not moved and await _is_read_on(records, memory, before.id):
-            raise _not_paused(memory, before.id)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
         names = sorted({*owners_of(stored[new]), memory})
+        notes = {
+            place: Edit(before.id, after.id, fold.source)
+            if fold.taken or (edit := edit_noted(stored[place])) is None
+            else replace(edit, edit=after.id)  # it has not taken the one before
+            for place, fold in noted.items()
+        }
         puts = [
             records.put(*new, {**after.to_record(), "owners": names}),
             records.put(records.members(memory), after.id, {}),
             records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
+            *(records.put(*place, to_value(note)) for place, note in notes.items()),
         ]
-        given = {
+        given: dict[Place, Value | EllipsisType | None] = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
+        given |= {place_of(records, fold): ... for fold in folds}
         if await records.commit(puts, given, topic=topic):
             return
     raise was_changed(memory)
-
-
-def _is_same(hold: Hold, stored: object) -> bool:
-    """Whether a memory is still held by this hold, renewed or not."""
-    there = hold_of(stored)
-    return there is not None and there.id == hold.id
-
-
-async def _is_read_on(records: Records, memory: str, version: str) -> bool:
-    """Whether a reading would not see an edit of this version, because it does not wait there."""
-    folds = [fold for fold in await list_readings(records, memory) if not is_silent(fold)]
-    return bool(folds) and not any(fold.held and fold.version == version for fold in folds)
-
-
-def _not_paused(memory: str, version: str) -> MemoryConflictError:
-    message = (
-        f"{memory!r} is not paused at version {version}: wait until `under_way` says that it is "
-        "held, and edit the version that it says."
-    )
-    return MemoryConflictError(message)
 
 
 def was_changed(reference: str) -> MemoryConflictError:
@@ -317,71 +303,29 @@ class MemoryBank:
             raise MemoryConflictError(message)
         return version
 
-    async def aedit(self, reference: str, text: str, *, hold: Hold | None = None) -> MemoryVersion:
+    async def aedit(self, reference: str, text: str, *, before: str | None = None) -> MemoryVersion:
         """Replace the text of a memory, as a new version that follows the current one.
 
-        For a reading without a name, the next reading of the same question continues from the
-        edit, with the rest of the document.
+        A reading that is under way continues from the edit at its next chunk, merge or answer, and
+        reads again what it has read since the edited version. For one without a name that has
+        ended, the next reading of the same question continues from the edit.
 
         Args:
-            reference: the memory; if it is held, the `version` that `under_way` reports.
+            reference: the memory.
             text: the new text.
-            hold: the hold on the memory: paused readings continue from the edit on its release.
+            before: id of the version that was edited, if it is not the memory's newest: for a
+                reading under way, one that `under_way` reported.
 
         Raises:
             MemoryNotFoundError: There is no such memory.
-            MemoryConflictError: The memory changed meanwhile, the hold has ended, or a reading has
-                not paused at that version.
+            MemoryConflictError: The memory changed meanwhile.
         """
-        before = await self.aget(reference)
-        after = edit_version(before, text)
-        key = make_reading_key(before.root, before.document.digest)
-        if hold is not None:
-            await replace_for(self.records, hold.memory, before, after, hold)
-        elif reference == before.id:
+        edited = await self.aget(before or reference)
+        after = edit_version(edited, text)
+        if reference == edited.id:
             return await self.aappend(after)
-        elif reference == key:
-            await replace_for(self.records, key, before, after)
-        elif not await self.aadvance(reference, after, expected=before.id):
-            raise was_changed(reference)
+        await replace_for(self.records, reference, edited, after)
         return after
-
-    async def ahold(self, memory: str, by: str, *, seconds: float = HOLD_SECONDS) -> Hold:
-        """Pause the readings that write to a memory, in any process.
-
-        A reading pauses before its next chunk, merge or answer; `under_way` reports when it has.
-        It continues when the memory is released, or the hold was not renewed for `seconds`.
-
-        Args:
-            memory: its name, or the key of a reading without one; it need not exist yet.
-            by: who holds it, shown to others.
-            seconds: time after which the hold ends if it is not renewed, in seconds.
-
-        Raises:
-            MemoryConflictError: It is held already.
-        """
-        return await sharing.hold(self.records, memory, by, seconds)
-
-    async def arenew(self, hold: Hold) -> Hold:
-        """Renew a hold for its number of seconds, and return the renewed hold.
-
-        Raises:
-            MemoryConflictError: The hold has ended.
-        """
-        return await sharing.renew(self.records, hold)
-
-    async def arelease(self, memory: str, *, hold: Hold | None = None) -> bool:
-        """Release a memory, and return whether it was held.
-
-        Args:
-            memory: its name or key.
-            hold: end only this hold; without it, any.
-        """
-        return await sharing.release(self.records, memory, hold)
-
-    async def aheld(self, memory: str) -> Hold | None:
-        """Return the hold on a memory, if any; an expired one may be returned by some stores."""
-        return await sharing.get_hold(self.records, memory)
 
     async def aunder_way(self, memory: str | None = None) -> list[UnderWay]:
         """Return the readings under way, one entry per fold, without those known to have ended.
@@ -548,10 +492,6 @@ class MemoryBank:
     history = to_sync(ahistory)
     branch = to_sync(abranch)
     edit = to_sync(aedit)
-    hold = to_sync(ahold)
-    renew = to_sync(arenew)
-    release = to_sync(arelease)
-    held = to_sync(aheld)
     under_way = to_sync(aunder_way)
     delete = to_sync(adelete)
     forget = to_sync(aforget)

@@ -198,7 +198,8 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         await forget_topic(records, topic)
     listed = records.under_way(name)  # what was left by readings that were killed
     gone = [records.put(listed, key, None) for key in await records.keys(listed)]
-    await records.items([*gone, records.put(records.holds, name, None)])
+    if gone:
+        await records.items(gone)
     return Forgotten(deleted, dict(shared))
 
 

@@ -7,8 +7,7 @@
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | leases | what is being read | its holder: see `Lease` |
-| underway, a digest of a memory's name | a fold | the fold's progress: see `UnderWay` |
-| holds | a memory's name | who holds it: see `Hold` |
+| underway, a digest of a memory's name | a fold | the fold's progress, see `UnderWay`, or `Edit` |
 | runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
@@ -228,7 +227,6 @@ class Records:
         self.all_members = (*namespace, "members")
         self.leases = (*namespace, "leases")
         self.all_under_way = (*namespace, "underway")
-        self.holds = (*namespace, "holds")
         self.runs = (*namespace, "runs")
         self.threads = (*namespace, "threads")
         self.proposals = (*namespace, "proposals")

@@ -1,9 +1,8 @@
-"""Readings that share a store: one of several does the work, and a user can hold a memory.
+"""Readings that share a store: one of several does the work, and a user can edit its memory.
 
-A lease is of the work: of several who would do the same, one does it, and the others follow. A hold
-is of a memory, not of a process: all readings into it pause. It is a record that its holder renews,
-and lapses without: a reading takes it for lapsed when it has seen no change of it for as long as it
-says. Clocks of two machines are compared only where minutes do not matter.
+A lease is of the work: of several who would do the same, one does it, and the others follow. Each
+fold that reads is listed while it is under way. An edit of its memory is noted beside it, and the
+fold continues from there.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,9 +31,9 @@ from weakref import WeakValueDictionary
 from langgraph.store.base import GetOp, Item, PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryConflictError
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.atomic import MOST_LOST_RACES, AtomicStore, pause
+from memagent_graph.memory.atomic import AtomicStore
 from memagent_graph.memory.items import label
 
 if TYPE_CHECKING:
@@ -246,12 +245,6 @@ def is_gone(holder: str) -> bool:
     return False
 
 
-def is_alive(holder: str) -> bool:
-    """Whether the one named is known to be alive, which takes that it is of this machine."""
-    match = _HOLDER.fullmatch(holder)
-    return match is not None and match[1] == _machine() and not is_gone(holder)
-
-
 def _is_free(value: Value) -> bool:
     """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
     if not value or not isinstance(value.get("beat"), int):
@@ -372,35 +365,8 @@ class Follower:
 
 T = TypeVar("T")
 
-HOLD_SECONDS = 30.0
-"""Seconds without a renewal after which a hold lapses."""
-SILENT = timedelta(minutes=15)
-"""Time without a sign of life after which a reading on another machine counts as ended."""
-_RESTLESS = "{!r} is held and let go again and again meanwhile: try again."
-_MINUTE = 60.0
-_LOOKED_UP = ("seen", "hold")
+_LOOKED_UP = ("seen",)
 """Fields of a fold that is under way that its record does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Somebody wants those who read into a memory to pause.
-
-    Attributes:
-        memory: name of the memory, or the key of a reading without one.
-        by: holder of the memory.
-        since: time of the request, ISO 8601, UTC.
-        seconds: time after which a hold lapses if it is not renewed.
-        id: distinguishes it from other holds.
-        beat: number of renewals.
-    """
-
-    memory: str
-    by: str
-    since: str
-    seconds: float = HOLD_SECONDS
-    id: str = ""
-    beat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,11 +386,11 @@ class UnderWay:
         version: id of its memory as it is now, edits included; None before the first chunk.
         since: time of its beginning, ISO 8601, UTC.
         holder: machine, process and a number of its own, as in leases.
-        held: whether it waits until its memory is released.
         lease: key of its lease, which shows that it lives while it waits for its model; empty if it
             shares its work with no other reading.
+        edit: id of the last edit of its memory; empty without one.
+        taken: time when it continued from that edit, ISO 8601, UTC; empty if it has not yet.
         seen: last sign of life by the store's clock, ISO 8601, UTC.
-        hold: the hold of its memory, whether it has paused yet or not; None if nobody holds it.
     """
 
     memory: str
@@ -439,10 +405,10 @@ class UnderWay:
     version: str | None
     since: str
     holder: str
-    held: bool = False
     lease: str = ""
+    edit: str = ""
+    taken: str = ""
     seen: str = ""
-    hold: Hold | None = None
 
     @property
     def chunks(self) -> int:
@@ -452,141 +418,93 @@ class UnderWay:
         return self.step + ceil((self.length - self.position) * self.step / self.position)
 
 
-def hold_place(records: Records, memory: str) -> Place:
-    """Return the place of a memory's hold in the store."""
-    return records.holds, memory
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The last edit of the memory of a fold that is under way, noted beside the fold.
 
+    Attributes:
+        of: id of the version that was edited.
+        edit: id of the edit.
+        source: digest of the document.
+    """
 
-def hold_of(value: object) -> Hold | None:
-    """The hold in a record; None if it is none."""
-    hold = _make_record(Hold, value)
-    return hold if hold and hold.seconds > 0 else None
-
-
-async def hold(records: Records, memory: str, by: str, seconds: float) -> Hold:
-    """See `MemoryBank.ahold`."""
-    if not seconds > 0:
-        message = f"A hold lasts for more than 0 seconds, not {seconds!r}."
-        raise ConfigurationError(message)
-    now = datetime.now(UTC).isoformat()
-    mine = Hold(memory, by, now, float(seconds), uuid4().hex)
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        (found,) = await records.values([hold_place(records, memory)], refresh=False)
-        if (other := hold_of(found)) is not None:
-            message = (
-                f"{memory!r} is held by {other.by} since {other.since}: wait until it is let go, "
-                "or release it."
-            )
-            raise MemoryConflictError(message)
-        if await _swap(records, mine, found if isinstance(found, dict) else None):
-            return mine
-        if isinstance(found, BadRecordError):  # it is nobody's: make room
-            await records.items([records.put(*hold_place(records, memory), None)])
-    raise MemoryConflictError(_RESTLESS.format(memory))
-
-
-async def renew(records: Records, mine: Hold) -> Hold:
-    """See `MemoryBank.arenew`."""
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        there = await get_hold(records, mine.memory)
-        if there is None or there.id != mine.id:
-            break
-        after = replace(there, beat=there.beat + 1)
-        if await _swap(records, after, asdict(there)):
-            return after
-    raise hold_lost(mine.memory)
-
-
-async def release(records: Records, memory: str, mine: Hold | None = None) -> bool:
-    """See `MemoryBank.arelease`."""
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        (found,) = await records.values([hold_place(records, memory)], refresh=False)
-        there = hold_of(found)
-        if there is None or (mine is not None and there.id != mine.id):
-            return False
-        if await release_hold(records, there):
-            return True
-    raise MemoryConflictError(_RESTLESS.format(memory))
-
-
-async def release_hold(records: Records, there: Hold) -> bool:
-    """Delete a hold if it is as it was seen; say whether it was."""
-    place = hold_place(records, there.memory)
-    return await records.commit([records.put(*place, None)], {place: asdict(there)})
-
-
-async def get_hold(records: Records, memory: str) -> Hold | None:
-    """See `MemoryBank.aheld`."""
-    (found,) = await records.values([hold_place(records, memory)], refresh=False)
-    return hold_of(found)
-
-
-def hold_lost(memory: str) -> MemoryConflictError:
-    """The error of somebody whose hold is gone."""
-    message = f"{memory!r} is no longer held: it was released, or the hold lapsed. Hold it again."
-    return MemoryConflictError(message)
-
-
-async def _swap(records: Records, mine: Hold, expected: Mapping[str, object] | None) -> bool:
-    place = hold_place(records, mine.memory)
-    # Where the store knows times to live, what nobody renews does not stay.
-    put = PutOp(*place, asdict(mine), ttl=mine.seconds / _MINUTE)
-    return await records.commit([put], {place: expected})
+    of: str
+    edit: str
+    source: str
 
 
 def note_reading(records: Records, fold: UnderWay) -> PutOp:
     """Return the write that shows others the progress of a fold."""
     value = {name: found for name, found in asdict(fold).items() if name not in _LOOKED_UP}
-    return records.put(records.under_way(fold.memory), _key(fold), value)
+    return records.put(*place_of(records, fold), value)
 
 
-def forget_reading(records: Records, fold: UnderWay) -> PutOp:
-    """Return the write that takes a fold off the list."""
-    return records.put(records.under_way(fold.memory), _key(fold), None)
+def place_of(records: Records, fold: UnderWay) -> Place:
+    """Return where a fold is listed: one place for all who share the work."""
+    alone = "" if fold.lease else fold.holder
+    key = f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
+    return records.under_way(fold.memory), key
 
 
-def is_held(value: object) -> bool:
-    """Whether a listed fold waits until its memory is let go."""
-    fold = _make_record(UnderWay, value)
-    return fold is not None and fold.held
+def edit_place(records: Records, fold: UnderWay) -> Place:
+    """Return where an edit of a fold's memory is noted."""
+    namespace, key = place_of(records, fold)
+    return namespace, f"{key} edit"
 
 
-def is_silent(fold: UnderWay) -> bool:
-    """Whether a listed fold that does not wait has shown no sign of life for too long."""
-    return not fold.held and datetime.fromisoformat(fold.seen) < datetime.now(UTC) - SILENT
+def edit_noted(value: object) -> Edit | None:
+    """Return the edit that a record notes; None if it is none."""
+    return _make_record(Edit, value)
 
 
-async def list_readings(records: Records, memory: str | None) -> list[UnderWay]:
-    """See `MemoryBank.aunder_way`."""
+def to_value(edit: Edit) -> dict[str, object]:
+    """Return the record from which `edit_noted` makes the edit."""
+    return asdict(edit)
+
+
+async def list_readings(
+    records: Records, memory: str | None, *, gone: bool = False
+) -> list[UnderWay]:
+    """See `MemoryBank.aunder_way`; with `gone`, those of processes that were killed as well."""
     where = records.all_under_way if memory is None else records.under_way(memory)
     items = [item async for item in records.scan(where) if isinstance(item, Item)]
+    noted = {(tuple(item.namespace), item.key): edit_noted(item.value) for item in items}
     found = [(item, fold) for item in items if (fold := _make_record(UnderWay, item.value))]
-    alive = [(item, fold) for item, fold in found if not is_gone(fold.holder)]
-    memories = sorted({fold.memory for _, fold in alive})
-    places = [hold_place(records, name) for name in memories]
-    values = await records.values(places, refresh=False)
-    holds = dict(zip(memories, map(hold_of, values), strict=True))
+    alive = [(item, fold) for item, fold in found if gone or not is_gone(fold.holder)]
     beats = await _last_beats(records, [fold.lease for _, fold in alive])
     listed = [
-        replace(
-            fold,
-            seen=max(_time(item), beats.get(fold.lease, "")),
-            hold=holds[fold.memory],
-            version=await _newest(records, fold) if fold.held else fold.version,
+        _with_edit(
+            replace(fold, seen=max(_time(item), beats.get(fold.lease, ""))),
+            noted.get(edit_place(records, fold)),
         )
         for item, fold in alive
     ]
     return sorted(listed, key=lambda fold: (fold.since, fold.memory, fold.fold))
 
 
-async def _newest(records: Records, fold: UnderWay) -> str | None:
-    if fold.version is None:
-        return None
-    newest = await lookup.newest_edit(records, fold.version, fold.memory)
-    return fold.version if newest is None else newest.id
+def _with_edit(fold: UnderWay, edit: Edit | None) -> UnderWay:
+    """The fold, at an edit that it has yet to take."""
+    if edit is None or edit.edit == fold.edit:
+        return fold
+    return replace(fold, version=edit.edit, edit=edit.edit, taken="")
+
+
+async def find_folds(records: Records, listed: Sequence[UnderWay], version: str) -> list[UnderWay]:
+    """Return the folds that continue from an edit of a version: they are at it, or came from it."""
+    return [fold for fold in listed if await _comes_from(records, fold, version)]
+
+
+async def _comes_from(records: Records, fold: UnderWay, version: str) -> bool:
+    if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
+        return fold.version == version
+    try:
+        known = {one.id: one for one in await lookup.history(records, fold.version)}
+    except MemoryNotFoundError:
+        return False
+    at = known.get(fold.version)
+    while at is not None and at.id != version:
+        at = known.get(at.parent)
+    return at is not None
 
 
 async def _last_beats(records: Records, keys: list[str]) -> dict[str, str]:
@@ -605,17 +523,9 @@ def _time(item: Item) -> str:
     return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
-def _key(fold: UnderWay) -> str:
-    """One key for all who share the work, of whom one is listed: a successor replaces the first."""
-    alone = "" if fold.lease else fold.holder
-    return f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
-
-
 _TYPES: dict[object, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
-    "bool": bool,
-    "float": (int, float),
     "str | None": (str, type(None)),
 }
 

@@ -17,9 +17,7 @@ import pytest
 from documents import write_pages
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
-from memagent_graph import MemoryBank
 from memagent_graph.cli.options import check_server
-from memagent_graph.memory.stores import open_store
 from memagent_graph.readers.extractive import ExtractiveReader
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
@@ -56,18 +54,6 @@ def book(tmp_path):
     file = tmp_path / "book.txt"
     file.write_text(FILLER * 900 + FACT + "\n\n" + FILLER * 900)
     return file
-
-
-@pytest.mark.slow
-def test_a_reading_whose_memory_is_held_says_so_and_when_it_reads_on(book, tmp_path):
-    store = str(tmp_path / "store.sqlite")
-    with open_store(store) as opened:
-        MemoryBank(opened).hold("diary", "ann", seconds=0.01)  # nobody renews it
-
-    done = memagent("ask", QUESTION, book, "--store", store, "--name", "diary")
-
-    assert done.returncode == 0
-    assert "memagent: paused, the memory is held by ann.\nmemagent: reading on.\n" in done.stderr
 
 
 @pytest.mark.slow

@@ -82,7 +82,6 @@ LOOKS = [
     "history diary",
     "diff a b",
     "readings",
-    "release diary",
     "edit diary",
     "delete diary",
     "forget diary --yes",

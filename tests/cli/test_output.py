@@ -223,8 +223,6 @@ def hostile_commands(folder):
             ["memory", "history", HOSTILE],
             ["memory", "diff", HOSTILE, HOSTILE],
             ["memory", "watch", HOSTILE, "--namespace", f"{HOSTILE}."],
-            ["memory", "hold", HOSTILE],
-            ["memory", "release", HOSTILE],
             ["memory", "edit", HOSTILE],
         ],
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from doubles import ChainReader, numbered
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import ReadingConfig, create_memagent
 
 SECONDS = 300
 QUESTION = "Which number is the last?"
@@ -21,21 +21,14 @@ class Gated(ChainReader):
         super().__init__()
         self.gate = threading.Semaphore(0)
         self.memories: list[str] = []
-        self.waits = False
 
     async def update(self, step, *, config=None):
         self.memories.append(step.memory.text)
-        self.waits = True
         assert await asyncio.to_thread(self.gate.acquire, timeout=SECONDS)
-        self.waits = False
         return await super().update(step, config=config)
 
     def open(self, sections: int = 1000) -> None:
         self.gate.release(sections)
-
-    def open_if_it_waits(self) -> None:
-        if self.waits:
-            self.open(1)
 
 
 @contextmanager
@@ -50,8 +43,5 @@ def reading(store, **asked):
     try:
         yield reader
     finally:
-        bank = MemoryBank(store)
-        for fold in bank.under_way():
-            bank.release(fold.memory)
         reader.end()
         assert not thread.is_alive()

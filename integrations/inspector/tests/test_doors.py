@@ -66,7 +66,7 @@ def test_other_methods_are_refused(page, method):
     ("path", "allowed"),
     [
         ("/", "GET, HEAD"),
-        ("/hold", "GET, HEAD, POST"),
+        ("/edit", "GET, HEAD, POST"),
         ("/branch", "POST"),
         ("/assets/icon.svg", "GET, HEAD"),
     ],

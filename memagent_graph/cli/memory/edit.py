@@ -50,22 +50,21 @@ def edit(
 ) -> None:
     """Open a memory in $EDITOR, and store the edited text as a new version.
 
-    A reading that `memagent memory hold` paused continues from your edit.
+    A reading that is under way continues from your edit at its next chunk, and reads again what it
+    has read meanwhile.
 
     With --user and a version's id, the editor opens that version: store it to go back to it.
     """
     with open_users(store, namespace) as users:
         bank = bank_of(users, user)
-        held = None if user or reference is None else bank.held(reference)
-        if held is not None:
-            reference = _find_paused(bank, held.memory)
-        newest = bank.get(name_for(reference, user)) if user is None else users.get(user)
-        opened = newest if reference is None else bank.get(reference)
+        read = None if user or reference is None else _find_read(bank, reference)
+        newest = bank.get(read or name_for(reference, user)) if user is None else users.get(user)
+        opened = newest if user is None or reference is None else bank.get(reference)
         text = _edit_text(opened.text).strip()
         if text in ("", newest.text.strip()):
             print("memagent: nothing changed.", file=sys.stderr)
         elif user is None:
-            print(bank.edit(name_for(reference, user), text, hold=held).id)
+            print(bank.edit(name_for(reference, user), text, before=read).id)
         else:
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
@@ -263,11 +262,11 @@ def import_lines(
             print(f"{plural(count, 'version')} imported")
 
 
-def _find_paused(bank: MemoryBank, memory: str) -> str:
-    """The version that a held reading continues from; the memory itself if nothing reads it.
+def _find_read(bank: MemoryBank, memory: str) -> str | None:
+    """The version that a reading under way continues from; None if nothing reads it.
 
     Raises:
-        ConfigurationError: The reading is not paused yet, or several parts of it are.
+        ConfigurationError: Several parts of it are read.
     """
     from memagent_graph.errors import ConfigurationError
 
@@ -277,10 +276,7 @@ def _find_paused(bank: MemoryBank, memory: str) -> str:
             f"{memory!r} is read in {len(folds)} parts at once: edit one in `memagent inspect`."
         )
         raise ConfigurationError(message)
-    if folds and not (folds[0].held and folds[0].version):
-        message = f"{memory!r} is not paused yet: try again when its call to the model has ended."
-        raise ConfigurationError(message)
-    return folds[0].version or memory if folds else memory
+    return folds[0].version if folds else None
 
 
 def _edit_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that show memories and their readings: list, show, history, diff, search, hold."""
+"""Commands that show memories and their readings: list, show, history, diff, search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from memagent_graph.cli.options import (
     bank_of,
     name_for,
     open_users,
-    operator,
 )
 from memagent_graph.cli.terminal import print_in_style, row
 from memagent_graph.templates import plural
@@ -246,11 +245,8 @@ async def _topic(bank: MemoryBank, reference: str) -> str:
         return reference
 
 
-_MINUTE = 60.0
-
-
 def readings(store: MemoryStore = None, namespace: Namespace = None) -> None:
-    """List readings under way: memory, progress, question, document, start, and who holds it."""
+    """List readings under way: memory, progress, question, document, start, and its last edit."""
     with open_users(store, namespace) as users:
         folds = bank_of(users, None).under_way()
     for fold in folds:
@@ -261,38 +257,7 @@ def readings(store: MemoryStore = None, namespace: Namespace = None) -> None:
         print("memagent: nothing is being read now.", file=sys.stderr)
 
 
-def hold(
-    memory: Reference,
-    minutes: Annotated[
-        float, typer.Option(min=0.01, help="Minutes after which the readings continue anyway.")
-    ] = 10.0,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """Pause the readings into a memory before their next chunk, so that you can edit it.
-
-    MEMORY is a name, or a key that `memagent memory readings` prints. While it is held,
-    `memagent memory edit MEMORY` edits what the reading continues from.
-    """
-    with open_users(store, namespace, create=True) as users:
-        bank = bank_of(users, None)
-        bank.hold(memory, operator(), seconds=minutes * _MINUTE)
-        count = len(bank.under_way(memory))
-    print(row(memory, f"held for {plural(minutes, 'minute')}"))
-    if not count:
-        print("memagent: nothing is reading into this memory now.", file=sys.stderr)
-
-
-def release(memory: Reference, store: MemoryStore = None, namespace: Namespace = None) -> None:
-    """Let the readings into a memory continue. Exit code 1 when it was not held."""
-    with open_users(store, namespace) as users:
-        released = bank_of(users, None).release(memory)
-    if not released:
-        print(f"memagent: {memory!r} was not held.", file=sys.stderr)
-        raise typer.Exit(1)
-
-
 def _state(fold: UnderWay) -> str:
-    if fold.hold is None:
+    if not fold.edit:
         return ""
-    return f"{'paused' if fold.held else 'will pause'}: held by {fold.hold.by}"
+    return f"edited, taken {day(fold.taken)}" if fold.taken else "edited, taken at the next chunk"

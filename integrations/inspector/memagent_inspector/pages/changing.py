@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse, Response
 
-from memagent_graph.errors import MemoryConflictError, StoreError
+from memagent_graph.errors import StoreError
 from memagent_inspector.http.forms import fields_of, form_of
 from memagent_inspector.pages.asking import bank_of, needed
 from memagent_inspector.rendering import page, url
 from memagent_inspector.views import changing
 from memagent_inspector.views.changing import ChangedMeanwhileError
 from memagent_inspector.views.history import describe
-from memagent_inspector.views.holding import controls_of
 from memagent_inspector.views.subject import find
 from memagent_inspector.views.words import compare, side
 
@@ -23,27 +23,24 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_inspector.views.holding import Controls
     from memagent_inspector.views.subject import Subject
 
 _CONFLICT = 409
 _AWAY = 503
 _OLDER = 8
-"""Older versions from which an edit of a paused reading can begin."""
+"""Older versions from which an edit of a reading under way can begin."""
 
 
 async def show_edit(request: Request) -> Response:
-    """The form with a memory's text."""
+    """The form with a memory's text; with a version, that of a reading under way."""
     fields, bank = fields_of(request), bank_of(request)
-    reference, mine = needed(fields, "of"), fields.get("hold", "")
-    if not mine:
+    reference, seen = needed(fields, "of"), fields.get("version")
+    if seen is None:
         subject = await find(bank, reference)
         return show_form(reference, subject.version.id, subject.version.text)
-    version = await bank.aget(needed(fields, "version"))
-    text = version.text if "start" not in fields else (await bank.aget(fields["start"])).text
-    controls = await controls_of(bank, reference, mine)
-    older = (await bank.ahistory(version.id))[1 : _OLDER + 1]
-    return show_form(reference, version.id, text, controls=controls, hold=mine, older=older)
+    text = (await bank.aget(fields.get("start", seen))).text
+    older = (await bank.ahistory(seen))[1 : _OLDER + 1]
+    return show_form(reference, seen, text, older=older, back="/reading")
 
 
 async def edit(request: Request) -> Response:
@@ -51,24 +48,15 @@ async def edit(request: Request) -> Response:
     form = await form_of(request)
     reference, seen = needed(form, "of"), needed(form, "seen")
     text = form.get("text", "").strip("\n")
-    bank, mine = bank_of(request), form.get("hold", "")
+    back = "/reading" if form.get("back") == "/reading" else "/memory"
+    show = partial(show_form, reference, text=text, back=back)
     try:
-        if mine:
-            await changing.edit_held(bank, reference, mine, seen, text)
-            return RedirectResponse(url("/reading", of=reference, hold=mine), 303)
-        subject = await find(bank, reference)
-        if text == subject.version.text and subject.version.id == seen:
-            return _to(subject)
-        await changing.edit(bank, subject, seen, text)
+        await changing.edit(bank_of(request), reference, seen, text)
     except ChangedMeanwhileError as error:
-        return show_form(reference, error.now.id, text, status=_CONFLICT, now=error.now, hold=mine)
-    except MemoryConflictError as error:
-        return show_form(reference, seen, text, status=_CONFLICT, problem=str(error), hold=mine)
+        return show(error.now.id, status=_CONFLICT, now=error.now)
     except StoreError as error:
-        return show_form(
-            reference, seen, text, status=_AWAY, problem=f"Nothing was stored: {error}", hold=mine
-        )
-    return _to(subject)
+        return show(seen, status=_AWAY, problem=f"Nothing was stored: {error}")
+    return RedirectResponse(url(back, of=reference), 303)
 
 
 async def show_rollback(request: Request) -> Response:
@@ -89,7 +77,7 @@ async def roll_back(request: Request) -> Response:
         to = await bank.aget(form["to"])
         now = await find(bank, subject.reference)
         return _rollback(now, to, status=_CONFLICT, problem=str(error))
-    return _to(subject)
+    return RedirectResponse(url("/memory", of=subject.reference), 303)
 
 
 async def branch(request: Request) -> Response:
@@ -108,8 +96,6 @@ def show_form(
     status: int = 200,
     problem: str = "",
     now: MemoryVersion | None = None,
-    hold: str = "",
-    controls: Controls | None = None,
     older: Sequence[MemoryVersion] = (),
     action: str = "/edit",
     back: str = "/memory",
@@ -123,8 +109,6 @@ def show_form(
         status: of the page.
         problem: why the text was not stored; empty if nothing was wrong.
         now: what is stored now, if somebody else changed it.
-        hold: id of the visitor's hold on a reading; empty without one.
-        controls: of that reading.
         older: versions from which the text can begin.
         action: path that stores the text.
         back: path of the page that shows what is edited.
@@ -137,9 +121,6 @@ def show_form(
         "problem": problem,
         "now": now,
         "runs": runs,
-        "hold": hold,
-        "mine": hold,
-        "controls": controls,
         "older": older,
         "action": action,
         "back": back,
@@ -159,7 +140,3 @@ def _rollback(
         "problem": problem,
     }
     return page("rollback.html", values, status=status)
-
-
-def _to(subject: Subject) -> Response:
-    return RedirectResponse(url("/memory", of=subject.reference), 303)

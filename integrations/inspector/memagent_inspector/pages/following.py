@@ -1,4 +1,4 @@
-"""A reading as it happens: its folds along the document, and its memory as it changes."""
+"""Readings under way: their list; one as it happens, with its folds and its memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import bank_of, needed, nothing_new, tracks_of
+from memagent_inspector.pages.asking import bank_of, is_partial, needed, nothing_new, tracks_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import changes, describe
-from memagent_inspector.views.holding import controls_of
 from memagent_inspector.views.subject import find
+from memagent_inspector.views.under_way import folds_of, list_readings
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 
 async def show_reading(request: Request) -> Response:
     """A reading with all that is stored of it so far."""
-    fields = fields_of(request)
-    reference, mine = needed(fields, "of"), fields.get("hold", "")
-    controls = await controls_of(bank_of(request), reference, mine)
+    reference = needed(fields_of(request), "of")
+    controls = await folds_of(bank_of(request), reference)
     try:
         values = await _news(request, reference)
     except MemoryNotFoundError:
         if not controls.folds:
             raise
         values = {"subject": None}  # its first section is being read
-    return page("reading.html", {**values, "controls": controls, "mine": mine})
+    return page("reading.html", {**values, "controls": controls})
 
 
 async def show_news(request: Request) -> Response:
@@ -44,6 +43,34 @@ async def show_news(request: Request) -> Response:
     if values["lanes"].newest == fields.get("seen"):
         return nothing_new()
     return page("news.html", values)
+
+
+async def show_folds(request: Request) -> Response:
+    """Send where the folds of a reading are, if that has changed."""
+    fields = fields_of(request)
+    try:
+        controls = await folds_of(bank_of(request), needed(fields, "of"))
+    except StoreError:
+        return nothing_new()
+    if controls.state == fields.get("state"):
+        return nothing_new()
+    return page("controls.html", {"controls": controls})
+
+
+async def show_under_way(request: Request) -> Response:
+    """The readings that are under way."""
+    partial = is_partial(request)
+    try:
+        readings = await list_readings(bank_of(request))
+    except StoreError:
+        if not partial:
+            raise
+        return nothing_new()
+    state = " ".join(reading.memory + reading.state for reading in readings)
+    if partial and fields_of(request).get("state") == state:
+        return nothing_new()
+    name = "under_way_rows.html" if partial else "under_way.html"
+    return page(name, {"readings": readings, "state": state})
 
 
 async def show_status(request: Request) -> Response:

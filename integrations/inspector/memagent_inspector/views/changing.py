@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory.bank import replace_for
 from memagent_graph.memory.lookup import newest_edit
-from memagent_graph.memory.version import edit_version
-from memagent_inspector.views.holding import hold_of
+from memagent_inspector.views.subject import find
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
@@ -28,57 +26,33 @@ class ChangedMeanwhileError(MemoryConflictError):
         self.now = now
 
 
-async def edit(bank: MemoryBank, subject: Subject, seen: str, text: str) -> MemoryVersion:
+async def edit(bank: MemoryBank, reference: str, seen: str, text: str) -> None:
     """Store another text for a memory, as a version that follows the one that was seen.
 
     Args:
         bank: where it is.
-        subject: the memory or reading.
-        seen: id of the version that was edited.
+        reference: the memory, or the key of a reading.
+        seen: id of the version that was edited: the newest, or one of a reading under way.
         text: the new text.
 
     Raises:
-        ChangedMeanwhileError: It is no longer the newest.
+        ChangedMeanwhileError: Somebody changed it first.
         MemoryNotFoundError: There is nothing that could be moved on.
     """
-    if subject.version.id != seen:
-        raise ChangedMeanwhileError(subject.version)
-    after = edit_version(subject.version, text)
-    if subject.kind == "memory":
-        moved = await bank.aadvance(subject.reference, after, expected=seen)
-    elif subject.kind == "reading":
-        moved = await _replaced(bank, subject, after)
-    else:
+    subject = await find(bank, reference)
+    if subject.kind == "version":
         raise _not_moved(subject)
-    if not moved:
-        raise ChangedMeanwhileError(await bank.aget(subject.reference))
-    return after
+    if text != (await bank.aget(seen)).text:
+        await _replace(bank, subject, text, seen)
 
 
-async def edit_held(
-    bank: MemoryBank, memory: str, hold_id: str, seen: str, text: str
-) -> MemoryVersion:
-    """Store another text for a reading that waits; it continues from there when it is let go.
-
-    Args:
-        bank: where it is.
-        memory: what it reads into.
-        hold_id: of who holds it.
-        seen: id of the version that was edited.
-        text: the new text.
-
-    Raises:
-        ChangedMeanwhileError: Somebody edited that version first.
-        MemoryConflictError: It is no longer held.
-    """
-    hold = await hold_of(bank, memory, hold_id)
+async def _replace(bank: MemoryBank, subject: Subject, text: str, seen: str) -> None:
     try:
-        return await bank.aedit(seen, text, hold=hold)
+        await bank.aedit(subject.reference, text, before=seen)
     except MemoryConflictError:
-        newest = await newest_edit(bank.records, seen, memory)
-        if newest is None or newest.id == seen:
-            raise
-        raise ChangedMeanwhileError(newest) from None
+        newest = await newest_edit(bank.records, seen, subject.reference)
+        now = newest or (await find(bank, subject.reference)).version
+        raise ChangedMeanwhileError(now) from None
 
 
 async def roll_back(bank: MemoryBank, subject: Subject, seen: str, to: str) -> None:
@@ -97,27 +71,17 @@ async def roll_back(bank: MemoryBank, subject: Subject, seen: str, to: str) -> N
     older = await bank.aget(to)
     if subject.version.id != seen:
         raise ChangedMeanwhileError(subject.version)
-    if subject.kind == "memory":
-        moved = await bank.amove_head(subject.reference, to, expected=seen)
-    elif subject.kind == "reading":  # it is found by its chunks, and then by its edits
-        moved = await _replaced(bank, subject, edit_version(subject.version, older.text))
-    else:
+    if subject.kind == "reading":  # it is found by its chunks, and then by its edits
+        await _replace(bank, subject, older.text, seen)
+    elif subject.kind != "memory":
         raise _not_moved(subject)
-    if not moved:
+    elif not await bank.amove_head(subject.reference, to, expected=seen):
         raise ChangedMeanwhileError(await bank.aget(subject.reference))
-
-
-async def _replaced(bank: MemoryBank, subject: Subject, after: MemoryVersion) -> bool:
-    try:
-        await replace_for(bank.records, subject.reference, subject.version, after)
-    except MemoryConflictError:
-        return False
-    return True
 
 
 def _not_moved(subject: Subject) -> MemoryNotFoundError:
     message = (
-        f"{subject.reference!r} is one version, or a reading under way: name it with a branch, or "
-        "pause the reading first."
+        f"{subject.reference!r} is one version, or a reading that has not ended: name it with a "
+        "branch."
     )
     return MemoryNotFoundError(message)

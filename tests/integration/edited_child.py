@@ -1,16 +1,15 @@
-"""Run as a process of its own: reads the folder's document, or holds what another reads into."""
+"""Run as a process of its own: reads the folder's document."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 
 from doubles import ChainReader
 
-from memagent_graph import MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.memory.stores import open_store
 
 
@@ -36,18 +35,6 @@ def read(url: str, folder: Path, log: str) -> None:
     print(json.dumps({key: out[key] for key in ("answer", "usage", "version", "warnings")}))
 
 
-def hold(url: str, memory: str, seconds: float) -> None:
-    with open_store(url) as store:
-        bank = MemoryBank(store)
-        held = bank.hold(memory, "ann", seconds=seconds)
-        while True:
-            time.sleep(seconds / 10)
-            held = bank.renew(held)
-
-
 if __name__ == "__main__":
-    kind, where, *rest = sys.argv[1:]
-    if kind == "read":
-        read(where, Path(rest[0]), rest[1])
-    else:
-        hold(where, rest[0], float(rest[1]))
+    where, folder, name = sys.argv[1:]
+    read(where, Path(folder), name)

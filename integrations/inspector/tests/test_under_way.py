@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from gated import QUESTION, reading
+from inspecting import at, text_of
+from servers.redis_server import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def field(html: str, name: str) -> str:
+    return re.search(rf'name="{name}" value="([^"]*)"', html)[1]
+
+
+def begun(bank, sections: int = 1):
+    """The reading that is under way, once it has read so many sections."""
+    wait_until(lambda: any(fold.step >= sections for fold in bank.under_way()), "the reading")
+    return bank.under_way()[0].memory
+
+
+def form_of(page, memory):
+    """The form for the memory of a reading, from the reading's page."""
+    html = page.get(at("/reading", of=memory)).text
+    path = re.search(r'href="(/edit[^"]*)"', html)[1].replace("&amp;", "&")
+    return page.get(path).text
+
+
+def edit(page, form, text):
+    data = {name: field(form, name) for name in ("of", "seen", "back")}
+    return page.post("/edit", data={**data, "text": text}), data
+
+
+@pytest.mark.parametrize("name", [None, "numbers"])
+def test_a_reading_is_listed_edited_and_reads_on_from_the_edit(page, bank, store, name):
+    with reading(store, memory_name=name) as reader:
+        reader.open(1)
+        memory = begun(bank)
+        listed = text_of(page.get("/under-way"))
+        assert memory in listed
+        assert QUESTION in listed
+        assert "section 1 of about" in listed
+
+        answer, _ = edit(page, form_of(page, memory), "Ann said so.")
+
+        assert answer.headers["location"] == at("/reading", of=memory)
+        assert "taken at the next section" in page.get(answer.headers["location"]).text
+        reader.open(2)
+        wait_until(lambda: "Ann said so." in reader.memories, "the section that is read again")
+        shown = page.get(at("/reading/folds", of=memory)).text
+        assert re.search(r"edited</span> <span>taken <time", shown)
+        state = re.search(r"state=([^\"]*)", shown)[1]
+        assert page.get(f"/reading/folds?of={memory}&state={state}").status_code == 204
+        assert '<span class="tag">edited</span>' in page.get("/under-way").text
+    assert "Nothing is being read now" in page.get("/under-way").text
+    assert "Ann said so." in {version.text for version in bank.history(reader.out["version"])}
+
+
+def test_the_second_of_two_who_edit_a_reading_is_told(page, bank, store):
+    with reading(store) as reader:
+        reader.open(1)
+        _, data = edit(page, form_of(page, begun(bank)), "Ann said so.")
+
+        late = page.post("/edit", data={**data, "text": "Bob said so."})
+
+        assert late.status_code == 409
+        assert "Somebody changed this memory" in late.text
+        assert "\nBob said so.</textarea>" in late.text
+        data |= {"seen": field(late.text, "seen"), "text": "Bob said so."}
+        assert page.post("/edit", data=data).status_code == 303
+        reader.open()
+        wait_until(lambda: "Bob said so." in reader.memories, "the section that is read again")
+        assert "Ann said so." not in reader.memories
+
+
+def test_an_older_text_can_be_gone_back_to_in_a_reading(page, bank, store):
+    with reading(store) as reader:
+        reader.open(2)
+
+        form = form_of(page, begun(bank, 2))
+
+        older = re.findall(r'href="(/edit[^"]*start=[^"]*)"', form)
+        assert older
+        first = page.get(older[-1].replace("&amp;", "&"))
+        assert field(first.text, "seen") == field(form, "seen")
+        text = bank.get(re.search(r"start=(\w+)", older[-1])[1]).text
+        assert f"\n{text}</textarea>" in text_of(first)
+
+
+def test_a_finished_reading_that_was_edited_is_answered_from_the_edit(page, bank, store):
+    with reading(store) as reader:
+        reader.open()
+        wait_until(lambda: reader.out, "the answer")
+    (key,) = [name for name, _ in bank.list()]
+    seen = field(page.get(at("/edit", of=key)).text, "seen")
+    page.post("/edit", data={"of": key, "seen": seen, "text": "Ann said so."})
+
+    with reading(store) as again:
+        again.open()
+        wait_until(lambda: again.out, "the answer")
+
+    assert again.memories == []
+    assert again.out["memory"] == "Ann said so."
