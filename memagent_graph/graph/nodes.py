@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
@@ -348,6 +347,23 @@ def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
     return cutter.chunk(fold["progress"]["position"])
 
 
+def _report(
+    reading: Reading,
+    run: Run,
+    config: RunnableConfig,
+    chunk: Chunk,
+    before: Fold,
+    after: Fold,
+    update: FoldUpdate,
+) -> None:
+    if update.chunk == "read":
+        for observer in observers(config):
+            observer.on_overwrite(step_of(config), before, after)
+        run.emit(chunk_event(reading, run, chunk, before, after, update))
+    elif update.chunk == "skipped":
+        run.emit(skip_event(reading, run, chunk, after))
+
+
 async def overwrite_memory(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
@@ -372,13 +388,7 @@ async def overwrite_memory(
         return _changes(state, _late(fold))
     assert run.cutter is not None  # noqa: S101 - the chunk came from it
 
-    def report(before: Fold, after: Fold, update: FoldUpdate) -> None:
-        if update.chunk == "read":
-            for observer in observers(config):
-                observer.on_overwrite(step_of(config), before, after)
-            run.emit(chunk_event(reading, run, chunk, before, after, update))
-        elif update.chunk == "skipped":
-            run.emit(skip_event(reading, run, chunk, after))
+    report = partial(_report, reading, run, config, chunk)
 
     async def read(attempt: int) -> Fold:
         begin_attempt(config)
@@ -388,8 +398,7 @@ async def overwrite_memory(
 
     explain = partial(reading.explain, fold["progress"]["step"] + 1, fold["scope"])
     try:
-        ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
-        with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
+        with run.cutter.ahead(chunk, fold["scope"]["end"]), abandon_if_cancelled(chain):
             after = await repeat(read, reading.config, explain)
     except EditedError:
         return _changes(state, fold)  # it is taken before the chunk is read

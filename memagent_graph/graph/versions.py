@@ -781,12 +781,13 @@ def _hold(task: asyncio.Future[Any]) -> None:
 
 
 @contextmanager
-def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
+def abandon_if_cancelled(chain: Chain | None) -> Iterator[None]:
     """Take a reading out of the list if it is cancelled, and then let others read on."""
     try:
         yield
     except asyncio.CancelledError:
-        _hold(asyncio.ensure_future(_abandon(chain)))
+        if chain is not None:
+            _hold(asyncio.ensure_future(_abandon(chain)))
         raise
 
 
