@@ -13,16 +13,15 @@ from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from memagent_graph.cli.options import (
-    AnswerTokens,
     BaseUrl,
-    ChunkTokens,
-    ExactCuts,
-    MemoryTokens,
+    ConfigFields,
+    ConfigFile,
     Model,
     ModelArgs,
     PromptsFile,
     TokenizerFile,
     check_server,
+    make_config,
     make_reader,
 )
 from memagent_graph.cli.terminal import report_errors
@@ -46,7 +45,7 @@ Examples:
 
 \b
   memagent eval --tasks qa:hotpot.json --lengths 8k,128k,1m --out results/
-  memagent eval --ruler-file niah_single_1.jsonl --out results/
+  memagent eval --tasks ruler:niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
   memagent eval --compare before/ after/
   memagent eval --download longmemeval --out data/
@@ -76,10 +75,6 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(min=1, help="Samples for each task and length, at most.")
     ] = 20,
-    ruler_file: Annotated[
-        Path | None,
-        typer.Option(help="Samples of RULER's own generator (jsonl), unchanged."),
-    ] = None,
     judge: Annotated[
         str | None,
         typer.Option(
@@ -110,15 +105,12 @@ def evaluate(
     model: Model = None,
     model_args: ModelArgs = None,
     base_url: BaseUrl = None,
-    chunk_tokens: ChunkTokens = 5000,
-    exact_cuts: ExactCuts = False,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
+    config: ConfigFile = None,
+    fields: ConfigFields = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.report import cells, figure_kind, markdown, write_report
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
@@ -140,20 +132,15 @@ def evaluate(
         return
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
-        config = ReadingConfig(
-            chunk_tokens=chunk_tokens,
-            exact_cuts=exact_cuts,
-            memory_tokens=memory_tokens,
-            answer_tokens=answer_tokens,
-        )
+        settings = make_config(config, fields)
         wanted = _lengths(lengths)
-        made = _tasks(tasks, ruler_file, essays)
-        reader = make_reader(model, base_url, prompts, tokenizer, config, model_args)
+        made = _tasks(tasks, essays)
+        reader = make_reader(model, base_url, prompts, tokenizer, settings, model_args)
         check_server(reader)
         if tokenizer is not None:
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
         for method in methods.split(","):
-            make_method(method, reader, config)
+            make_method(method, reader, settings)
         running = evaluate_samples(
             reader,
             made,
@@ -161,7 +148,7 @@ def evaluate(
             methods=methods.split(","),
             samples=samples,
             out=out,
-            config=config,
+            config=settings,
             seed=seed,
             concurrency=concurrency,
             judge=_judge(judge),
@@ -170,7 +157,8 @@ def evaluate(
         asyncio.run(_through(running, total))
         results = load(out)
         title = (
-            f"{reader.identity.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
+            f"{reader.identity.name}, chunks of {settings.chunk_tokens}, "
+            f"memory of {settings.memory_tokens} tokens"
         )
         print(markdown(cells(results)), end="")
         write_report(out, results, title)
@@ -192,17 +180,20 @@ def _lengths(text: str) -> list[int]:
         raise ConfigurationError(message) from error
 
 
-def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> list[Task]:
-    """The tasks that were named, and those of a file."""
+def _tasks(names: str | None, essays: Path | None) -> list[Task]:
+    """The tasks that were named; one for each kind of samples in a file of RULER's."""
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.evaluation.tasks.ruler import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
-    if not names and ruler_file is None:
-        raise typer.BadParameter("Name a task: --tasks qa:FILE or --ruler-file FILE. See --list.")
-    made = [make_task(name, text) for name in names.split(",")] if names else []
-    return [*made, *(ruler_tasks(ruler_file) if ruler_file else ())]
+    if not names:
+        raise typer.BadParameter("Name a task, such as --tasks qa:FILE. See --list.")
+    made: list[Task] = []
+    for name in names.split(","):
+        kind, _, file = name.partition(":")
+        made += ruler_tasks(file) if kind == "ruler" and file else [make_task(name, text)]
+    return made
 
 
 def _judge(model: str | None) -> Judge | None:

@@ -6,11 +6,11 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
+from memagent_graph.cli.options import parse_fields
 from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def train(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
-        given = dict(map(_field, fields or []))
+        given = parse_fields(fields)
         if documents is not None:
             given["tasks"] = (f"masked:{documents}",)
         from memagent_graph.errors import install_hint
@@ -90,16 +90,6 @@ def train(
             raise KeyboardInterrupt
         if training.main:
             print(f"The trained model: {settings.out / 'model'}")
-
-
-def _field(text: str) -> tuple[str, Any]:
-    from memagent_graph.errors import ConfigurationError
-
-    name, found, value = text.partition("=")
-    if not found:
-        message = f"--set takes FIELD=VALUE, not {text!r}."
-        raise ConfigurationError(message)
-    return name, yaml.safe_load(value)
 
 
 _SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")
