@@ -54,7 +54,7 @@ def fields_from_file(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         message = (
             f"The settings in {path} cannot be read: write one field and its value per line, "
-            "such as `seed: 16`."
+            "such as `chunk_tokens: 2000`."
         )
         raise ConfigurationError(message)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from memagent_graph.cli.options import (
     make_reader,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError, SourceError, install_hint
+from memagent_graph.errors import ConfigurationError, SourceError
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
 evaluate.__doc__ = _EXAMPLES
 
 
+_HUB = "https://huggingface.co"
 _TIMEOUT = 60.0
 """Seconds without a byte after which a server counts as gone."""
 
@@ -295,8 +297,7 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     """Download a benchmark, or one file of it, into a folder.
 
     Files that exist are kept. A file gets its name when it is complete: after an interruption,
-    the same call continues with the file that is missing. Servers get no access token and no
-    telemetry.
+    the same call continues with the file that is missing. Servers get no access token.
 
     Args:
         name: a name of `BENCHMARKS`, alone or with one of its files: `ruler_hqa/eval_50.json`.
@@ -310,7 +311,6 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
 
     Raises:
         ConfigurationError: There is no such benchmark or file.
-        MissingDependencyError: huggingface_hub is not installed.
         SourceError: A file could not be downloaded.
 
     Example:
@@ -326,55 +326,22 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     if not files:
         message = f"{benchmark} has no file {wanted!r}. Choose from: {', '.join(origin.files)}."
         raise ConfigurationError(message)
-    endpoint = endpoint.rstrip("/") if endpoint else None
-    fetch = _fetch_url if origin.place.endswith("/") else _fetch_from_hub
-    return [fetch(origin.place, file, folder, endpoint) for file in files]
+    return [_fetch(_url_of(origin, file, endpoint), folder / file) for file in files]
 
 
-def _fetch_from_hub(repo: str, file: str, folder: Path, endpoint: str | None) -> Path:
-    with install_hint('To download data sets: pip install "memagent-graph[eval]"'):
-        from huggingface_hub import hf_hub_download, hf_hub_url
-    target = folder / file
-    if target.exists():
-        return target
-    try:
-        with _no_telemetry():
-            hf_hub_download(
-                repo, file, repo_type="dataset", local_dir=folder, endpoint=endpoint, token=False
-            )
-    except Exception as error:
-        # The hub's errors, those of its HTTP library and those of the disk have no common base.
-        url = hf_hub_url(repo, file, repo_type="dataset", endpoint=endpoint)
-        raise _failure(url, target, error, "set HF_ENDPOINT to a mirror") from error
-    return target
+def _url_of(origin: Origin, file: str, endpoint: str | None) -> str:
+    if not origin.place.endswith("/"):
+        hub = endpoint or os.environ.get("HF_ENDPOINT") or _HUB
+        return f"{hub.rstrip('/')}/datasets/{origin.place}/resolve/main/{file}"
+    url = origin.place + file
+    return f"{endpoint.rstrip('/')}/{url.partition('://')[2]}" if endpoint else url
 
 
-@contextmanager
-def _no_telemetry() -> Iterator[None]:
-    """Ask for nothing but the file.
-
-    To describe who calls, the hub's library asks huggingface.co for a list of agents, even where
-    another endpoint is named, and keeps the reply on disk.
-    """
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_DISABLE_TELEMETRY
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_DISABLE_TELEMETRY = before
-
-
-def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Path:
+def _fetch(url: str, target: Path) -> Path:
     import httpx
 
-    target = folder / file
     if target.exists():
         return target
-    url = place + file
-    if endpoint is not None:
-        url = f"{endpoint}/{url.partition('://')[2]}"
     try:
         with (
             httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response,
@@ -384,7 +351,12 @@ def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Pat
             for block in response.iter_bytes():
                 part.write(block)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise _failure(url, target, error, "name a mirror") from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        message = (
+            f"{url} could not be downloaded: {why.rstrip('.')}. Try again, name a mirror (of the "
+            f"Hub: HF_ENDPOINT), or download it by other means and save it as {target}."
+        )
+        raise SourceError(message) from error
     return target
 
 
@@ -399,11 +371,3 @@ def _write_whole(target: Path) -> Iterator[IO[bytes]]:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _failure(url: str, target: Path, error: Exception, advice: str) -> SourceError:
-    why = " ".join(str(error).split()) or type(error).__name__
-    return SourceError(
-        f"{url} could not be downloaded: {why.rstrip('.')}. Try again, {advice}, or download it "
-        f"by other means and save it as {target}."
-    )

@@ -27,10 +27,10 @@ Examples:
   memagent train run.yaml
   memagent train run.yaml --set learning_rate=3e-6 --set out=second
   memagent train --set model=MODEL --set engine=vllm --set out=first
-  memagent train --from-documents contracts/ --set model=MODEL --set out=ours
+  memagent train --set tasks='[masked:contracts/]' --set model=MODEL --set out=ours
   memagent train run.yaml --set traces='[production.jsonl]'
 
-`--from-documents` makes the questions itself, without labels: a sentence of the documents with a
+`masked:contracts/` makes the questions itself, without labels: a sentence of the documents with a
 name, number or date masked.
 
 A run that was stopped continues where it was when the same command is given again. OUT gets
@@ -50,20 +50,10 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Setting FIELD=VALUE, in YAML. Repeat it for more."),
     ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            "--from-documents",
-            help="File, folder or glob of documents to make the questions from.",
-            metavar="<path>",
-        ),
-    ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
         given = parse_fields(fields)
-        if documents is not None:
-            given["tasks"] = (f"masked:{documents}",)
         from memagent_graph.errors import install_hint
         from memagent_graph.rl.settings import TrainingSettings
 
