@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
@@ -35,6 +36,28 @@ def from_environment(variable: str, default: float) -> float:
         message = f"{variable} must be a number above 0, not {given!r}."
         raise ConfigurationError(message)
     return value
+
+
+def fields_from_file(path: str | Path) -> dict[str, Any]:
+    """Read the fields of a YAML or JSON file of settings.
+
+    Raises:
+        ConfigurationError: The file cannot be read.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        message = f"The settings in {path} cannot be read: {error}"
+        raise ConfigurationError(message) from error
+    if not isinstance(found, dict):
+        message = (
+            f"The settings in {path} cannot be read: write one field and its value per line, "
+            "such as `chunk_tokens: 2000`."
+        )
+        raise ConfigurationError(message)
+    return found
 
 
 LEXICAL = "lexical"

@@ -28,6 +28,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
 from servers.openai_server import OpenAIServer
 from servers.warm_python import COMMAND_LINE, warm_python
 
@@ -42,7 +43,6 @@ from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.messages import ConversationSource
 from memagent_graph.conversation.reader import STANDING_QUESTION
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update
@@ -510,29 +510,24 @@ def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_
 
     with open_store(str(tmp_path / "store.sqlite")) as store:
         assert ConversationMemory(store=store).load("ann") == ""
-    command = [sys.executable, "-m", "memagent_graph", "memory", "catch-up"]
-    command += [tmp_path / "threads.sqlite", "--store", tmp_path / "store.sqlite"]
-    printed = [warm_python(*COMMAND_LINE).run(command, check=True).stdout for _ in range(2)]
-    assert printed == [
-        "2 messages folded, of 1 thread\n",
-        "0 messages folded, of 1 thread\n",
-    ]
+    threads = str(tmp_path / "threads.sqlite")
+    for messages in (2, 0):
+        with (
+            open_store(str(tmp_path / "store.sqlite")) as store,
+            SqliteSaver.from_conn_string(threads) as saver,
+        ):
+            done = catch_up(ConversationMemory(store=store), saver)
+        assert (done.messages, done.threads, done.failed) == (messages, 1, 0)
     with open_store(str(tmp_path / "store.sqlite")) as store:
         assert ConversationMemory(store=store).load("ann").count("goat Ria") == 1
 
 
-PROFILE = """
-from pydantic import BaseModel
-
-class Profile(BaseModel):
+class Pets(BaseModel):
     pet: str | None = None
-"""
 
 
 @pytest.mark.slow
-def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path):
-    from memagent_graph.memory.stores import open_store
-
+def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path, monkeypatch):
     def reply(body):
         if "response_format" not in body:
             return "The user has a goat, Ria."
@@ -540,30 +535,19 @@ def test_catching_up_folds_notes_or_a_profile_with_a_chat_model(tmp_path):
         return json.dumps({"changes": [change]})
 
     server = OpenAIServer(reply)
-    (tmp_path / "profiles.py").write_text(PROFILE)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     run_child(tmp_path, "kill")
-    command = [sys.executable, "-m", "memagent_graph", "memory", "catch-up", "threads.sqlite"]
-    command += ["--model", "openai:small", "--base-url", server.base_url]
-    environment = {**os.environ, "OPENAI_API_KEY": "none"}
-
-    def run(*arguments):
-        words = [*command, *arguments]
-        return warm_python(*COMMAND_LINE).run(words, cwd=tmp_path, env=environment)
-
-    notes = run("--store", "notes.sqlite")
-    profile = run("--store", "profile.sqlite", "--schema", "profiles:Profile")
-    wrong = run("--store", "other.sqlite", "--schema", "profiles.Profile")
+    notes = ConversationMemory("openai:small", store=InMemoryStore())
+    profile = ConversationMemory("openai:small", schema=Pets, store=InMemoryStore())
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.sqlite")) as saver:
+        done = [catch_up(memory, saver).messages for memory in (notes, profile)]
     server.close()
 
-    assert profile.stderr == ""
-    assert notes.stdout == profile.stdout == "2 messages folded, of 1 thread\n"
+    assert done == [2, 2]
     assert STANDING_QUESTION in server.requests[0]["messages"][-1]["content"]
-    with open_store(str(tmp_path / "notes.sqlite")) as store:
-        assert ConversationMemory(store=store).load("ann") == "The user has a goat, Ria."
-    with open_store(str(tmp_path / "profile.sqlite")) as store:
-        assert Users(store).get("ann").text.endswith('pet: "Ria"')
-    assert wrong.returncode == 1
-    assert "--schema is MODULE:CLASS" in wrong.stderr
+    assert notes.load("ann") == "The user has a goat, Ria."
+    assert profile.load("ann") == Pets(pet="Ria")
 
 
 @pytest.mark.parametrize("make", [agent_with, graph_with], ids=["middleware", "node"])

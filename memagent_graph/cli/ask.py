@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -14,32 +14,20 @@ from memagent_graph.cli.checkpoints import is_unfinished, open_saver, thread_of
 from memagent_graph.cli.options import (
     COSTS,
     MEMORIES,
-    READING,
-    AnswerTokens,
     BaseUrl,
-    ChunkTokens,
-    ExactCuts,
-    Exit,
-    MemoryTokens,
+    ConfigFields,
+    ConfigFile,
     Model,
     Namespace,
     PromptsFile,
-    Recalls,
     ResponseFormatFile,
-    Reuse,
-    Rounds,
-    Segments,
-    Skim,
     Store,
     TokenizerFile,
-    Unsupported,
-    UpdateGate,
-    Verify,
     check_server,
     find_missing_store,
+    make_config,
     make_reader,
     parse_namespace,
-    parse_segments,
 )
 from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.evidence.places import Evidence
@@ -119,9 +107,6 @@ def _print_memory(memory: str) -> None:
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
 ]
-Questions: TypeAlias = Annotated[
-    int, typer.Option(help="Number of questions to ask in one pass.", rich_help_panel=COSTS)
-]
 PriceOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -131,25 +116,10 @@ PriceOption: TypeAlias = Annotated[
         rich_help_panel=COSTS,
     ),
 ]
-Prices: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        help='A JSON file of such prices: {"openai:MODEL": [IN, OUT]}.',
-        rich_help_panel=COSTS,
-    ),
-]
-TokensPerSecond: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        help="Tokens a second of one call, from its start, with other calls under way.",
-        rich_help_panel=COSTS,
-    ),
-]
 
 _TEXT = """\
 document        {document_tokens:>14,} tokens
-chunks read     {chunks:>14,} for each question
-questions       {questions:>14,}
+chunks read     {chunks:>14,}
 model calls     {calls:>14,} at most
 prompt tokens   {prompt_tokens:>14,} at most
 reply tokens    {reply_tokens:>14,} at most
@@ -159,52 +129,28 @@ calls in a row  {chain_calls:>14,} at most
 """
 _IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
 _DOLLARS = "dollars         {:>14} at most\n"
-_MINUTES = "minutes         {:>14} at most\n"
 _NOTE = """
 Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
 again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
 
 
-def find_price(
-    price: str | None, prices: Path | None, model: str | None
-) -> tuple[float, float] | None:
-    """The price that --price names, or --prices for the model; None if neither does.
+def parse_price(given: str) -> tuple[float, float]:
+    """Parse the value of --price.
 
     Raises:
-        ConfigurationError: It is not two numbers, or the file cannot be read.
+        ConfigurationError: It is not two numbers.
     """
     from memagent_graph.errors import ConfigurationError
 
-    if price is not None:
-        return _pair(price.split(","), "--price")
-    if prices is None or model is None:
-        return None
     try:
-        table = json.loads(prices.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"The prices in {prices} cannot be read: {error}"
-        raise ConfigurationError(message) from error
-    if not isinstance(table, dict):
-        message = f'{prices} has no prices: {{"{model}": [2.5, 10]}} would be one.'
-        raise ConfigurationError(message)
-    if model not in table:
-        print(f"memagent: {prices} has no price for {model!r}.", file=sys.stderr)
-        return None
-    return _pair(table[model], f"{prices}, {model!r}")
-
-
-def _pair(given: Any, where: str) -> tuple[float, float]:
-    from memagent_graph.errors import ConfigurationError
-
-    try:
-        prompts, replies = given
-        return float(prompts), float(replies)
-    except (TypeError, ValueError) as error:
+        prompts, replies = map(float, given.split(","))
+    except ValueError as error:
         message = (
-            f"{where}: a price is two numbers of dollars, for a million tokens of prompts and for "
-            f"a million of replies, such as 2.5,10, not {given!r}."
+            "--price is two numbers of dollars, for a million tokens of prompts and for a million "
+            f"of replies, such as 2.5,10, not {given!r}."
         )
         raise ConfigurationError(message) from error
+    return prompts, replies
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -218,8 +164,6 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         text += _IF_FOUND.format(**fields)
     if plan.dollars is not None:
         text += _DOLLARS.format(_round(plan.dollars))
-    if plan.minutes is not None:
-        text += _MINUTES.format(_round(plan.minutes))
     print(text + _NOTE)
 
 
@@ -246,8 +190,8 @@ Exit codes: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrup
 _RESUMABLE = "memagent: stopped. To continue:\n  {command}"
 _STORED = "memagent: stopped. What was read is in the store: the same command continues there."
 _LOST = (
-    "memagent: stopped, and what was read is lost. With --checkpoint FILE the same command goes "
-    "on where it stopped."
+    "memagent: stopped, and what was read is lost. With --checkpoint FILE the same command "
+    "continues there."
 )
 
 
@@ -261,41 +205,12 @@ def ask(
             show_default=False,
         ),
     ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoding of the text files, such as cp1252; found from their content by default.",
-            show_default=False,
-        ),
-    ] = None,
     model: Model = None,
     base_url: BaseUrl = None,
-    chunk_tokens: ChunkTokens = 5000,
-    exact_cuts: ExactCuts = False,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
-    segments: Segments = "1",
-    rounds: Rounds = 1,
-    skim: Skim = None,
-    recalls: Recalls = 0,
-    update_gate: UpdateGate = False,
-    exit: Exit = "never",
-    max_calls: Annotated[
-        int | None,
-        typer.Option(
-            help="Stop reading after this many model calls, and answer.", rich_help_panel=READING
-        ),
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop reading after this many seconds, and answer.", rich_help_panel=READING
-        ),
-    ] = None,
+    config: ConfigFile = None,
+    fields: ConfigFields = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
-    unsupported: Unsupported = "keep",
-    verify: Verify = None,
     response_format: ResponseFormatFile = None,
     show_memory: Annotated[
         bool, typer.Option("--show-memory", help="Print the final memory.")
@@ -312,7 +227,6 @@ def ask(
     ] = None,
     store: Store = None,
     namespace: Namespace = None,
-    reuse: Reuse = True,
     name: Annotated[
         str | None,
         typer.Option(help="Name of a memory to continue, or to start.", rich_help_panel=MEMORIES),
@@ -322,21 +236,9 @@ def ask(
         typer.Option(help="Name or id of a stored memory to answer from, without reading."),
     ] = None,
     dry_run: DryRun = False,
-    questions: Questions = 1,
     price: PriceOption = None,
-    prices: Prices = None,
-    tokens_per_second: TokensPerSecond = None,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart",
-            help="Ignore the stopped run in the checkpoint file, and start over.",
-            rich_help_panel=MEMORIES,
-        ),
-    ] = False,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import MemoryNotFoundError
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
@@ -347,45 +249,27 @@ def ask(
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
     if dry_run and memory:
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
-    if not dry_run and (questions != 1 or price or tokens_per_second):
-        raise typer.BadParameter("--questions, --price and --tokens-per-second need --dry-run.")
+    if price and not dry_run:
+        raise typer.BadParameter("--price needs --dry-run.")
     with report_errors("memagent: stopped."), ExitStack() as stack:
-        config = ReadingConfig(
-            chunk_tokens=chunk_tokens,
-            exact_cuts=exact_cuts,
-            memory_tokens=memory_tokens,
-            answer_tokens=answer_tokens,
-            segments=parse_segments(segments),
-            rounds=rounds,
-            skim=skim,
-            recalls=recalls,
-            update_gate=update_gate,
-            exit=exit,
-            max_calls=max_calls,
-            deadline=deadline,
-            reuse=reuse,
-            unsupported=unsupported,
-        )
+        settings = make_config(config, fields)
         reader = make_reader(
             model,
             base_url,
             prompts,
             tokenizer,
-            config,
-            verify=verify,
+            settings,
             response_format=response_format,
         )
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
-        documents = [_open(source, encoding) for source in sources]
+        documents = [_open(source) for source in sources]
         document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
         if dry_run and document is not None:
             planned = plan(
                 question,
                 document,
-                config,
-                questions=questions,
-                price=find_price(price, prices, model),
-                tokens_per_second=tokens_per_second,
+                settings,
+                price=parse_price(price) if price else None,
                 tokenizer=tokenizer or reader.identity.tokenizer,
                 concurrency=reader.concurrency,
             )
@@ -399,20 +283,20 @@ def ask(
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
             reader,
-            config=config,
+            config=settings,
             tokenizer=tokenizer,
             checkpointer=saver,
             store=kept_in,
             namespace=parse_namespace(namespace),
         )
-        thread = thread_of(question, sources, reader, config, tokenizer, name, memory, namespace)
+        thread = thread_of(question, sources, reader, settings, tokenizer, name, memory, namespace)
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:
             asked["version"] = memory
-        going_on = saver is not None and not restart and is_unfinished(agent, thread)
+        going_on = saver is not None and is_unfinished(agent, thread)
         if going_on:
             print("memagent: continuing the stopped run.", file=sys.stderr)
-        kept = kept_in is not None and reuse
+        kept = kept_in is not None and settings.reuse
         with report_errors(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
             output = _read(agent, None if going_on else asked, thread, document)
         print_answer(output, as_json=as_json, show_memory=show_memory)
@@ -421,13 +305,10 @@ def ask(
 ask.__doc__ = _EXAMPLES
 
 
-def _open(source: str, encoding: str | None) -> DocumentLike:
+def _open(source: str) -> DocumentLike:
     from memagent_graph.text.files import open_source
 
-    if source == "-":
-        piped = sys.stdin.buffer
-        return open_source(piped if encoding is None else piped.read(), encoding=encoding)
-    return Path(source) if encoding is None else open_source(Path(source), encoding=encoding)
+    return open_source(sys.stdin.buffer) if source == "-" else Path(source)
 
 
 def _read(

@@ -12,30 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memagent_graph.cli.options import (
-    AnswerTokens,
     BaseUrl,
-    ChunkTokens,
-    ExactCuts,
-    Exit,
-    MemoryTokens,
+    ConfigFields,
+    ConfigFile,
     Model,
     Namespace,
     PromptsFile,
-    Recalls,
     ResponseFormatFile,
-    Reuse,
-    Rounds,
-    Segments,
-    Skim,
     Store,
     TokenizerFile,
-    Unsupported,
-    UpdateGate,
-    Verify,
     check_server,
+    make_config,
     make_reader,
     parse_namespace,
-    parse_segments,
 )
 from memagent_graph.cli.terminal import report_errors, to_json
 
@@ -188,24 +177,13 @@ def batch(
     model: Model = None,
     base_url: BaseUrl = None,
     concurrency: Annotated[int, typer.Option(help="Documents to read at once.")] = 64,
-    chunk_tokens: ChunkTokens = 5000,
-    exact_cuts: ExactCuts = False,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
-    segments: Segments = "1",
-    rounds: Rounds = 1,
-    skim: Skim = None,
-    recalls: Recalls = 0,
-    update_gate: UpdateGate = False,
-    exit: Exit = "never",
+    config: ConfigFile = None,
+    fields: ConfigFields = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
-    unsupported: Unsupported = "keep",
-    verify: Verify = None,
     response_format: ResponseFormatFile = None,
     store: Store = None,
     namespace: Namespace = None,
-    reuse: Reuse = True,
     ray: Annotated[
         str | None,
         typer.Option(help="Address of a Ray cluster, or local: OUT is then a folder of Parquet."),
@@ -213,29 +191,15 @@ def batch(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
 
     with report_errors("memagent: stopped." if out is None else _STOPPED):
-        config = ReadingConfig(
-            chunk_tokens=chunk_tokens,
-            exact_cuts=exact_cuts,
-            memory_tokens=memory_tokens,
-            answer_tokens=answer_tokens,
-            segments=parse_segments(segments),
-            rounds=rounds,
-            skim=skim,
-            recalls=recalls,
-            update_gate=update_gate,
-            exit=exit,
-            reuse=reuse,
-            unsupported=unsupported,
-        )
+        settings = make_config(config, fields)
         place = parse_namespace(namespace)
         if ray is not None:
-            if verify is not None or response_format is not None:
-                raise typer.BadParameter("--ray takes neither --verify nor --response-format.")
+            if response_format is not None:
+                raise typer.BadParameter("--ray takes no --response-format.")
             if out is None:
                 raise typer.BadParameter("--ray needs --out, a folder for the results.")
             failed = _on_ray(
@@ -246,7 +210,7 @@ def batch(
                 base_url=base_url,
                 store=store,
                 namespace=place,
-                config=config,
+                config=settings,
             )
             if failed:
                 raise typer.Exit(1)
@@ -262,13 +226,12 @@ def batch(
                 base_url,
                 prompts,
                 tokenizer,
-                config,
-                verify=verify,
+                settings,
                 response_format=response_format,
             )
             check_server(reader)
             agent = create_memagent(
-                reader, config=config, tokenizer=tokenizer, store=kept_in, namespace=place
+                reader, config=settings, tokenizer=tokenizer, store=kept_in, namespace=place
             )
             for result in read_many(
                 agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()

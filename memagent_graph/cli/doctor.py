@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from memagent_graph.cli.options import (
-    AnswerTokens,
     BaseUrl,
-    ChunkTokens,
-    MemoryTokens,
+    ConfigFields,
+    ConfigFile,
     Model,
     Namespace,
     Store,
     TokenizerFile,
     check_server,
+    make_config,
     parse_namespace,
 )
 from memagent_graph.cli.terminal import report_errors
@@ -109,7 +109,7 @@ def check_context(reader: Reader, config: ReadingConfig) -> Check:
     text = f"the model holds {holds} tokens, the budgets need {needed}"
     if holds < needed:
         longest = config.question_tokens - needed + holds
-        fix = f"Keep questions under {longest} tokens, or lower --chunk-tokens."
+        fix = f"Keep questions under {longest} tokens, or lower chunk_tokens."
         return Check("context", "warn", text, fix)
     return Check("context", "ok", text)
 
@@ -255,9 +255,8 @@ def doctor(
     base_url: BaseUrl = None,
     store: Store = None,
     namespace: Namespace = None,
-    chunk_tokens: ChunkTokens = 5000,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
+    config: ConfigFile = None,
+    fields: ConfigFields = None,
     tokenizer: TokenizerFile = None,
     exam: Annotated[
         str | None,
@@ -272,8 +271,6 @@ def doctor(
     Options are those of `memagent ask`. Exit code 1 when something would keep a reading from
     running, or when a model that is examined does not read well enough.
     """
-    from memagent_graph.config import ReadingConfig
-
     if exam is not None:
         with report_errors("memagent: stopped."):
             passed = _give_exam(exam, base_url, as_json=as_json)
@@ -281,12 +278,10 @@ def doctor(
             raise typer.Exit(1)
         return
     with report_errors("memagent: stopped."):
-        config = ReadingConfig(
-            chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
-        )
+        settings = make_config(config, fields)
         place = parse_namespace(namespace)
         found = []
-        for check in _examine(model, base_url, store, place, tokenizer, config):
+        for check in _examine(model, base_url, store, place, tokenizer, settings):
             found.append(check)
             if not as_json:
                 _show(check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,20 +14,19 @@ from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from memagent_graph.cli.options import (
-    AnswerTokens,
     BaseUrl,
-    ChunkTokens,
-    ExactCuts,
-    MemoryTokens,
+    ConfigFields,
+    ConfigFile,
     Model,
     ModelArgs,
     PromptsFile,
     TokenizerFile,
     check_server,
+    make_config,
     make_reader,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError, SourceError, install_hint
+from memagent_graph.errors import ConfigurationError, SourceError
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Examples:
 
 \b
   memagent eval --tasks qa:hotpot.json --lengths 8k,128k,1m --out results/
-  memagent eval --ruler-file niah_single_1.jsonl --out results/
+  memagent eval --tasks ruler:niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
   memagent eval --compare before/ after/
   memagent eval --download longmemeval --out data/
@@ -76,10 +76,6 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(min=1, help="Samples for each task and length, at most.")
     ] = 20,
-    ruler_file: Annotated[
-        Path | None,
-        typer.Option(help="Samples of RULER's own generator (jsonl), unchanged."),
-    ] = None,
     judge: Annotated[
         str | None,
         typer.Option(
@@ -110,15 +106,12 @@ def evaluate(
     model: Model = None,
     model_args: ModelArgs = None,
     base_url: BaseUrl = None,
-    chunk_tokens: ChunkTokens = 5000,
-    exact_cuts: ExactCuts = False,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
+    config: ConfigFile = None,
+    fields: ConfigFields = None,
     tokenizer: TokenizerFile = None,
     prompts: PromptsFile = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.report import cells, figure_kind, markdown, write_report
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
@@ -140,20 +133,15 @@ def evaluate(
         return
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
-        config = ReadingConfig(
-            chunk_tokens=chunk_tokens,
-            exact_cuts=exact_cuts,
-            memory_tokens=memory_tokens,
-            answer_tokens=answer_tokens,
-        )
+        settings = make_config(config, fields)
         wanted = _lengths(lengths)
-        made = _tasks(tasks, ruler_file, essays)
-        reader = make_reader(model, base_url, prompts, tokenizer, config, model_args)
+        made = _tasks(tasks, essays)
+        reader = make_reader(model, base_url, prompts, tokenizer, settings, model_args)
         check_server(reader)
         if tokenizer is not None:
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
         for method in methods.split(","):
-            make_method(method, reader, config)
+            make_method(method, reader, settings)
         running = evaluate_samples(
             reader,
             made,
@@ -161,7 +149,7 @@ def evaluate(
             methods=methods.split(","),
             samples=samples,
             out=out,
-            config=config,
+            config=settings,
             seed=seed,
             concurrency=concurrency,
             judge=_judge(judge),
@@ -170,7 +158,8 @@ def evaluate(
         asyncio.run(_through(running, total))
         results = load(out)
         title = (
-            f"{reader.identity.name}, chunks of {chunk_tokens}, memory of {memory_tokens} tokens"
+            f"{reader.identity.name}, chunks of {settings.chunk_tokens}, "
+            f"memory of {settings.memory_tokens} tokens"
         )
         print(markdown(cells(results)), end="")
         write_report(out, results, title)
@@ -192,17 +181,20 @@ def _lengths(text: str) -> list[int]:
         raise ConfigurationError(message) from error
 
 
-def _tasks(names: str | None, ruler_file: Path | None, essays: Path | None) -> list[Task]:
-    """The tasks that were named, and those of a file."""
+def _tasks(names: str | None, essays: Path | None) -> list[Task]:
+    """The tasks that were named; one for each kind of samples in a file of RULER's."""
     from memagent_graph.evaluation.tasks import make_task
     from memagent_graph.evaluation.tasks.ruler import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
-    if not names and ruler_file is None:
-        raise typer.BadParameter("Name a task: --tasks qa:FILE or --ruler-file FILE. See --list.")
-    made = [make_task(name, text) for name in names.split(",")] if names else []
-    return [*made, *(ruler_tasks(ruler_file) if ruler_file else ())]
+    if not names:
+        raise typer.BadParameter("Name a task, such as --tasks qa:FILE. See --list.")
+    made: list[Task] = []
+    for name in names.split(","):
+        kind, _, file = name.partition(":")
+        made += ruler_tasks(file) if kind == "ruler" and file else [make_task(name, text)]
+    return made
 
 
 def _judge(model: str | None) -> Judge | None:
@@ -253,6 +245,7 @@ async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
 evaluate.__doc__ = _EXAMPLES
 
 
+_HUB = "https://huggingface.co"
 _TIMEOUT = 60.0
 """Seconds without a byte after which a server counts as gone."""
 
@@ -304,8 +297,7 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     """Download a benchmark, or one file of it, into a folder.
 
     Files that exist are kept. A file gets its name when it is complete: after an interruption,
-    the same call continues with the file that is missing. Servers get no access token and no
-    telemetry.
+    the same call continues with the file that is missing. Servers get no access token.
 
     Args:
         name: a name of `BENCHMARKS`, alone or with one of its files: `ruler_hqa/eval_50.json`.
@@ -319,7 +311,6 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
 
     Raises:
         ConfigurationError: There is no such benchmark or file.
-        MissingDependencyError: huggingface_hub is not installed.
         SourceError: A file could not be downloaded.
 
     Example:
@@ -335,55 +326,22 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     if not files:
         message = f"{benchmark} has no file {wanted!r}. Choose from: {', '.join(origin.files)}."
         raise ConfigurationError(message)
-    endpoint = endpoint.rstrip("/") if endpoint else None
-    fetch = _fetch_url if origin.place.endswith("/") else _fetch_from_hub
-    return [fetch(origin.place, file, folder, endpoint) for file in files]
+    return [_fetch(_url_of(origin, file, endpoint), folder / file) for file in files]
 
 
-def _fetch_from_hub(repo: str, file: str, folder: Path, endpoint: str | None) -> Path:
-    with install_hint('To download data sets: pip install "memagent-graph[eval]"'):
-        from huggingface_hub import hf_hub_download, hf_hub_url
-    target = folder / file
-    if target.exists():
-        return target
-    try:
-        with _no_telemetry():
-            hf_hub_download(
-                repo, file, repo_type="dataset", local_dir=folder, endpoint=endpoint, token=False
-            )
-    except Exception as error:
-        # The hub's errors, those of its HTTP library and those of the disk have no common base.
-        url = hf_hub_url(repo, file, repo_type="dataset", endpoint=endpoint)
-        raise _failure(url, target, error, "set HF_ENDPOINT to a mirror") from error
-    return target
+def _url_of(origin: Origin, file: str, endpoint: str | None) -> str:
+    if not origin.place.endswith("/"):
+        hub = endpoint or os.environ.get("HF_ENDPOINT") or _HUB
+        return f"{hub.rstrip('/')}/datasets/{origin.place}/resolve/main/{file}"
+    url = origin.place + file
+    return f"{endpoint.rstrip('/')}/{url.partition('://')[2]}" if endpoint else url
 
 
-@contextmanager
-def _no_telemetry() -> Iterator[None]:
-    """Ask for nothing but the file.
-
-    To describe who calls, the hub's library asks huggingface.co for a list of agents, even where
-    another endpoint is named, and keeps the reply on disk.
-    """
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_DISABLE_TELEMETRY
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_DISABLE_TELEMETRY = before
-
-
-def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Path:
+def _fetch(url: str, target: Path) -> Path:
     import httpx
 
-    target = folder / file
     if target.exists():
         return target
-    url = place + file
-    if endpoint is not None:
-        url = f"{endpoint}/{url.partition('://')[2]}"
     try:
         with (
             httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response,
@@ -393,7 +351,12 @@ def _fetch_url(place: str, file: str, folder: Path, endpoint: str | None) -> Pat
             for block in response.iter_bytes():
                 part.write(block)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise _failure(url, target, error, "name a mirror") from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        message = (
+            f"{url} could not be downloaded: {why.rstrip('.')}. Try again, name a mirror (of the "
+            f"Hub: HF_ENDPOINT), or download it by other means and save it as {target}."
+        )
+        raise SourceError(message) from error
     return target
 
 
@@ -408,11 +371,3 @@ def _write_whole(target: Path) -> Iterator[IO[bytes]]:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _failure(url: str, target: Path, error: Exception, advice: str) -> SourceError:
-    why = " ".join(str(error).split()) or type(error).__name__
-    return SourceError(
-        f"{url} could not be downloaded: {why.rstrip('.')}. Try again, {advice}, or download it "
-        f"by other means and save it as {target}."
-    )

@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperCommand
@@ -64,6 +64,23 @@ ModelArgs: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
 ]
+ConfigFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="YAML or JSON file with fields of ReadingConfig, such as `chunk_tokens: 2000`.",
+        rich_help_panel=READING,
+    ),
+]
+ConfigFields: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Field of ReadingConfig, such as segments=auto. Repeat it for more.",
+        rich_help_panel=READING,
+    ),
+]
 ChunkTokens: TypeAlias = Annotated[
     int, typer.Option(help="Longest chunk, in tokens.", rich_help_panel=READING)
 ]
@@ -74,52 +91,6 @@ ExactCuts: TypeAlias = Annotated[
         help="Cut after exactly --chunk-tokens tokens, as the paper does, rather than at the end "
         "of a paragraph, sentence, line or word.",
         rich_help_panel=READING,
-    ),
-]
-Segments: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="NUMBER|auto|chunks",
-        help="Parts of the document to read at once, at most. auto chooses by its length and the "
-        "model; chunks makes one of each chunk.",
-    ),
-]
-Rounds: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Most times to read the document, each time for what the memory still lacks.",
-        rich_help_panel=READING,
-    ),
-]
-Recalls: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=8,
-        help="Passed passages that the model may ask to see again with the next chunk.",
-        rich_help_panel=READING,
-    ),
-]
-UpdateGate: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--update-gate",
-        help="Let the model reply with one word if a chunk adds nothing.",
-        rich_help_panel=READING,
-    ),
-]
-Exit: TypeAlias = Annotated[
-    Literal["never", "safe", "model"],
-    typer.Option(
-        help="Whether the model may end the reading when it has enough.", rich_help_panel=READING
-    ),
-]
-Skim: TypeAlias = Annotated[
-    Literal["lexical"] | None,
-    typer.Option(
-        help="Read only chunks with words of the question or names from the memory, and the "
-        "others if the answer is not found."
     ),
 ]
 MemoryTokens: TypeAlias = Annotated[
@@ -152,35 +123,12 @@ ResponseFormatFile: TypeAlias = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
-Verify: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Model that decides which statements of the memory the text supports: "
-        "cross-encoder/ and a hub id or a folder.",
-        rich_help_panel=MODEL,
-    ),
-]
-Unsupported: TypeAlias = Annotated[
-    Literal["keep", "drop"],
-    typer.Option(
-        help="Keep or drop statements of the memory that the text does not support.",
-        rich_help_panel=MODEL,
-    ),
-]
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
         envvar="MEMAGENT_STORE",
         help="Where to keep memories for the next time: a Redis URL, an SQLite file or none. "
         "By default a file in your data folder.",
-    ),
-]
-Reuse: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--reuse/--no-reuse",
-        help="Reuse what the store has from earlier readings.",
-        rich_help_panel=MEMORIES,
     ),
 ]
 Namespace: TypeAlias = Annotated[
@@ -207,7 +155,6 @@ def make_reader(
     tokenizer: str | None,
     config: ReadingConfig,
     model_args: str | None = None,
-    verify: str | None = None,
     response_format: Path | None = None,
 ) -> Reader:
     """Make the reader that the options name; on a terminal, say so when they name none.
@@ -227,7 +174,6 @@ def make_reader(
         config=config,
         prompts=Prompts.from_file(prompts) if prompts else None,
         tokenizer=tokenizer,
-        verify=verify,
         base_url=base_url,
         options=_arguments(model_args) if model_args else None,
         response_format=_schema(response_format) if response_format else None,
@@ -237,19 +183,40 @@ def make_reader(
     return reader
 
 
-def parse_segments(given: str) -> int | Literal["auto", "chunks"]:
-    """Parse the value of --segments.
+def make_config(file: Path | None, fields: list[str] | None) -> ReadingConfig:
+    """Make the config of --config, with the fields of --set in place of those of the file.
 
     Raises:
-        BadParameter: The value is neither a positive number nor "auto" nor "chunks".
+        MemAgentError: The file cannot be read, or a field has no value.
+        ValueError: A field is unknown or invalid.
     """
-    match given:
-        case "auto" | "chunks":
-            return given
-        case number if number.isdecimal() and int(number) > 0:
-            return int(number)
-    message = f"--segments is a number from 1, auto or chunks, not {given!r}."
-    raise typer.BadParameter(message)
+    from memagent_graph.config import ReadingConfig, fields_from_file
+
+    given = fields_from_file(file) if file else {}
+    return ReadingConfig.model_validate(given | parse_fields(fields))
+
+
+def parse_fields(fields: list[str] | None) -> dict[str, Any]:
+    """Parse the values of --set, which are YAML.
+
+    Raises:
+        ConfigurationError: One is not FIELD=VALUE.
+    """
+    import yaml
+
+    from memagent_graph.errors import ConfigurationError
+
+    parsed = {}
+    for given in fields or ():
+        name, found, value = given.partition("=")
+        try:
+            parsed[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            found = ""
+        if not found:
+            message = f"--set takes FIELD=VALUE, not {given!r}."
+            raise ConfigurationError(message)
+    return parsed
 
 
 def check_server(caller: object) -> None:

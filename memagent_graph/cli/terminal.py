@@ -133,12 +133,12 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        # What is printed must go on, also where this run had to start over.
-        command = shlex.join(["memagent", *(word for word in sys.argv[1:] if word != "--restart")])
+        command = shlex.join(["memagent", *sys.argv[1:]])
         print(f"\n{on_interrupt.format(command=command)}".rstrip(), file=sys.stderr)
         raise typer.Exit(130) from None
     except (MemAgentError, ValueError) as error:
-        hint = " (--restart starts over)" if isinstance(error, SourceChangedError) else ""
+        changed = isinstance(error, SourceChangedError)
+        hint = " (another --checkpoint file starts over)" if changed else ""
         print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
         raise typer.Exit(1) from None
     except sqlite3.Error as error:
@@ -190,6 +190,7 @@ def _one_line(error: Exception) -> str:
 
     if isinstance(error, ValidationError):
         return "; ".join(
-            f"--{str(item['loc'][0]).replace('_', '-')}: {item['msg']}" for item in error.errors()
+            f"{item['loc'][0]}: {item['msg']}" if item["loc"] else item["msg"]
+            for item in error.errors()
         )
     return " ".join(str(error).split())

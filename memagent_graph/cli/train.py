@@ -6,11 +6,11 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
+from memagent_graph.cli.options import parse_fields
 from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ Examples:
   memagent train run.yaml
   memagent train run.yaml --set learning_rate=3e-6 --set out=second
   memagent train --set model=MODEL --set engine=vllm --set out=first
-  memagent train --from-documents contracts/ --set model=MODEL --set out=ours
+  memagent train --set tasks='[masked:contracts/]' --set model=MODEL --set out=ours
   memagent train run.yaml --set traces='[production.jsonl]'
 
-`--from-documents` makes the questions itself, without labels: a sentence of the documents with a
+`masked:contracts/` makes the questions itself, without labels: a sentence of the documents with a
 name, number or date masked.
 
 A run that was stopped continues where it was when the same command is given again. OUT gets
@@ -50,20 +50,10 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Setting FIELD=VALUE, in YAML. Repeat it for more."),
     ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            "--from-documents",
-            help="File, folder or glob of documents to make the questions from.",
-            metavar="<path>",
-        ),
-    ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
-        given = dict(map(_field, fields or []))
-        if documents is not None:
-            given["tasks"] = (f"masked:{documents}",)
+        given = parse_fields(fields)
         from memagent_graph.errors import install_hint
         from memagent_graph.rl.settings import TrainingSettings
 
@@ -90,16 +80,6 @@ def train(
             raise KeyboardInterrupt
         if training.main:
             print(f"The trained model: {settings.out / 'model'}")
-
-
-def _field(text: str) -> tuple[str, Any]:
-    from memagent_graph.errors import ConfigurationError
-
-    name, found, value = text.partition("=")
-    if not found:
-        message = f"--set takes FIELD=VALUE, not {text!r}."
-        raise ConfigurationError(message)
-    return name, yaml.safe_load(value)
 
 
 _SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")

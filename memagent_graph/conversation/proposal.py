@@ -356,7 +356,7 @@ async def decide(
     if unknown := [key for key in ids if key not in waiting]:
         message = (
             f"{unknown[0]!r} does not wait for approval: it was decided, forgotten or folded "
-            "again. `memagent memory proposals --user` lists what waits."
+            "again. `list_proposals` lists what waits."
         )
         raise MemoryNotFoundError(message)
     taken = [waiting[key] for key in (*decision.edit, *decision.accept)]

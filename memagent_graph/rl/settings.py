@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from memagent_graph.config import fields_from_file
 from memagent_graph.errors import ConfigurationError
 
 
@@ -28,18 +28,7 @@ class _Settings(BaseModel):
         Raises:
             ConfigurationError: The file cannot be read, or a field is unknown or invalid.
         """
-        try:
-            found = yaml.safe_load(Path(path).read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            message = f"The settings in {path} cannot be read: {error}"
-            raise ConfigurationError(message) from error
-        if not isinstance(found, dict):
-            message = (
-                f"The settings in {path} cannot be read: write one field and its value per line, "
-                "such as `group_size: 16`."
-            )
-            raise ConfigurationError(message)
-        return cls(**{**found, **fields})
+        return cls(**{**fields_from_file(path), **fields})
 
 
 class GRPOSettings(_Settings):

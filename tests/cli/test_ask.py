@@ -85,18 +85,6 @@ def _read_terminal(descriptor):
         return b""
 
 
-def test_the_encoding_of_a_file_can_be_said(tmp_path):
-    page = tmp_path / "a.txt"
-    page.write_bytes("Latarnik nazywa się Łukasz Żółć.\n".encode("iso-8859-2"))
-
-    done = memagent("ask", "Jak nazywa się latarnik?", page, "--encoding", "iso-8859-2")
-    wrong = memagent("ask", "Jak?", page, "--encoding", "no-such")
-
-    assert "Łukasz Żółć" in done.stdout
-    assert wrong.returncode == 1
-    assert "There is no encoding 'no-such'" in wrong.stderr
-
-
 def test_a_skipped_file_is_named_with_the_reason(book):
     (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
 
@@ -158,7 +146,7 @@ def test_documents_that_were_skipped_are_counted_and_other_files_are_not(tmp_pat
 
 
 def test_a_budget_answers_early_and_says_how_much_was_read(book):
-    done = memagent("ask", QUESTION, book, "--max-calls", "3", "--chunk-tokens", "200")
+    done = memagent("ask", QUESTION, book, "--set", "max_calls=3", "--set", "chunk_tokens=200")
 
     assert done.returncode == 0
     assert "%" not in done.stdout
@@ -178,14 +166,19 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
         ((QUESTION, "book.txt", "--model", "openai:gpt-4o"), "set OPENAI_API_KEY, or name a local"),
         ((QUESTION, "book.txt", "--model", "gpt-4o"), "set OPENAI_API_KEY, or name a local"),
         (("why " * 3000, "book.txt"), "budget is 1024"),
-        ((QUESTION, "book.txt", "--chunk-tokens", "0"), "--chunk-tokens"),
+        ((QUESTION, "book.txt", "--set", "chunk_tokens=0"), "chunk_tokens: "),
+        ((QUESTION, "book.txt", "--set", "chunks=9"), "chunks: "),
+        ((QUESTION, "book.txt", "--set", "chunk_tokens"), "FIELD=VALUE"),
+        ((QUESTION, "book.txt", "--set", "recall_from=[a]"), "recall_from needs recalls"),
+        ((QUESTION, "book.txt", "--config", "none.yaml"), "none.yaml cannot be read"),
+        ((QUESTION, "book.txt", "--config", "book.txt"), "book.txt cannot be read"),
         ((QUESTION, "book.txt", "--model", "nonsense:x"), "nonsense"),
         ((QUESTION, "book.txt", "--tokenizer", "./none.json"), "No tokenizer"),
         ((QUESTION, "book.txt", "--prompts", "none.json"), "No prompts"),
         ((QUESTION, "book.txt", "--checkpoint", "nothing"), "checkpoint file"),
         ((QUESTION, "book.txt", "--checkpoint", "book.txt"), "not a database"),
-        ((QUESTION, "book.txt", "--max-calls", "1"), "--max-calls"),
-        ((QUESTION, "book.txt", "--deadline", "-1"), "--deadline"),
+        ((QUESTION, "book.txt", "--set", "max_calls=1"), "max_calls: "),
+        ((QUESTION, "book.txt", "--set", "deadline=-1"), "deadline: "),
         ((QUESTION, "book.txt", "--base-url", "http://localhost/v1"), "--model openai:MODEL"),
         ((QUESTION, "no*.md"), "no*.md"),
     ],
@@ -269,7 +262,7 @@ def test_statements_without_support_are_warned_of_or_left_out(tmp_path, openai_s
     command = ["ask", QUESTION, book, "--model", "openai:small", "--show-memory"]
     command += ["--base-url", openai_server.base_url]
     warned, left_out = [], []
-    for done, options in ((warned, []), (left_out, ["--unsupported", "drop"])):
+    for done, options in ((warned, []), (left_out, ["--set", "unsupported=drop"])):
         openai_server.script = [
             {"message": {"role": "assistant", "content": told}} for told in (notes, "49-17-63")
         ]
@@ -278,16 +271,6 @@ def test_statements_without_support_are_warned_of_or_left_out(tmp_path, openai_s
     assert 'support in what was read: "Oscar Wilde has a key." (Oscar, Wilde)' in warned[0].stderr
     assert "1 statement was left out of the memory" in left_out[0].stderr
     assert "Oscar" not in left_out[0].stdout
-
-
-def test_a_verifier_that_is_not_there_is_said_in_one_line(book, openai_server):
-    command = ["ask", QUESTION, book, "--model", "openai:small"]
-    command += ["--base-url", openai_server.base_url]
-
-    done = memagent(*command, "--verify", "nli")
-
-    assert done.returncode == 1
-    assert "verify= takes a function or cross-encoder/" in done.stderr
 
 
 def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
@@ -391,7 +374,7 @@ def stopped(command, server, number=signal.SIGINT, **options):
 def command(book, openai_server):
     command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
-    return [*command, "--chunk-tokens", "500", "--store", "none"]
+    return [*command, "--set", "chunk_tokens=500", "--store", "none"]
 
 
 def printed(stderr):
@@ -403,15 +386,14 @@ def printed(stderr):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("extra", [[], ["--restart"]])
 def test_an_interrupted_run_prints_the_command_that_goes_on_and_it_ends_alike(
-    number, extra, tmp_path, command, openai_server
+    number, tmp_path, command, openai_server
 ):
     expected = PYTHON.run(command, check=True).stdout
     calls = len(openai_server.requests)
 
     code, stderr = stopped(
-        [*command, "--checkpoint", str(tmp_path / "run.sqlite"), *extra], openai_server, number
+        [*command, "--checkpoint", str(tmp_path / "run.sqlite")], openai_server, number
     )
     stopped_after = len(openai_server.requests)
     resumed = PYTHON.run(printed(stderr), check=True)
@@ -433,7 +415,9 @@ def test_an_interrupted_run_that_kept_nothing_says_so(command, openai_server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("extra", "said"), [([], "is in the store"), (["--no-reuse"], "is lost")])
+@pytest.mark.parametrize(
+    ("extra", "said"), [([], "is in the store"), (["--set", "reuse=false"], "is lost")]
+)
 def test_one_with_a_store_says_whether_it_goes_on_there(
     command, openai_server, tmp_path, extra, said
 ):
@@ -460,16 +444,18 @@ def test_that_also_holds_where_the_tests_run_in_the_background_of_a_shell():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--name", "--max-calls"])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--name", "{}"), ("--set", "max_calls={}")], ids=["name", "max_calls"]
+)
 def test_another_command_does_not_go_on_where_this_one_stopped(
-    option, tmp_path, command, openai_server
+    option, value, tmp_path, command, openai_server
 ):
     command = [*command, "--checkpoint", str(tmp_path / "run.sqlite")]
     command += ["--store", str(tmp_path / "memories.sqlite")] if option == "--name" else []
     openai_server.script = ["ok"] * 4 + [401]
-    PYTHON.run([*command, option, "90"])
+    PYTHON.run([*command, option, value.format(90)])
 
-    other = PYTHON.run([*command, option, "91"], check=True)
+    other = PYTHON.run([*command, option, value.format(91)], check=True)
 
     assert "continuing" not in other.stderr
 
@@ -495,17 +481,17 @@ def test_a_document_that_changed_since_the_stop_is_an_error_that_says_how_to_sta
     tmp_path, book, openai_server
 ):
     openai_server.script = ["ok"] * 4 + [401]
-    command = ["ask", QUESTION, book, "--model", "openai:small", "--chunk-tokens", "500"]
-    command += ["--base-url", openai_server.base_url, "--checkpoint", tmp_path / "run.sqlite"]
-    failed = memagent(*command)
+    command = ["ask", QUESTION, book, "--model", "openai:small", "--set", "chunk_tokens=500"]
+    command += ["--base-url", openai_server.base_url, "--checkpoint"]
+    failed = memagent(*command, tmp_path / "run.sqlite")
     book.write_text(book.read_text() + "more")
 
-    changed = memagent(*command)
-    restarted = memagent(*command, "--restart")
+    changed = memagent(*command, tmp_path / "run.sqlite")
+    restarted = memagent(*command, tmp_path / "new.sqlite")
 
     assert "Reading chunk 5 failed" in failed.stderr
     assert changed.returncode == 1
-    assert "--restart" in changed.stderr
+    assert "another --checkpoint file starts over" in changed.stderr
     assert restarted.returncode == 0
 
 
@@ -565,14 +551,28 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
     assert "minutes" not in shown.stdout
 
 
-def test_exact_cuts_fill_every_chunk(book):
-    options = ["--model", "extractive", "--chunk-tokens", "200", "--json"]
+def test_settings_come_from_a_file_and_set_overrides_them(book, tmp_path):
+    file = tmp_path / "reading.yaml"
+    file.write_text("chunk_tokens: 400\nexact_cuts: true\n")
+    options = ["--dry-run", "--json", "--config", file]
+
     plans = [
-        json.loads(memagent("ask", QUESTION, book, *options, *more, "--dry-run").stdout)
-        for more in ([], ["--exact-cuts"])
+        json.loads(memagent("ask", QUESTION, book, *options, *more).stdout)
+        for more in ([], ["--set", "chunk_tokens=200"])
     ]
 
-    read = json.loads(memagent("ask", QUESTION, book, *options, "--exact-cuts").stdout)
+    longer, shorter = (plan["chunks"] for plan in plans)
+    assert 1.9 * longer < shorter < 2.1 * longer
+
+
+def test_exact_cuts_fill_every_chunk(book):
+    options = ["--model", "extractive", "--set", "chunk_tokens=200", "--json"]
+    plans = [
+        json.loads(memagent("ask", QUESTION, book, *options, *more, "--dry-run").stdout)
+        for more in ([], ["--set", "exact_cuts=true"])
+    ]
+
+    read = json.loads(memagent("ask", QUESTION, book, *options, "--set", "exact_cuts=true").stdout)
 
     natural, exact = [plan["chunks"] for plan in plans]
     assert exact < natural
@@ -588,11 +588,11 @@ def test_recalls_show_again_what_was_passed_over(tmp_path):
     filler = "".join(f"Line {number} says nothing of it.\n" for number in range(300))
     text.write_text(f"{house}\n{filler}{film}\n")
     question = "In which city does the director of The Glass Harbour live?"
-    options = ["--chunk-tokens", "300", "--store", "none", "--json"]
+    options = ["--set", "chunk_tokens=300", "--store", "none", "--json"]
 
     plain = memagent("ask", question, text, *options)
-    done = memagent("ask", question, text, "--recalls", "1", *options)
-    planned = memagent("ask", question, text, "--recalls", "1", "--dry-run", *options)
+    done = memagent("ask", question, text, "--set", "recalls=1", *options)
+    planned = memagent("ask", question, text, "--set", "recalls=1", "--dry-run", *options)
 
     assert "Trieste" not in plain.stdout
     output = json.loads(done.stdout)
@@ -602,7 +602,7 @@ def test_recalls_show_again_what_was_passed_over(tmp_path):
 
 
 def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
-    options = ["--skim", "lexical", "--chunk-tokens", "500", "--store", "none"]
+    options = ["--set", "skim=lexical", "--set", "chunk_tokens=500", "--store", "none"]
 
     read = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
     shown = memagent("ask", QUESTION, book, *options, "--dry-run").stdout
@@ -618,8 +618,8 @@ def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path
     story = tmp_path / "story.txt"
     second, first = "Tobias Quandt lives in Husum.\n\n", "Tobias Quandt built the Ortega vault.\n\n"
     story.write_text(FILLER * 300 + second + FILLER * 300 + first + FILLER * 300)
-    options = ["--skim", "lexical", "--rounds", "3", "--segments", segments]
-    options += ["--chunk-tokens", "500"]
+    options = ["--set", "skim=lexical", "--set", "rounds=3", "--set", f"segments={segments}"]
+    options += ["--set", "chunk_tokens=500"]
     asked = ["ask", "Where does the builder of the Ortega vault live?", story, *options]
 
     out = json.loads(memagent(*asked, "--json").stdout)
@@ -633,45 +633,30 @@ def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path
     assert (planned["chain_calls"] < planned["calls"]) == (segments != "auto")
 
 
-def test_a_dry_run_says_dollars_and_minutes_by_price_and_speed(book, tmp_path):
-    table = tmp_path / "prices.json"
-    table.write_text('{"openai:small": [1, 4], "openai:broken": "cheap"}')
-    many = ["--dry-run", "--questions", "5", "--segments", "4", "--tokens-per-second", "50"]
+def test_a_dry_run_says_dollars_by_price(book):
+    options = ["--model", "openai:small", "--base-url", "http://127.0.0.1:9", "--dry-run"]
+    options += ["--set", "segments=4", "--price", "1,4"]
 
-    def planned(*options, model="openai:small"):
-        named = ["--model", model, "--base-url", "http://127.0.0.1:9", *many, *options]
-        return memagent("ask", QUESTION, book, *named)
+    asked = memagent("ask", QUESTION, book, *options)
+    planned = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
 
-    asked = planned("--price", "1,4")
-    by_table = json.loads(planned("--json", "--prices", table).stdout)
-    missing = planned("--prices", table, model="openai:other")
-
-    dollars = (by_table["prompt_tokens"] + 4 * by_table["reply_tokens"]) / 1e6
-    assert by_table["dollars"] == pytest.approx(dollars)
-    assert dollars < 1 < by_table["minutes"]
+    dollars = (planned["prompt_tokens"] + 4 * planned["reply_tokens"]) / 1e6
+    assert planned["dollars"] == pytest.approx(dollars)
+    assert dollars < 1
     assert f"dollars         {dollars:>14.2g} at most" in asked.stdout
-    assert f"minutes         {by_table['minutes']:>14.2f} at most" in asked.stdout
-    assert (by_table["questions"], by_table["calls_at_once"]) == (5, 20)
-    assert "has no price for 'openai:other'" in missing.stderr
-    assert "dollars" not in missing.stdout
+    assert planned["calls_at_once"] == 4
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dry-run", "--price", "2.5"], "a price is two numbers"),
-        (["--dry-run", "--price", "a,b"], "a price is two numbers"),
-        (["--dry-run", "--prices", "nowhere.json"], "nowhere.json cannot be read"),
-        (["--dry-run", "--prices", "prices.json"], "a price is two numbers"),
-        (["--dry-run", "--questions", "0"], "1 question or more"),
-        (["--price", "1,4"], "need --dry-run"),
-        (["--questions", "2"], "need --dry-run"),
+        (["--dry-run", "--price", "2.5"], "is two numbers"),
+        (["--dry-run", "--price", "a,b"], "is two numbers"),
+        (["--price", "1,4"], "needs --dry-run"),
+        (["--rounds", "2"], "No such option"),
     ],
 )
-def test_what_a_dry_run_cannot_use_is_said(book, tmp_path, monkeypatch, options, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "prices.json").write_text('{"extractive": "cheap"}')
-
+def test_what_a_dry_run_cannot_use_is_said(book, options, said):
     done = memagent("ask", QUESTION, book, "--model", "extractive", *options)
 
     assert done.returncode in {1, 2}

@@ -78,8 +78,8 @@ def test_exact_cuts_take_fewer_calls(tasks):
     text = "The rain went on over the harbour and nobody spoke of it again.\n\n" * 900
     tasks.write_text(json.dumps({"id": 1, "question": "Who spoke?", "document": text}) + "\n")
     calls = []
-    for more in ([], ["--exact-cuts"]):
-        _, out = run(tasks, "--model", "extractive", "--chunk-tokens", "200", *more)
+    for more in ([], ["--set", "exact_cuts=true"]):
+        _, out = run(tasks, "--model", "extractive", "--set", "chunk_tokens=200", *more)
         calls.append(sum(record["usage"]["calls"] for record in records(out)))
         out.unlink()
 
@@ -116,7 +116,7 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
     out = tasks.parent / "results.jsonl"
     command = [*COMMAND, str(tasks), "--out", str(out), "--concurrency", "3"]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
-    command += ["--chunk-tokens", "200"]
+    command += ["--set", "chunk_tokens=200"]
     process = PYTHON.start(command, env=WITHOUT_STORE, stderr=PIPE)
     while not out.exists() or len(out.read_text().splitlines()) < 3:
         assert process.poll() is None
@@ -193,7 +193,9 @@ def test_another_namespace_finds_nothing_of_what_was_read(tasks):
     env = {**os.environ, "MEMAGENT_STORE": str(tasks.parent / "store.sqlite")}
     calls = {}
     for who in ("ann", "ben", "ann"):
-        done, out = run(tasks, "--chunk-tokens", "200", "--namespace", f"{who}/memagent", env=env)
+        done, out = run(
+            tasks, "--set", "chunk_tokens=200", "--namespace", f"{who}/memagent", env=env
+        )
         assert done.returncode == 0, done.stderr
         calls.setdefault(who, []).append(sum(line["usage"]["calls"] for line in records(out)))
         out.unlink()

@@ -126,7 +126,7 @@ def test_a_name_that_vllm_does_not_serve_fails_without_a_call(found, openai_serv
         (8328, [], "ok", "8328"),
         (8192, [], "warn", "888 tokens"),
         (4096, [], "fail", "chunk_tokens to 768"),
-        (4096, ["--chunk-tokens", 700], "ok", "4096"),
+        (4096, ["--set", "chunk_tokens=700"], "ok", "4096"),
         (None, [], "warn", "8328"),
     ],
 )

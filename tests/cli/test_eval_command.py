@@ -54,7 +54,7 @@ def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
         "answer_prefix": " The special magic number for elk mentioned in the provided text is",
     }
     (tmp_path / "validation.jsonl").write_text(json.dumps(row))
-    words = ["--ruler-file", tmp_path / "validation.jsonl", "--model", "extractive"]
+    words = ["--tasks", f"ruler:{tmp_path / 'validation.jsonl'}", "--model", "extractive"]
 
     done = run("--out", tmp_path / "o", *words)
 
@@ -66,7 +66,7 @@ def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
 def test_two_runs_are_compared_sample_by_sample(tmp_path, asked):
     words = ["--lengths", "16k", *asked]
     run("--out", tmp_path / "a", "--methods", "truncate", *words)
-    run("--out", tmp_path / "b", "--methods", "truncate", "--memory-tokens", 64, *words)
+    run("--out", tmp_path / "b", "--methods", "truncate", "--set", "memory_tokens=64", *words)
     run("--out", tmp_path / "c", *words)
 
     done = run("--compare", tmp_path / "a", tmp_path / "b")
@@ -90,7 +90,7 @@ def test_without_matplotlib_no_model_is_asked_in_vain(tmp_path, monkeypatch, ask
 
 def test_results_need_a_folder_and_a_task(tmp_path):
     assert "--out" in run("--model", "extractive").output
-    assert "--ruler-file" in run("--out", tmp_path, "--model", "extractive").output
+    assert "--tasks" in run("--out", tmp_path, "--model", "extractive").output
 
 
 def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path, asked):
@@ -108,7 +108,7 @@ def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path, asked):
 def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path, asked):
     folder = tiny_model(tmp_path / "model", width=64, layers=1, max_length=1024)
     words = [*asked[:-1], f"hf:{folder}", "--lengths", "2k", "--methods", "whole"]
-    words += ["--answer-tokens", 8]
+    words += ["--set", "answer_tokens=8"]
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     overrides = {"max_position_embeddings": 4096, "rope_parameters": yarn}
 

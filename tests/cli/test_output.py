@@ -194,6 +194,8 @@ def hostile_commands(folder):
         [
             [*ask, "--show-memory"],
             [*ask, "--json"],
+            [*ask, "--set", HOSTILE],
+            [*ask, "--config", bad],
             [*ask, "--dry-run"],
             ["ask", "?", f"{book} gone"],
             ["batch", tasks, "--out", f"{book}.out"],
@@ -208,7 +210,7 @@ def hostile_commands(folder):
         [
             ["eval", "--tasks", HOSTILE, *out],
             ["eval", "--methods", HOSTILE, "--lengths", "8k", *out],
-            ["eval", "--ruler-file", bad, *out],
+            ["eval", "--tasks", f"ruler:{bad}", *out],
             ["eval", "--compare", str(folder / "before"), str(folder / "after")],
             ["train", "--set", HOSTILE],
             ["doctor", "--model", HOSTILE],
@@ -221,8 +223,6 @@ def hostile_commands(folder):
             ["memory", "list"],
             ["memory", "show", HOSTILE],
             ["memory", "history", HOSTILE],
-            ["memory", "diff", HOSTILE, HOSTILE],
-            ["memory", "watch", HOSTILE, "--namespace", f"{HOSTILE}."],
             ["memory", "edit", HOSTILE],
         ],
     )
@@ -235,20 +235,14 @@ def hostile_commands(folder):
             ["memory", "export"],
             ["memory", "export", f"{HOSTILE} gone"],
             ["memory", "import", f"{bad} gone"],
-            ["memory", "catch-up", bad],
-            ["memory", "delete", HOSTILE],
         ],
     )
     yield (
         "people",
         [
             ["memory", "users", "--namespace", f"{HOSTILE}."],
-            ["memory", "proposals", *user],
-            ["memory", "proposals", *user, "--accept", HOSTILE],
-            ["memory", "search", HOSTILE, "--namespace", f"{HOSTILE}."],
             ["memory", "readings", HOSTILE],
             ["memory", "forget", *user, "--dry-run"],
-            ["memory", "prune", "--versions", "1", *user, "--namespace", f"{HOSTILE}."],
         ],
     )
     yield "servers", [[name, "--host", HOSTILE, "--port", "0"] for name in SERVERS]

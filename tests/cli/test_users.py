@@ -65,12 +65,9 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
 
     assert [line.split("\t")[0] for line in memory("users").stdout.splitlines()] == ["ann", "ben"]
     assert "quokkas in Hobart" in memory("show", "--user", "ann").stdout
-    assert memory("search", "QUOKKAS", "hobart").stdout == "ann\tI breed quokkas in Hobart.\n"
-    assert memory("search", "wombats", check=False).returncode == 1
     edited = memory("edit", "--user", "ann", env={"EDITOR": editor, "VISUAL": editor})
     history = memory("history", "--user", "ann").stdout
     lines = memory("export", "--user", "ann").stdout
-    pruned = memory("prune", "--versions", "1").stdout
     preview = memory("forget", "--user", "ann", "--dry-run").stdout
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
     forgotten = memory("forget", "--user", "ann", "--yes").stdout
@@ -83,7 +80,6 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
     assert "folded by conversation, thread ann-1, messages m-ann, model extractive" in history
     assert "  + I breed quokkas in Hobart." in history.splitlines()
     assert lines.startswith('{"user": "ann"}\n')
-    assert pruned == "ann\t1 version deleted\n"
     assert preview.startswith("ann\t")
     assert "hold the threads ann-1" in forgotten
     assert "0 items and 1 thread deleted" in rest
@@ -94,54 +90,6 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
         assert not file.exists() or b"quokkas" not in file.read_bytes()
     assert memory("import", "-", input=lines).stdout == "ann\timported\n"
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
-
-
-@pytest.mark.slow
-def test_what_waits_for_approval_is_listed_accepted_and_refused(memory, where):
-    with open_store(where) as store:
-        chatbot = ConversationMemory("extractive", store=store, approve=True)
-        for text in ("I breed emus.", "My PIN is 4711.", "I sail."):
-            chatbot.save([HumanMessage(text, id=text)], user="ann", thread="t")
-        emus, pin, sail = (one.id for one in chatbot.proposals("ann"))
-
-    listed = memory("proposals").stdout.splitlines()
-    both = memory("proposals", "--user", "ann", "--accept", emus, "--accept", sail, check=False)
-    memory("proposals", "--user", "ann", "--accept", emus, "--refuse", pin)
-    again = memory("proposals", "--user", "ann", "--accept", emus, check=False)
-    late = memory("proposals", "--user", "ann", "--accept", sail, check=False)
-
-    assert [line.split("\t")[:2] for line in listed[::3]] == [
-        ["ann", emus],
-        ["ann", pin],
-        ["ann", sail],
-    ]
-    assert listed[2].endswith("+ I breed emus.")
-    assert (both.returncode, again.returncode, late.returncode) == (1, 1, 1)
-    assert "Only one proposal" in both.stderr
-    assert "does not wait for approval" in again.stderr
-    assert "next turn" in late.stderr
-    shown = memory("show", "--user", "ann").stdout
-    assert "emus" in shown
-    assert "4711" not in shown
-    history = memory("history", "--user", "ann").stdout
-    assert "accepted by olga" in history
-    assert "refused by olga" in history
-    assert memory("proposals", "--accept", emus, check=False).returncode == 1
-
-
-@pytest.mark.parametrize("where", ["sqlite"], indirect=True)
-def test_old_messages_are_pruned_with_old_versions(memory, where):
-    said = [HumanMessage("I breed emus.", id="1", additional_kwargs={"told_at": "2026-01-02"})]
-    with open_store(where) as store:
-        chatbot = ConversationMemory(store=store)
-        chatbot.save(said, user="ann", thread="t")
-        chatbot.save([HumanMessage("I breed hens.", id="2")], user="ann", thread="t")
-
-    preview = memory("prune", "--versions", "1", "--days", "7", "--dry-run").stdout
-    pruned = memory("prune", "--versions", "1", "--days", "7").stdout
-
-    assert preview == "ann\t1 version and 1 message would be deleted\n"
-    assert pruned == "ann\t1 version and 1 message deleted\n"
 
 
 @pytest.mark.slow
@@ -156,7 +104,6 @@ def test_old_messages_are_pruned_with_old_versions(memory, where):
         (["forget"], "a NAME, a document with --source, or a --user"),
         (["forget", "--user", "ann", "--source", "x"], "Say what to forget"),
         (["forget", "lease", "--source", "x"], "Say what to forget"),
-        (["prune"], "give --versions, --days or --idle-days"),
         (["export", "name", "--user", "ann"], "Give only one of"),
     ],
 )

@@ -99,22 +99,13 @@ def rows(section: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
-def test_each_field_of_the_config_is_listed_with_its_default_and_its_option():
+def test_each_field_of_the_config_is_listed_with_its_default():
     listed = {
-        name.strip("`"): (option.strip("`"), ast.literal_eval(default.strip("`")))
-        for name, option, default, _ in rows("ReadingConfig")
+        name.strip("`"): ast.literal_eval(default.strip("`"))
+        for name, default, _ in rows("ReadingConfig")
     }
-    ask = typer.main.get_command(app).commands["ask"]
-    options = {name for each in ask.params for name in (*each.opts, *each.secondary_opts)}
 
-    assert {name: default for name, (_, default) in listed.items()} == {
-        name: field.default for name, field in ReadingConfig.model_fields.items()
-    }
-    for name, (option, _) in listed.items():
-        own = "--" + name.replace("_", "-")
-        assert (
-            option in {own, own.replace("--", "--no-")} & options if option else own not in options
-        )
+    assert listed == {name: field.default for name, field in ReadingConfig.model_fields.items()}
 
 
 def test_each_environment_variable_that_the_code_reads_is_listed_and_no_other_of_ours():

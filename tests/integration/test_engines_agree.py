@@ -80,7 +80,14 @@ def test_the_command_line_prints_nothing_but_the_answer(tiny, tmp_path):
     (tmp_path / "class.txt").write_text(topics["class"])
     command = [sys.executable, "-m", "memagent_graph", "ask", "What is a class?", "class.txt"]
     command += ["--model", f"vllm:{tiny}", "--store", "none", "--json"]
-    command += ["--chunk-tokens", "500", "--memory-tokens", "32", "--answer-tokens", "32"]
+    command += [
+        "--set",
+        "chunk_tokens=500",
+        "--set",
+        "memory_tokens=32",
+        "--set",
+        "answer_tokens=32",
+    ]
     environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
 
     done = subprocess.run(

@@ -328,7 +328,14 @@ def test_the_command_line_answers(tmp_path):
     file = tmp_path / "village.txt"
     file.write_text(DOCUMENT)
     command = [sys.executable, "-m", "memagent_graph", "ask", "--model", f"hf:{convert(REAL)}"]
-    budgets = ["--chunk-tokens", "150", "--memory-tokens", "64", "--answer-tokens", "32"]
+    budgets = [
+        "--set",
+        "chunk_tokens=150",
+        "--set",
+        "memory_tokens=64",
+        "--set",
+        "answer_tokens=32",
+    ]
     environment = {**os.environ, "MEMAGENT_STORE": "none", "HF_HUB_OFFLINE": "1"}
 
     done = subprocess.run(

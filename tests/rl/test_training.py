@@ -347,7 +347,7 @@ def test_a_folder_of_documents_is_trained_on_without_labels(folder, tmp_path):
     settings = short_run(folder, tmp_path / "out")
     run.write_text(yaml.safe_dump({key: settings[key] for key in settings if key != "tasks"}))
 
-    result = CliRunner().invoke(app, ["train", str(run), "--from-documents", str(tmp_path)])
+    result = CliRunner().invoke(app, ["train", str(run), "--set", f"tasks=[masked:{tmp_path}]"])
 
     assert result.exit_code == 0, result.output
     assert [line["iteration"] for line in lines(tmp_path / "out")] == [0, 1]

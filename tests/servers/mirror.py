@@ -1,14 +1,13 @@
-"""A mirror of public files on a real socket, which speaks the Hugging Face Hub's protocol."""
+"""A mirror of public files on a real socket."""
 
 from __future__ import annotations
 
 import threading
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Mirror:
-    """Serves the same few bytes under every path but /api/, except where `script` says otherwise.
+    """Serves the same few bytes under every path, except where `script` says otherwise.
 
     Attributes:
         content: the bytes.
@@ -25,25 +24,16 @@ class Mirror:
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self._answer(b"")
-
             def do_GET(self) -> None:
-                self._answer(mirror.content)
-
-            def _answer(self, body: bytes) -> None:
+                body = mirror.content
                 mirror.requests.append((self.command, self.path))
                 mirror.headers.append({key.lower(): value for key, value in self.headers.items()})
                 ending = (what for end, what in mirror.script.items() if self.path.endswith(end))
-                order = 404 if self.path.startswith("/api/") else next(ending, 200)
+                order = next(ending, 200)
                 self.send_response(order if isinstance(order, int) else 200)
                 self.send_header("Content-Length", str(len(mirror.content)))
-                self.send_header("ETag", f'"{sha256(mirror.content).hexdigest()}"')
-                self.send_header("X-Repo-Commit", "c" * 40)
                 self.end_headers()
                 self.wfile.write(body[: len(body) // 2] if order == "cut" else body)
-                if order == "cut" and body:
-                    mirror.script = {self.path: 403}  # a second try is refused
 
             def log_message(self, *_: object) -> None:
                 pass

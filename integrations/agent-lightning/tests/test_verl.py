@@ -164,8 +164,15 @@ def test_a_checkpoint_is_evaluated_by_one_command(step, tmp_path):
     given = ["--model", f"hf:{tmp_path / 'actor' / 'huggingface'}", "--lengths", "1k"]
     row = {"question": "Who signed?", "answers": ["Ann"], "title": "", "text": "Ann signed. " * 300}
     (tmp_path / "asked.jsonl").write_text(json.dumps(row))
-    given += ["--tasks", f"qa:{tmp_path / 'asked.jsonl'}", "--chunk-tokens", "400"]
-    given += ["--memory-tokens", "16", "--answer-tokens", "16", "--out", str(tmp_path / "results")]
+    given += ["--tasks", f"qa:{tmp_path / 'asked.jsonl'}", "--set", "chunk_tokens=400"]
+    given += [
+        "--set",
+        "memory_tokens=16",
+        "--set",
+        "answer_tokens=16",
+        "--out",
+        str(tmp_path / "results"),
+    ]
     done = CliRunner().invoke(app, ["eval", *given])
 
     assert done.exit_code == 0, done.output

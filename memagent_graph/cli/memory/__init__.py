@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from memagent_graph.cli.memory import edit, show
-from memagent_graph.cli.memory.edit import catch_up
 
 app = typer.Typer(
     help="Look at stored memories, edit, move and forget them.",
@@ -15,17 +14,10 @@ app = typer.Typer(
 app.command("list")(show.list_memories)
 app.command("users")(show.list_users)
 app.command()(show.show)
-app.command(no_args_is_help=True)(show.search)
 app.command()(show.history)
-app.command("diff")(show.show_diff)
-app.command()(show.watch)
 app.command()(show.readings)
 app.command()(edit.edit)
-app.command()(edit.proposals)
-app.command()(edit.delete)
 app.command()(edit.forget)
-app.command()(edit.prune)
 app.command()(edit.check)
 app.command()(edit.export)
 app.command("import")(edit.import_lines)
-app.command("catch-up")(catch_up)

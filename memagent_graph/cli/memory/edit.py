@@ -1,4 +1,4 @@
-"""Commands that change memories: edit, prune, check, export, import, forget, catch up."""
+"""Commands that change, check and move memories: edit, check, export, import, forget."""
 
 from __future__ import annotations
 
@@ -10,31 +10,23 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from hashlib import file_digest
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memagent_graph.cli.checkpoints import open_saver
-from memagent_graph.cli.memory.show import day, print_diff
 from memagent_graph.cli.options import (
-    BaseUrl,
     MemoryStore,
-    MemoryTokens,
-    Model,
     Named,
     Namespace,
-    Reference,
     User,
     bank_of,
     name_for,
     open_users,
     operator,
-    parse_namespace,
 )
-from memagent_graph.cli.options import Store as StoreOption
-from memagent_graph.cli.terminal import print_in_style, report_errors, row
+from memagent_graph.cli.terminal import row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -69,120 +61,10 @@ def edit(
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
 
-def delete(name: Reference, store: MemoryStore = None, namespace: Namespace = None) -> None:
-    """Remove a memory's name. Its versions stay: `memagent memory forget` deletes them too."""
-    with open_users(store, namespace) as users:
-        bank_of(users, None).delete(name)
-
-
-def proposals(
-    user: Annotated[
-        str | None, typer.Option("--user", help="User of a chatbot; all by default.")
-    ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", help="Id of a proposal; can be given several times."),
-    ] = None,
-    refuse: Annotated[
-        list[str] | None,
-        typer.Option("--refuse", help="Id of a proposal; can be given several times."),
-    ] = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """List what waits for approval, or accept and refuse it.
-
-    A chatbot with `approve=True` remembers what is accepted. What is refused is deleted. After one
-    was accepted, the chatbot folds the messages of the others again at the user's next turn.
-    """
-    from memagent_graph.conversation.proposal import Decision, decide, list_proposals
-    from memagent_graph.errors import ConfigurationError
-    from memagent_graph.sync import wait_for
-
-    with open_users(store, namespace) as users:
-        if accept or refuse:
-            if user is None:
-                raise ConfigurationError("Say whose proposals these are: give --user.")
-            decision = Decision(accept or (), refuse or ())
-            wait_for(decide(users.of(user), decision, by=operator()))
-            return
-        waiting = [
-            (name, one)
-            for name in (users.names() if user is None else [user])
-            for one in wait_for(list_proposals(users.of(name)))
-        ]
-    for name, proposal in waiting:
-        print_in_style(row(name, proposal.id, day(proposal.at), proposal.thread), bold=True)
-        print_diff(str(proposal).splitlines())
-
-
-def prune(
-    versions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Newest versions to keep of each memory."),
-    ] = None,
-    days: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Days after which replaced versions, messages kept word for word, lines of the "
-            "log and marks of threads are deleted.",
-        ),
-    ] = None,
-    idle_days: Annotated[
-        float | None,
-        typer.Option(min=0, help="Days without a change after which a user is forgotten."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
-    ] = False,
-    user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """Delete old versions and messages of users, and forget those who have been away for long.
-
-    The newest version of a memory stays, unless its user is forgotten.
-    """
-    from memagent_graph.errors import ConfigurationError
-
-    with open_users(store, namespace) as users:
-        if (versions, days, idle_days) == (None, None, None):
-            message = "Say what to delete: give --versions, --days or --idle-days."
-            raise ConfigurationError(message)
-        done = users.prune(
-            versions=versions,
-            days=days,
-            idle_days=idle_days,
-            users=None if user is None else [user],
-            by=operator(),
-            preview=dry_run,
-        )
-    would = "would be " if dry_run else ""
-    for name in sorted(done.versions | done.messages | done.marks):
-        kinds = ("version", "message", "mark")
-        found = (done.versions, done.messages, done.marks)
-        counts = [(part.get(name), kind) for part, kind in zip(found, kinds, strict=True)]
-        gone = " and ".join(plural(count, what) for count, what in counts if count)
-        print(row(name, f"{gone} {would}deleted"))
-    for name in done.forgotten:
-        print(row(name, f"{would}forgotten"))
-    if done.left:
-        print(f"memagent: {done.left}", file=sys.stderr)
-
-
 def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired, and print what is lost.")
     ] = False,
-    checkpoints: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="With --repair: the SQLite file of a checkpointer, from which gaps are filled.",
-        ),
-    ] = None,
     user: User = None,
     store: MemoryStore = None,
     namespace: Namespace = None,
@@ -192,15 +74,8 @@ def check(
     Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
     reading under way, or of one that was broken off, which continues from there.
     """
-    from memagent_graph.errors import ConfigurationError
-    from memagent_graph.graph.ids import versions_in
-
     with open_users(store, namespace) as users:
-        if checkpoints is not None and not repair:
-            raise ConfigurationError("--checkpoints is for --repair: give both.")
-        with nullcontext() if checkpoints is None else open_saver(checkpoints) as saver:
-            spare = [] if saver is None else versions_in(saver)
-        findings = bank_of(users, user).check(repair=repair, spare=spare)
+        findings = bank_of(users, user).check(repair=repair)
     for finding in findings:
         print(row(finding.kind, finding.key, finding.text))
     broken = [finding for finding in findings if finding.kind in ("dangling", "bad")]
@@ -455,80 +330,3 @@ def _print_forgotten_source(found: ForgottenSource) -> None:
         print(row(name, "has nothing else and goes"))
     for key in found.unreadable:
         print(row(key, "cannot be read and stays (memagent memory check --repair)"))
-
-
-def catch_up(
-    checkpoints: Annotated[
-        Path, typer.Argument(help="The SQLite file of the chatbot's checkpointer.", exists=True)
-    ],
-    model: Model = None,
-    base_url: BaseUrl = None,
-    memory_tokens: MemoryTokens = 1024,
-    store: StoreOption = None,
-    namespace: Namespace = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="The pydantic model of the profiles, if the chatbot keeps them. Modules are "
-            "also looked for in this folder.",
-        ),
-    ] = None,
-) -> None:
-    """Fold messages that a killed chatbot left unfolded, each once.
-
-    Give the model, the memory's size, the schema and the namespace of the chatbot. Exit code 1 when
-    a thread could not be folded. For other checkpointers there is `catch_up` in
-    `memagent_graph.conversation.catch_up`.
-    """
-    from memagent_graph.cli.options import check_server, make_reader
-    from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation import catch_up as catching_up
-    from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.reader import for_notes
-    from memagent_graph.errors import ConfigurationError
-    from memagent_graph.memory.stores import open_store
-
-    with (
-        report_errors("memagent: stopped."),
-        open_store(store) as found,
-        open_saver(checkpoints) as kept,
-    ):
-        if found is None:
-            raise ConfigurationError("There are no memories in the store 'none'.")
-        config = ReadingConfig(memory_tokens=memory_tokens)
-        reader = make_reader(model, base_url, None, None, config)
-        check_server(reader)
-        memory: ConversationMemory[Any] = ConversationMemory(
-            for_notes(reader),
-            schema=str if schema is None else _import_schema(schema),
-            store=found,
-            config=config,
-            namespace=parse_namespace(namespace),
-        )
-        done = catching_up.catch_up(memory, kept)
-    print(f"{plural(done.messages, 'message')} folded, of {plural(done.threads, 'thread')}")
-    if done.failed:
-        threads = plural(done.failed, "thread")
-        print(f"memagent: {threads} could not be folded.", file=sys.stderr)
-        raise typer.Exit(1)
-
-
-def _import_schema(schema: str) -> type[Any]:
-    """The class that --schema names.
-
-    Raises:
-        ConfigurationError: There is no such class.
-    """
-    from memagent_graph.errors import ConfigurationError
-
-    module, _, name = schema.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: type[Any] = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        message = (
-            f"--schema is MODULE:CLASS, as my_chatbot.profiles:Profile, not {schema!r}: {error}"
-        )
-        raise ConfigurationError(message) from error
-    return found

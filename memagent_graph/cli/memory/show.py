@@ -1,19 +1,15 @@
-"""Commands that show memories and their readings: list, show, history, diff, search."""
+"""Commands that show memories and their readings: list, show, history, readings."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from memagent_graph.cli.options import (
     MemoryStore,
     Named,
     Namespace,
-    Reference,
     User,
     bank_of,
     name_for,
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from memagent_graph.conversation.user_memory import MemoryChange
-    from memagent_graph.conversation.users import Users
-    from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.sharing import UnderWay
     from memagent_graph.memory.version import History, MemoryVersion
 
@@ -141,7 +135,11 @@ def show(
 ) -> None:
     """Print a memory."""
     with open_users(store, namespace) as users:
-        print(_get(users, reference, user).text)
+        if user is not None and reference is None:
+            version = users.get(user)
+        else:
+            version = bank_of(users, user).get(name_for(reference, user))
+        print(version.text)
 
 
 def history(
@@ -161,88 +159,6 @@ def history(
             print_changes(versions, changes)
         else:
             print_versions(bank_of(users, user).history(name_for(reference, user)))
-
-
-def show_diff(
-    before: Reference,
-    after: Reference,
-    user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """Print what changed from one version to another."""
-    from memagent_graph.memory.bank import diff
-
-    with open_users(store, namespace) as users:
-        bank = bank_of(users, user)
-        print_diff(diff(bank.get(before), bank.get(after)))
-
-
-def search(
-    words: Annotated[list[str], typer.Argument(help="Words that a line must all contain.")],
-    user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """Search users and their memories by words: print each user and line that has them all.
-
-    A user whose id has the words is found with every line. Messages that were kept are searched
-    too. Exit code 1 if nothing was found.
-    """
-    with open_users(store, namespace) as users:
-        found = users.search(" ".join(words), None if user is None else [user])
-    for name, line in found:
-        print(row(name, line))
-    if not found:
-        raise typer.Exit(1)
-
-
-def watch(
-    reference: Named = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Begin with the existing versions.")
-    ] = False,
-    user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
-) -> None:
-    """Follow a memory live: print each new version's changes until you stop it."""
-    from memagent_graph.memory.bank import diff
-
-    async def follow(bank: MemoryBank) -> None:
-        topic = await _topic(bank, name_for(reference, user))
-        before: MemoryVersion | None = None
-        async for version in bank.watch(topic, after="0" if everything else "$"):
-            print_in_style(f"{version.id}  {_describe(version)}", bold=True)
-            print_diff(diff(before or version, version))
-            before = version
-            sys.stdout.flush()
-
-    with open_users(store, namespace, create=True) as users:  # what it follows may come later
-        asyncio.run(follow(bank_of(users, user)))
-
-
-def _get(users: Users, reference: str | None, user: str | None) -> MemoryVersion:
-    """The memory that a command names.
-
-    Raises:
-        MemoryNotFoundError: There is none.
-    """
-    if user is not None and reference is None:
-        return users.get(user)
-    return bank_of(users, user).get(name_for(reference, user))
-
-
-async def _topic(bank: MemoryBank, reference: str) -> str:
-    """Return the key that a memory's versions are announced under; a name may come to be later."""
-    from memagent_graph.errors import MemoryNotFoundError
-
-    if await bank.ahead(reference) is not None:
-        return reference
-    try:
-        return (await bank.aget(reference)).root
-    except MemoryNotFoundError:
-        return reference
 
 
 def readings(store: MemoryStore = None, namespace: Namespace = None) -> None:
