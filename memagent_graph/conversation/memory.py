@@ -551,8 +551,8 @@ class ConversationMemory(Generic[Shape]):
     ) -> list[str]:
         """Delete the statements about a subject from notes, kept messages and proposals.
 
-        Returns the statements of notes and messages. Earlier versions of the notes stay as long as
-        `keep_versions` and `keep_days` say.
+        Earlier versions of the notes that had one are deleted. Returns the statements of notes and
+        messages.
 
         Args:
             user: id of the user.

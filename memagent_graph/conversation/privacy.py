@@ -154,6 +154,8 @@ async def drop_about(
 ) -> list[str]:
     """Delete the statements about a subject; see `ConversationMemory.aforget_about`.
 
+    Versions that had one go as well, unless it is corrected or the change is only proposed.
+
     Args:
         personal: memory of the user.
         subject: words of the subject.
@@ -164,6 +166,11 @@ async def drop_about(
         right: text whose statements stay.
     """
     wanted = _find_topics(subject, form)
+    forgets = not (propose or right)
+
+    def goes(text: str) -> bool:
+        return forgets and bool(_drop(text, wanted, form, known)[1])
+
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         head = await personal.head()
@@ -171,8 +178,10 @@ async def drop_about(
         with suppress(MemoryConflictError):
             if head is not None and gone and propose:
                 await propose_edit(personal, head, text, by=by)
-            elif head is not None and gone:
-                await personal.edit(text, by=by, before=head.id)
+            elif head is not None and (gone or any(goes(item.line) for item in head.told)):
+                await personal.edit(text, by=by, before=head.id, goes=goes)
+            if forgets:
+                await personal.drop_versions(goes)
             break
     else:
         message = f"The memory of {personal.user!r} kept changing: try again."

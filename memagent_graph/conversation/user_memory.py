@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from uuid import UUID
@@ -25,10 +25,12 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
 )
 from memagent_graph.evidence.places import Memory
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import erase, forget_topic
 from memagent_graph.memory.items import label
 from memagent_graph.memory.lookup import versions
+from memagent_graph.memory.owners import release
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -521,13 +523,21 @@ class UserMemory:
         change = change_of(version, "folded", CONVERSATION, messages=new, model=model)
         return await self.advance(version, after, change, step)
 
-    async def edit(self, text: str, *, by: str, before: str | None = None) -> MemoryVersion:
+    async def edit(
+        self,
+        text: str,
+        *,
+        by: str,
+        before: str | None = None,
+        goes: Callable[[str], bool] = lambda _: False,
+    ) -> MemoryVersion:
         """Replace the text, as a new version that follows the current one.
 
         Args:
             text: the whole new text.
             by: author of the edit, for the log of changes.
             before: id of the version to replace; None for the newest.
+            goes: whether to forget a line of which the source is known.
 
         Raises:
             MemoryNotFoundError: Nothing is remembered about this person.
@@ -537,6 +547,7 @@ class UserMemory:
         if head is None:
             raise unknown_user(self.user)
         after = edit_version(head, text)
+        after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
         change = change_of(after, "edited", by)
         if before not in (None, head.id) or not await self.advance(after, head, change):
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
@@ -558,6 +569,23 @@ class UserMemory:
         if not await self.advance(after, None, change_of(after, "edited", by)):
             message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
             raise MemoryConflictError(message)
+
+    async def drop_versions(self, goes: Callable[[str], bool]) -> None:
+        """Delete the versions with a text that goes, except for the newest.
+
+        Raises:
+            MemoryConflictError: The memory kept changing.
+        """
+        records = self.bank.records
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            head, ids = await self.head(), await records.keys(records.members(MEMORY))
+            known = [one for one in await versions(records, ids) if isinstance(one, MemoryVersion)]
+            gone = [one.id for one in known if one != head and goes(one.text)]
+            if (await release(records, MEMORY, gone, self.expect(head))).done:
+                return
+        message = f"The memory of {self.user!r} kept changing: try again."
+        raise MemoryConflictError(message)
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
         """Delete old versions, and return their number. The newest is kept.

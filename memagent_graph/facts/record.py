@@ -625,7 +625,6 @@ class Facts:
 
     def __init__(self, *entities: type[BaseModel]) -> None:
         self.relations: dict[str, Relation] = {}
-        self._single = SINGLE
         waiting = [*entities]
         for entity in waiting:  # grows within the loop
             if not (isinstance(entity, type) and issubclass(entity, BaseModel)):
@@ -648,23 +647,6 @@ class Facts:
         """Return the schema itself, or that of any facts for the class."""
         return schema() if isinstance(schema, type) else schema
 
-    @classmethod
-    def seen_in(cls, facts: Iterable[Fact]) -> Facts:
-        """Return a schema for facts of which only their memories are known.
-
-        A relation has one object at a time if one of its facts was replaced, or if several objects
-        are disputed.
-        """
-        found, objects = cls(), dict[tuple[str, str], set[str]]()
-        facts = [*facts]
-        for fact in facts:
-            if fact.disputed and fact.status == "holds":
-                objects.setdefault((fact.subject, fact.relation), set()).add(fact.object)
-        several = {relation for (_, relation), known in objects.items() if len(known) > 1}
-        replaced = {fact.relation for fact in facts if fact.status == "replaced"}
-        found._single = frozenset(several | replaced)
-        return found
-
     @property
     def described(self) -> str:
         """The relations of each kind of entity, for a model; "" if all are kept."""
@@ -676,7 +658,7 @@ class Facts:
     def is_single(self, relation: str) -> bool:
         """Whether a subject has one object of this relation at a time."""
         known = self.relations.get(relation)
-        return relation in self._single if known is None else known.single
+        return relation in SINGLE if known is None else known.single
 
     def fit(self, fact: Fact) -> Fact | None:
         """Return the fact as the schema writes it; None if it has no place for it."""

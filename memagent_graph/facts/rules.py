@@ -39,7 +39,7 @@ from memagent_graph.text.terms import names as names_in
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def overwrite(
@@ -289,72 +289,6 @@ def _join(old: Fact, new: Fact) -> Fact:
         told_at=newer.told_at,
         speaker=old.speaker if new.speaker else "",
     )
-
-
-class ReplayStep(NamedTuple):
-    """A version of a memory, as `replay` takes it.
-
-    Attributes:
-        before: the facts of the versions that it follows; none if they are not known.
-        after: its facts, with the evidence that stays.
-        is_gone: whether it read what is forgotten: what it removed or ended is not.
-    """
-
-    before: Sequence[Fact]
-    after: Sequence[Fact]
-    is_gone: bool
-
-
-def replay(steps: Sequence[ReplayStep]) -> list[Fact]:
-    """Return what a memory would be without some documents: what they closed is open again.
-
-    Facts without evidence that stays are left out, as their origin is not known.
-
-    Args:
-        steps: the versions that led to the memory, the oldest first.
-    """
-    schema = Facts.seen_in(fact for step in steps for fact in step.after)
-    lost = {
-        (one.subject, one.relation, one.object)
-        for step in steps
-        for one in step.after
-        if not one.evidence
-    }
-    facts: list[Fact] = []
-    for step in steps:
-        before = {_identity(fact): fact for fact in step.before}
-        after = {_identity(fact): fact for fact in step.after}
-        if not step.is_gone:
-            gone = before.keys() - after.keys()
-            facts = [fact for fact in facts if _identity(fact) not in gone]
-        known = {_identity(fact) for fact in facts}
-        for key, fact in after.items():
-            is_ended = fact.status == "ended" and not step.is_gone
-            is_new = key not in before or (is_ended and before[key].status != "ended")
-            if fact.evidence and (is_new or key not in known):
-                opened = fact if is_ended else _open(fact)
-                facts = overwrite(facts, [_forget_replaced(opened, lost)], schema)
-    last = {_identity(fact): fact for step in steps[-1:] for fact in step.after}
-    return [replace(fact, evidence=last.get(_identity(fact), fact).evidence) for fact in facts]
-
-
-def _open(fact: Fact) -> Fact:
-    """A fact as it was before it was closed, or disputed."""
-    if fact.status != "replaced":
-        return replace(fact, disputed=False)
-    return replace(fact, status="holds", until=None, disputed=False)
-
-
-def _forget_replaced(fact: Fact, lost: Collection[tuple[str, str, str]]) -> Fact:
-    """A fact that does not name what it replaced if that is forgotten; it may replace another."""
-    kept = [one for one in fact.replaces if (fact.subject, fact.relation, one) not in lost]
-    if len(kept) == len(fact.replaces):
-        return fact
-    return replace(fact, replaces=(*kept,), amends=not (kept or fact.since))
-
-
-def _identity(fact: Fact) -> tuple[str, str, str, str]:
-    return fact.subject, fact.relation, fact.object, fact.since or ""
 
 
 # --- What a reply says against what was read

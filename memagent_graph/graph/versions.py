@@ -608,12 +608,12 @@ class Chain:
         try:
             late = await forget.notices_since(self.bank.records, self.reuse.noticed)
             read = sorted(self._read & late)
-            for digest in read:
-                await self.bank.aforget_source(digest)
+            unread = (await self.bank.aforget_source(*read)).unread if read else ()
             strays = await remove_strays(self.bank.records, written) if late else 0
         except (StoreError, OSError) as error:
             return f"Whether a document was forgotten meanwhile is not known: {error}"
-        return _FORGOTTEN if read or strays else None
+        more = [f"Read {document!r} into {name!r} again." for name, document in unread]
+        return " ".join([_FORGOTTEN, *more]) if read or strays else None
 
     async def _move_head(self, fold: Fold) -> Fold:
         scope, progress = fold["scope"], fold["progress"]

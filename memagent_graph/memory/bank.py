@@ -362,13 +362,12 @@ class MemoryBank:
     async def aforget_source(
         self, *documents: str | Path | Source, preview: bool = False
     ) -> ForgottenSource:
-        """Delete all that came from documents: versions, statements, news, and what was cached.
+        """Delete all that came from documents: versions, news, and what was cached.
 
         Versions of readings that had a document, also among others, are deleted with all that
-        followed them. A named memory that has statements from elsewhere is rewritten: an edited
-        version without them is its new head, and its history has a gap where the old one was.
-        Statements without evidence go too. A reading that is under way removes what it writes
-        when it ends. When it was broken off, forget again: it continues where it was.
+        followed them. A named memory falls back to what it was before; `unread` of the result says
+        which other documents to read into it again. A reading that is under way removes what it
+        writes when it ends. When it was broken off, forget again: it continues where it was.
 
         Args:
             documents: their digests; or the documents, of which each joined part counts, as files

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.provenance import Inventory, Rewritten, Rows
+    from memagent_graph.memory.provenance import Inventory, Rows
     from memagent_graph.memory.version import History
 
 _KEY = "sources"
@@ -316,29 +316,35 @@ class ForgottenSource(NamedTuple):
 
     Attributes:
         versions: number of versions deleted.
-        statements: number of statements removed from memories that stay.
-        rewritten: names of those memories.
-        forgotten: names of memories that had nothing else, and keys of readings without a name.
+        fell_back: names of memories that are now what they were before the documents.
+        forgotten: names of memories that had nothing before, and keys of readings without a name.
+        unread: names of memories, each with a document that is to be read into it again.
         cached: number of entries removed from the user's cache.
         unreadable: keys of unreadable items, which stay and may have content of the documents.
+        unsure: names of memories that stay and may have content of the documents: versions that
+            led to them were lost, and some of their text has no evidence.
     """
 
     versions: int = 0
-    statements: int = 0
-    rewritten: tuple[str, ...] = ()
+    fell_back: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     cached: int = 0
     unreadable: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
 
     def plus(self, more: ForgottenSource) -> ForgottenSource:
         """Return the sum of both."""
+        forgotten = dict.fromkeys(self.forgotten + more.forgotten)
+        fell_back = dict.fromkeys(self.fell_back + more.fell_back)
         return ForgottenSource(
             self.versions + more.versions,
-            self.statements + more.statements,
-            self.rewritten + more.rewritten,
-            self.forgotten + more.forgotten,
+            tuple(name for name in fell_back if name not in forgotten),
+            tuple(forgotten),
+            tuple(dict.fromkeys(self.unread + more.unread)),
             self.cached + more.cached,
             self.unreadable + more.unreadable,
+            self.unsure + more.unsure,
         )
 
 
@@ -449,7 +455,7 @@ async def _forget(
         if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
             cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
             done = done.plus(ForgottenSource(cached=cached))
-        done = done._replace(unreadable=tuple(found.unreadable))
+        done = done._replace(unreadable=tuple(found.unreadable), unsure=tuple(found.unsure))
         if not found.gone:
             await _forget_leases(records, touched)
             await _forget_under_way(records, touched)
@@ -467,10 +473,16 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
     for topic in topics:
         await forget_topic(records, topic)
     for place, target in pointing:
-        rewritten = found.rewrite(target) if place[0] == records.heads else None
-        if not await _repoint(records, found, place, rewritten):
+        name, is_named = place[1], place[0] == records.heads
+        before, unread = found.fall_back(name, target) if is_named else (None, [])
+        if not await _repoint(records, found, place, before):
             return done
-        done = done.plus(_of_name(place[1], rewritten))
+        moved, lost = (name,), tuple((name, document) for document in unread)
+        done = done.plus(
+            ForgottenSource(forgotten=moved, unread=lost)
+            if before is None
+            else ForgottenSource(fell_back=moved, unread=lost)
+        )
     versions = await _delete(records, found.values, found.pointers, found.gone)
     for name in done.forgotten:
         versions += await _release(records, name)
@@ -484,35 +496,20 @@ def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
     return [(place, target) for place, target in targets if target in gone]
 
 
-def _of_name(name: str, rewritten: Rewritten | None) -> ForgottenSource:
-    if rewritten is None:
-        return ForgottenSource(forgotten=(name,))
-    return ForgottenSource(statements=rewritten.statements, rewritten=(name,))
+async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
+    """Point a name to an earlier version, or delete it; False if another writer was faster.
 
-
-async def _repoint(
-    records: Records, found: Inventory, place: Place, rewritten: Rewritten | None
-) -> bool:
-    """Point a name to what is left of its memory, or delete it; False if it was moved."""
-    given: dict[Place, Value | None] = {place: found.pointers[place]}
-    if rewritten is None:
-        del found.pointers[place]
-        return await records.commit([records.put(*place, None)], given)
-    name, after = place[1], rewritten.version
-    at = (records.versions, after.id)
-    (stored,) = await records.values([at])
-    given[at] = stored if isinstance(stored, dict) else None
-    value = {**after.to_record(), "owners": sorted({name, *owners_of(stored)})}
-    if rewritten.read is not None:
-        value[READ] = rewritten.read
-    pointer: Value = {"version": after.id}
-    puts = [
-        records.put(*at, value),
-        records.put(records.members(name), after.id, {}),
-        records.put(*place, pointer),
-    ]
-    found.pointers[place] = pointer
-    return await records.commit(puts, given, topic=name)
+    Which readings moved it is forgotten as well: each is to be read again.
+    """
+    name, also = place[1], runs.forget(records, place[1])
+    seen = found.pointers.pop(place)
+    if before is None:
+        return await records.commit([records.put(*place, None), also], {place: seen})
+    found.pointers[place] = {"version": before}
+    with suppress(MemoryNotFoundError):  # it is being deleted
+        expected = str(seen.get("version"))
+        return await owners.move_head(records, name, before, expected=expected, also=[also])
+    return False
 
 
 async def _release(records: Records, name: str) -> int:

@@ -16,9 +16,9 @@
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
 A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
-has `read` if versions before it were thinned out or forgotten: digests and names of the documents
-that those had read. It has `answer` if an answer was written from it: see `KeptAnswer`. It is
-`thinned` if a version that it follows was thinned out.
+has `read` if versions before it were thinned out: digests and names of the documents that those had
+read. It has `answer` if an answer was written from it: see `KeptAnswer`. It is `thinned` if a
+version that it follows was thinned out.
 """
 
 from __future__ import annotations

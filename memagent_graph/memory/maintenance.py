@@ -140,7 +140,7 @@ async def _restore(
     """Store missing versions again; return their records, each with the key that leads to it.
 
     Versions that expire, were thinned out or are of a forgotten document stay away. So does what
-    an edit follows, since forgetting a document leaves an edit of what came from others.
+    an edit follows, since earlier releases left one of what came from other documents.
 
     Args:
         records: of the bank.

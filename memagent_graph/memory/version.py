@@ -280,7 +280,7 @@ class MemoryVersion:
             values |= {name: noted[name] for name in _MEMORY if name in noted}
         try:
             own = _take(cls, values)
-            own["document"] = read_document(values)
+            own["document"] = ReadDocument(**_take(ReadDocument, values))
             own["memory"] = from_plain(values)
             own["made_by"] = _read_kind(values)
             own["told"] = tuple(LineSource(*row) for row in own.get("told", ()))
@@ -332,15 +332,6 @@ def _take(part: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _freeze(value: Any) -> Any:
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
-def read_document(record: Mapping[str, Any]) -> ReadDocument:
-    """Return the document of a version's record.
-
-    Raises:
-        TypeError: A field is missing.
-    """
-    return ReadDocument(**_take(ReadDocument, record))
 
 
 def _read_kind(record: Mapping[str, Any]) -> MadeBy:

@@ -183,25 +183,26 @@ def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tm
     monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
     forget = ("memory", "forget", "--source")
 
-    preview = memagent(*forget, monday, "--dry-run").stdout
-    refused = memagent(*forget, monday, input="n\n", check=False)
-    assert "leaves at nine" in memagent("memory", "show", "diary").stdout
-    monday.write_text("It was written anew.")
-    done = memagent(*forget, monday, "--yes")
+    whole = memagent(*forget, monday, "--dry-run").stdout
+    preview = memagent(*forget, tuesday, "--dry-run").stdout
+    refused = memagent(*forget, tuesday, input="n\n", check=False)
+    assert "leaves at ten" in memagent("memory", "show", "diary").stdout
+    tuesday.write_text("It was written anew.")
+    done = memagent(*forget, tuesday, "--yes")
     shown = memagent("memory", "show", "diary").stdout
     history = memagent("memory", "history", "diary").stdout
-    digest = hashlib.sha256(TUESDAY.encode()).hexdigest()
-    tuesday.unlink()
+    digest = hashlib.sha256(MONDAY.encode()).hexdigest()
+    monday.unlink()
     by_digest = memagent(*forget, digest, input="y\n")
     unknown = memagent(*forget, "wednesday", check=False)
 
-    assert "diary\tis rewritten without it" in preview
+    assert "diary\thad nothing before and goes\ndiary\tis to read again\ttuesday" in whole
+    assert "diary\tfalls back to what it was before" in preview
     assert refused.returncode == 1
     assert preview in done.stdout
-    assert "leaves at ten" in shown
-    assert "leaves at nine" not in shown + history
-    assert "or forgotten" in history
-    assert "diary\thas nothing else and goes" in by_digest.stdout
+    assert "leaves at nine" in shown
+    assert "leaves at ten" not in shown + history
+    assert "diary\thad nothing before and goes" in by_digest.stdout
     assert memagent("memory", "list").stdout == ""
     assert unknown.returncode == 1
     assert "no memory of a document of that name" in unknown.stderr

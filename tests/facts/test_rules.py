@@ -14,7 +14,7 @@ from memagent_graph import ConversationMemory
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import Facts, read_fact
-from memagent_graph.facts.rules import ReplayStep, mark_disputes, overwrite, replay
+from memagent_graph.facts.rules import mark_disputes, overwrite
 
 ANY = Facts()
 
@@ -190,14 +190,6 @@ def test_another_speaker_disputes_a_fact_by_saying_that_it_ended():
 )
 def test_a_date_or_the_same_speaker_decides_whether_a_fact_has_ended(lines):
     assert not any("disputed" in line for line in after(*lines, latest=True))
-
-
-def test_a_dispute_about_an_end_makes_no_relation_one_of_a_single_object():
-    found = overwrite(
-        [], map(fact, ["A | likes | tea | ended", "A | likes | tea | says Bob"]), ANY, latest=True
-    )
-
-    assert not Facts.seen_in(found).is_single("likes")
 
 
 @pytest.mark.parametrize("line", ["A | rent | 950 | since 2022", "A | rent | 950 | replaces 900"])
@@ -382,87 +374,6 @@ def test_names_that_are_no_longer_the_same_are_two_again():
 
     assert Entities(said[:1]).same("A. Bell", "Anna Bell")
     assert not Entities(overwrite([], said, ANY)).same("A. Bell", "Anna Bell")
-
-
-def steps(*sayings, gone):
-    """The versions of a memory that reads these facts, of which some sources are forgotten."""
-    found, facts = [], []
-    for source, lines in sayings:
-        before, facts = facts, overwrite(facts, [fact(line, source) for line in lines], ANY)
-        left = [
-            replace(one, evidence=tuple(item for item in one.evidence if item.source not in gone))
-            for one in facts
-        ]
-        found.append(ReplayStep(before, left, source in gone))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("sayings", "left"),
-    [
-        (
-            [("a", ["A | rent | 900 | since 2020"]), ("x", ["A | rent | 950 | since 2022"])],
-            ["A | rent | 900 | since 2020"],
-        ),
-        (
-            [
-                ("a", ["A | rent | 900 | since 2020"]),
-                ("x", ["A | rent | 950 | since 2022"]),
-                ("b", ["A | rent | 990 | since 2024", "A | tenant | B"]),
-            ],
-            [
-                "A | rent | 900 | since 2020; until 2024; replaced",
-                "A | rent | 990 | since 2024",
-                "A | tenant | B",
-            ],
-        ),
-        (
-            [("a", ["A | born in | Rome"]), ("x", ["A | born in | Bern | not Rome"])],
-            ["A | born in | Rome"],
-        ),
-        ([("a", ["A | likes | tea"]), ("x", ["A | likes | tea | ended"])], ["A | likes | tea"]),
-        (
-            [("a", ["A | likes | tea"]), ("b", ["A | likes | tea | ended"])],
-            ["A | likes | tea | ended"],
-        ),
-        ([("a", ["A | rent | 900"]), ("x", ["A | rent | 950"])], ["A | rent | 900"]),
-        ([("a", ["A | rent | 900"]), ("x", ["A | rent | 900"])], ["A | rent | 900"]),
-        ([("x", ["A | rent | 900"]), ("b", ["A | rent | 900"])], ["A | rent | 900"]),
-        ([("x", ["A | rent | 900"])], []),
-        ([("a", ["A | b | B"]), ("x", ["A | same as | C"])], ["A | b | B"]),
-    ],
-)
-def test_without_a_source_what_it_closed_is_open_again(sayings, left):
-    assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == left
-
-
-def test_what_an_amendment_replaced_is_forgotten_with_its_source():
-    sayings = [
-        ("a", ["A | rent | 900 | since 2020"]),
-        ("x", ["A | rent | 950 | since 2022"]),
-        ("b", ["A | rent | 990 | amends"]),
-    ]
-
-    assert [one.line for one in replay(steps(*sayings, gone={}))][
-        -1
-    ] == "A | rent | 990 | replaces 950"
-    assert [one.line for one in replay(steps(*sayings, gone={"x"}))] == [
-        "A | rent | 900 | since 2020; replaced",
-        "A | rent | 990 | replaces 900",
-    ]
-
-
-def test_what_one_version_read_and_closed_is_open_without_its_source():
-    both = overwrite([], [fact("A | rent | 900", "a"), fact("A | rent | 950 | amends", "x")], ANY)
-    left = [replace(one, evidence=()) if one.object == "950" else one for one in both]
-
-    found = replay([ReplayStep([], left, is_gone=True)])
-
-    assert [one.line for one in both] == [
-        "A | rent | 900 | replaced",
-        "A | rent | 950 | replaces 900",
-    ]
-    assert [one.line for one in found] == ["A | rent | 900"]
 
 
 AT_NINE, AT_NOON, AT_SIX = (f"2026-03-05T{hour:02}:00+00:00" for hour in (9, 12, 18))

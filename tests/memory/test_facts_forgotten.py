@@ -22,17 +22,19 @@ def read(store, *documents, config=None):
     return MemoryBank(store)
 
 
-def test_what_a_forgotten_amendment_had_closed_is_open_again(store):
+def test_without_an_amendment_what_it_had_closed_holds_again(store):
     bank = read(store, LEASE, AMENDMENT)
 
-    done = bank.forget_source(AMENDMENT)
+    preview = bank.forget_source(AMENDMENT, preview=True)
 
+    assert "replaced" in bank.get("lease").text
+    assert bank.forget_source(AMENDMENT) == preview
+    assert preview.fell_back == ("lease",)
     assert bank.get("lease").text.splitlines() == [
         "Lease 7 | rent | 900 euros | since 2020",
         "Lease 7 | tenant | Ann",
     ]
     assert all(fact.evidence for fact in facts_of(bank.get("lease")))
-    assert done.rewritten == ("lease",)
 
 
 def test_a_document_is_forgotten_by_its_file(tmp_path):
@@ -46,11 +48,13 @@ def test_a_document_is_forgotten_by_its_file(tmp_path):
     assert bank.get("lease").text == "Lease 7 | rent | 900 euros | since 2020"
 
 
-def test_an_amendment_in_the_middle_is_taken_out_of_the_chain():
-    bank = read(InMemoryStore(), LEASE, AMENDMENT, LATER)
+def test_what_was_read_after_an_amendment_is_read_again():
+    bank = read(store := InMemoryStore(), LEASE, AMENDMENT, LATER)
 
-    bank.forget_source(AMENDMENT)
+    done = bank.forget_source(AMENDMENT)
+    read(store, LATER)
 
+    assert done.unread == (("lease", "later.txt"),)
     assert bank.get("lease").text.splitlines() == [
         "Lease 7 | rent | 900 euros | since 2020; until 2024; replaced",
         "Lease 7 | tenant | Ann",
@@ -58,18 +62,7 @@ def test_an_amendment_in_the_middle_is_taken_out_of_the_chain():
     ]
 
 
-def test_without_the_first_document_what_the_later_ones_say_stays():
-    bank = read(InMemoryStore(), LEASE, AMENDMENT, LATER)
-
-    bank.forget_source(LEASE)
-
-    assert bank.get("lease").text.splitlines() == [
-        "Lease 7 | rent | 950 euros | since 2022; until 2024; replaced",
-        "Lease 7 | rent | 990 euros | since 2024",
-    ]
-
-
-def test_history_that_had_no_room_comes_back_when_it_holds_again():
+def test_history_that_had_no_room_comes_back():
     store = InMemoryStore()
     bank = read(store, LEASE, config=ReadingConfig(memory_tokens=60))
     read(store, AMENDMENT, LATER, config=ReadingConfig(memory_tokens=30))
@@ -80,25 +73,12 @@ def test_history_that_had_no_room_comes_back_when_it_holds_again():
     assert "Lease 7 | rent | 900 euros | since 2020" in bank.get("lease").text.splitlines()
 
 
-def test_one_file_of_a_folder_is_forgotten_from_a_memory_of_several(tmp_path):
+def test_one_file_of_a_folder_is_forgotten_by_its_name(tmp_path):
     (tmp_path / "a.txt").write_text(LEASE.read(0, LEASE.length))
     (tmp_path / "b.txt").write_text(AMENDMENT.read(0, AMENDMENT.length))
-    bank = read(InMemoryStore(), tmp_path, LATER)
+    bank = read(InMemoryStore(), LATER, tmp_path)
 
-    bank.forget_source(*bank.digests_of(str(tmp_path.name) + "/b.txt"))
+    done = bank.forget_source(*bank.digests_of(str(tmp_path.name) + "/b.txt"))
 
-    assert bank.get("lease").text.splitlines() == [
-        "Lease 7 | rent | 900 euros | since 2020; until 2024; replaced",
-        "Lease 7 | tenant | Ann",
-        "Lease 7 | rent | 990 euros | since 2024",
-    ]
-
-
-def test_a_preview_changes_nothing_and_counts_the_lines():
-    bank = read(InMemoryStore(), LEASE, AMENDMENT)
-    before = bank.get("lease").text
-
-    done = bank.forget_source(AMENDMENT, preview=True)
-
-    assert bank.get("lease").text == before
-    assert done.statements == 2  # the new line, and the one that is open again
+    assert done.unread == (("lease", f"{tmp_path.name}/a.txt"),)
+    assert bank.get("lease").text == "Lease 7 | rent | 990 euros | since 2024"

@@ -143,13 +143,15 @@ def test_the_assistant_and_tools_state_no_facts():
 
 
 def test_facts_about_a_subject_are_forgotten():
-    memory = built_in()
+    memory = built_in(store := InMemoryStore())
     memory.save(said("I live in Husum. I like tea. I like black tea."), **IDS)
 
     gone = memory.forget_about("ann", "tea")
 
     assert "user | likes | tea" in gone
     assert [fact.object for fact in memory.facts("ann")] == ["Husum"]
+    assert "tea" not in repr(store.search((), limit=1_000))
+    assert memory.facts("ann")[0].message == "m1"
 
 
 def test_an_edited_message_amends_what_it_said():

@@ -221,7 +221,9 @@ def test_of_a_document(store, deeds, document):
     assert preview.versions == len(versions.keys() - lived.versions.keys())
     now = lived.told
     assert {*preview.forgotten} == told.keys() - now.keys()
-    assert {*preview.rewritten} == {name for name in now if now[name][0] != told[name][0]}
+    assert {*preview.fell_back} == {name for name in now if now[name][0] != told[name][0]}
+    assert all(now[name] == told[name][-len(now[name]) :] for name in preview.fell_back)
+    assert document not in {other for _, other in preview.unread}
     assert f"{document} was there" not in repr(lived.versions)
 
 

@@ -83,6 +83,23 @@ def test_the_user_is_known_from_the_place_of_their_memory(user):
     assert check_namespace(place_of(user, ("a",)))
 
 
+def test_a_subject_that_is_forgotten_is_in_no_version_any_more(store):
+    memory = tell(store, "ann", "monday")
+    memory.save([HumanMessage("My number is quinoa.", id="n")], user="ann", thread="tuesday")
+    memory.save([HumanMessage("I sail.", id="s")], user="ann", thread="friday")
+    monday = memory.history("ann")[-1]
+
+    gone = memory.forget_about("ann", "number quinoa")
+
+    assert gone
+    assert all("quinoa" in one for one in gone)
+    items = store.search((), limit=1_000)
+    assert "quinoa" not in repr([item.value for item in items])
+    assert all(word in memory.load("ann") for word in ("llamas", "sail"))
+    assert [version.id for version in memory.history("ann")][1:] == [monday.id]
+    assert memory.forget_about("ann", "number quinoa") == []
+
+
 def test_lines_and_users_are_found_by_words_and_capitals_do_not_matter(store):
     tell(store, "ann", "monday", "tuesday")
     tell(store, "ben", "tuesday")

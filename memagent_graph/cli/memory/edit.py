@@ -213,8 +213,8 @@ def forget(
 
     A memory: its name and its versions are deleted, except those that other memories have or need.
 
-    A document: all that came from it is deleted, in all memories and in the cache. Statements that
-    came from elsewhere stay: a named memory that has some is rewritten.
+    A document: all that came from it is deleted, in all memories and in the cache. A named memory
+    falls back to what it was before; documents that are to be read into it again are named.
 
     A user: all that is stored of them is deleted, also from the free pages and the log of an SQLite
     file. One line stays, under a digest of the user's id: when they were forgotten, and by whom.
@@ -324,9 +324,13 @@ def _print_forgotten(name: str, found: Forgotten) -> None:
 def _print_forgotten_source(found: ForgottenSource) -> None:
     versions, texts = plural(found.versions, "version"), plural(found.cached, "kept text")
     print(f"{versions} and {texts} came from it")
-    for name in found.rewritten:
-        print(row(name, "is rewritten without it"))
+    for name in found.fell_back:
+        print(row(name, "falls back to what it was before"))
     for name in found.forgotten:
-        print(row(name, "has nothing else and goes"))
+        print(row(name, "had nothing before and goes"))
+    for name, document in found.unread:
+        print(row(name, "is to read again", document))
     for key in found.unreadable:
         print(row(key, "cannot be read and stays (memagent memory check --repair)"))
+    for name in found.unsure:
+        print(row(name, "may have read it, as versions are lost, and stays"))
