@@ -424,7 +424,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.replies._without_echoes": [],
     "memagent_graph.readers.replies._without_tags": [],
     "memagent_graph.text.tokens._PIECES": [("", "a", ""), ("", "-", ""), ("", "\u0301", "")],
-    "memagent_openai_server.speech._feed": [("", "</thin", "")],
     "memagent_graph.conversation.built_in._NOTICE": [
         ("", "model call ", ""),
         ("", "recursion ", ""),
@@ -711,7 +710,6 @@ BUILT = {
     "memagent_graph.templates._forgery_pattern": lambda: [
         templates._forgery_pattern(prompts.UPDATE_PROMPT)
     ],
-    "memagent_openai_server.speech._feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""
 
