@@ -42,48 +42,21 @@ class Read:
 
     Attributes:
         text: the answer.
-        memory: id of the memory that it was written from; None without one.
-        prompt_tokens: prompt tokens of all model calls; without a model, tokens of the text.
-        completion_tokens: completion tokens of all model calls; without a model, of the answer.
-        coverage: share of the new text that was read, 0 to 1.
-        chunks: number of chunks read for this answer.
         finish_reason: "stop", or "length" for an answer that was cut.
-        found: whether the memory held the answer; None if that is not known.
-        unsupported: statements of the answer that nothing in the memory supports.
-        warnings: problems that did not stop the reading.
+        usage: the usage in OpenAI's format; without a model, the tokens of text and answer.
+        memagent: fields that OpenAI's format does not have.
     """
 
     text: str
-    memory: str | None
-    prompt_tokens: int
-    completion_tokens: int
-    coverage: float
-    chunks: int
-    finish_reason: str = "stop"
-    found: bool | None = None
-    unsupported: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    finish_reason: str
+    usage: dict[str, int]
+    memagent: dict[str, Any]
 
-    @property
-    def usage(self) -> dict[str, int]:
-        """The usage in OpenAI's format."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
 
-    @property
-    def memagent(self) -> dict[str, Any]:
-        """Fields that OpenAI's format does not have."""
-        return {
-            "memory": self.memory,
-            "chunks": self.chunks,
-            "coverage": self.coverage,
-            "found": self.found,
-            "unsupported": [*self.unsupported],
-            "warnings": [*self.warnings],
-        }
+def usage_of(prompt: int, completion: int) -> dict[str, int]:
+    """Return the usage in OpenAI's format."""
+    total = prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
 @dataclass(frozen=True)
@@ -98,12 +71,6 @@ class Head:
     def new(cls, model: str) -> Head:
         """Return the fields of a new completion."""
         return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
-
-    def completion(self, read: Read) -> dict[str, Any]:
-        """Return the completion of a reading."""
-        message = {"role": "assistant", "content": read.text, "refusal": None}
-        whole = self.whole(message, read.finish_reason, read.usage)
-        return {**whole, "memagent": read.memagent}
 
     def whole(
         self, message: dict[str, Any], finish_reason: str, usage: dict[str, int]

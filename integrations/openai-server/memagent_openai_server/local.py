@@ -11,8 +11,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_messag
 from memagent_graph.errors import ContextLengthError, RefusalError
 from memagent_graph.models.failures import model_error
 from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Head
-from memagent_openai_server.delivery import event
+from memagent_openai_server.completion import Head, usage_of
 from memagent_openai_server.errors import TOO_LONG
 from memagent_openai_server.upstream import Reply
 
@@ -50,12 +49,12 @@ class LocalModel:
             first = await anext(parts, None)
             if fields.get("stream"):
                 options = fields.get("stream_options") or {}
-                events = _events(head, first, parts, usage=bool(options.get("include_usage")))
-                return Reply(200, {"content-type": "text/event-stream"}, events)
+                usage = bool(options.get("include_usage"))
+                return Reply.stream(_chunks(head, first, parts, usage=usage))
             whole = first
             async for part in parts:
                 whole = part if whole is None else whole + part
-            return Reply(200, {"content-type": "application/json"}, _once(_completion(head, whole)))
+            return Reply.whole(_completion(head, whole))
         except (Refusal, ValueError, NotImplementedError) as error:
             if isinstance(error, Refusal):
                 raise
@@ -96,36 +95,31 @@ class LocalModel:
             yield part
 
 
-async def _events(
+async def _chunks(
     head: Head,
     first: AIMessageChunk | None,
     rest: AsyncGenerator[AIMessageChunk, None],
     *,
     usage: bool,
-) -> AsyncGenerator[bytes, None]:
-    yield event(head.chunk({"role": "assistant", "content": ""}))
+) -> AsyncGenerator[dict[str, Any], None]:
+    yield head.chunk({"role": "assistant", "content": ""})
     whole = first
     if first is not None and first.text:
-        yield event(head.chunk({"content": first.text}))
+        yield head.chunk({"content": first.text})
     async with aclosing(rest):
         try:
             async for part in rest:
                 whole = part if whole is None else whole + part
                 if part.text:
-                    yield event(head.chunk({"content": part.text}))
+                    yield head.chunk({"content": part.text})
         except Exception as error:
             raise model_error(error) from error
     if whole is not None and (calls := _calls(whole)):
         numbered = [{"index": index, **call} for index, call in enumerate(calls)]
-        yield event(head.chunk({"tool_calls": numbered}))
-    yield event(head.chunk({}, _finish_reason(whole)))
+        yield head.chunk({"tool_calls": numbered})
+    yield head.chunk({}, _finish_reason(whole))
     if usage:
-        yield event(head.usage(_usage(whole)))
-    yield event("[DONE]")
-
-
-async def _once(completion: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-    yield json.dumps(completion, ensure_ascii=False).encode()
+        yield head.usage(_usage(whole))
 
 
 def _completion(head: Head, message: AIMessage | None) -> dict[str, Any]:
@@ -155,5 +149,4 @@ def _finish_reason(message: AIMessage | None) -> str:
 
 def _usage(message: AIMessage | None) -> dict[str, int]:
     found = message.usage_metadata if message else None
-    prompt, reply = (found["input_tokens"], found["output_tokens"]) if found else (0, 0)
-    return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
+    return usage_of(*((found["input_tokens"], found["output_tokens"]) if found else (0, 0)))

@@ -17,7 +17,7 @@ from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Progress, Read, Said
+from memagent_openai_server.completion import Progress, Read, Said, usage_of
 from memagent_openai_server.conversation import Asked, Message, split_messages
 from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import TOO_LONG
@@ -394,26 +394,26 @@ class Reading:
 
     async def _unread(self, question: str, speech: Speech) -> Read:
         """The answer if there is nothing to read and nothing remembered."""
-        service = self.call.service
-        text, count = await service.respond(question, speech), service.counter.count
-        return Read(text, None, count(question), count(text), 1.0, 0, speech.finish_reason)
+        text = await self.call.service.respond(question, speech)
+        output = {"answer": text, "usage": {"document_tokens": 0}, "coverage": 1.0}
+        return self._answer(question, output, 0, speech.finish_reason)
 
     def _answer(
         self, question: str, output: dict[str, Any], chunks: int, finish_reason: str
     ) -> Read:
+        text = output["memory"] if self.more else output["answer"]
         count, usage = self.call.service.counter.count, output["usage"]
-        return Read(
-            text=output["memory"] if self.more else output["answer"],
-            memory=output["version"],
-            prompt_tokens=usage["input_tokens"] or usage["document_tokens"] + count(question),
-            completion_tokens=usage["output_tokens"] or count(output["answer"]),
-            coverage=output["coverage"],
-            chunks=chunks,
-            finish_reason=finish_reason,
-            found=None if self.more else output["found"],
-            unsupported=tuple(item["text"] for item in output["unsupported"]),
-            warnings=(*file_warnings(self.messages), *output["warnings"]),
-        )
+        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(question)
+        memagent = {
+            "memory": output.get("version"),
+            "chunks": chunks,
+            "coverage": output["coverage"],
+            "found": None if self.more else output.get("found"),
+            "unsupported": [item["text"] for item in output.get("unsupported", ())],
+            "warnings": [*file_warnings(self.messages), *output.get("warnings", ())],
+        }
+        written = usage.get("output_tokens") or count(output["answer"])
+        return Read(text, finish_reason, usage_of(prompt, written), memagent)
 
 
 def stops(request: ChatRequest) -> tuple[str, ...]:

@@ -125,8 +125,8 @@ class Record:
                         self.chunks += 1
                         self.metrics.chunks.inc()
                     elif isinstance(part, Read):
-                        self.metrics.tokens.labels("prompt").inc(part.prompt_tokens)
-                        self.metrics.tokens.labels("completion").inc(part.completion_tokens)
+                        for kind in ("prompt", "completion"):
+                            self.metrics.tokens.labels(kind).inc(part.usage[f"{kind}_tokens"])
                     yield part
 
     def close(self) -> None:

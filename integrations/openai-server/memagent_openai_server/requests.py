@@ -14,8 +14,7 @@ from typing import (
 )
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from memagent_http.bodies import read_body, unless_small
@@ -29,8 +28,6 @@ _WINDOW = 64 * 2**10
 """Bytes scanned at once, during which the event loop waits."""
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
     from memagent_openai_server.access import Limits
@@ -115,26 +112,24 @@ SEND_ALL = "send the whole conversation as `input` each time"
 """What to do instead of naming an earlier response."""
 
 
-def _not_offered(instead: str | None = None) -> Callable[[Any], None]:
-    advice = f": {instead}" if instead else ""
-
-    def check(value: Any) -> None:
-        if value is not None:
-            raise PydanticCustomError("not_offered", f"not offered here{advice}")
-
-    return check
-
-
-def _check_bool(value: Any) -> Any:
-    """Refuse 0, which equals False and so passes for the literal."""
-    if value is not None and not isinstance(value, bool):
-        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
-    return value
-
-
-NotOffered = Annotated[None, BeforeValidator(_not_offered())]
-Off = Annotated[Literal[False] | None, BeforeValidator(_check_bool)]
-"""A switch that cannot be turned on."""
+NOT_OFFERED = {
+    "previous_response_id": SEND_ALL,
+    **dict.fromkeys(("access_programs", "background", "background_options", "context_management")),
+    **dict.fromkeys(("conversation", "image", "moderation", "prompt")),
+    # Fields of chat completions for which a response has no place:
+    **dict.fromkeys(("audio", "modalities", "n", "web_search_options")),
+    "messages": "use input",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "logprobs": "use top_logprobs",
+    "max_tokens": "use max_output_tokens",
+    "max_completion_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
+    "reasoning_effort": "use reasoning.effort",
+    "verbosity": "use text.verbosity",
+}
+"""Fields that a request for a response cannot have, each with what to do instead, if there is
+something."""
 
 
 class _Options(BaseModel):
@@ -159,7 +154,7 @@ class TextOptions(_Options):
 class ResponseStreamOptions(_Options):
     """Options of a streamed response."""
 
-    include_obfuscation: Off = None
+    include_obfuscation: Annotated[bool, Field(le=False)] | None = None
 
 
 class ResponseRequest(BaseModel):
@@ -188,32 +183,14 @@ class ResponseRequest(BaseModel):
     metadata: dict[str, str] | None = None
     memagent: Continued | None = None
 
-    previous_response_id: Annotated[None, BeforeValidator(_not_offered(SEND_ALL))] = None
-    background: Off = None
-    access_programs: NotOffered = None
-    background_options: NotOffered = None
-    context_management: NotOffered = None
-    conversation: NotOffered = None
-    image: NotOffered = None
-    moderation: NotOffered = None
-    prompt: NotOffered = None
-
-    # Fields of chat completions for which a response has no place:
-    audio: NotOffered = None
-    modalities: NotOffered = None
-    n: NotOffered = None
-    web_search_options: NotOffered = None
-    messages: Annotated[None, BeforeValidator(_not_offered("use input"))] = None
-    functions: Annotated[None, BeforeValidator(_not_offered("use tools"))] = None
-    function_call: Annotated[None, BeforeValidator(_not_offered("use tool_choice"))] = None
-    logprobs: Annotated[None, BeforeValidator(_not_offered("use top_logprobs"))] = None
-    max_tokens: Annotated[None, BeforeValidator(_not_offered("use max_output_tokens"))] = None
-    max_completion_tokens: Annotated[
-        None, BeforeValidator(_not_offered("use max_output_tokens"))
-    ] = None
-    response_format: Annotated[None, BeforeValidator(_not_offered("use text.format"))] = None
-    reasoning_effort: Annotated[None, BeforeValidator(_not_offered("use reasoning.effort"))] = None
-    verbosity: Annotated[None, BeforeValidator(_not_offered("use text.verbosity"))] = None
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, fields: Any) -> Any:
+        for name in NOT_OFFERED if isinstance(fields, dict) else ():
+            if (value := fields.get(name)) is not None and value is not False:
+                advice = f": {NOT_OFFERED[name]}" if NOT_OFFERED[name] else ""
+                raise Refusal(400, f"{name}: not offered here{advice}", param=name)
+        return fields
 
 
 async def receive_fields(

@@ -18,20 +18,19 @@ import orjson
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.delivery import unless_gone
+from memagent_openai_server.delivery import EVENTS, event
 from memagent_openai_server.errors import broken, error_in, reword
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-
-    from starlette.types import Receive
 
     from memagent_graph.models.endpoint import ChatEndpoint
 
 _LONGEST_CONNECT = 10.0
 _BESIDE = ("/tokenize", "/detokenize")
 """Paths of vLLM that are not below `/v1`."""
-_PASSED_ON = ("content-type", "retry-after")
+MEMORY_HEADER = "x-memagent-memory"
+_PASSED_ON = ("content-type", MEMORY_HEADER)
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """Byte sequences that end an event."""
 _EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
@@ -45,23 +44,46 @@ _USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of a model's server, or of a model that has none; who has it reads or closes it.
+    """A completion as a server sends it, or a model without one, or a reading.
 
     Attributes:
         status_code: the HTTP status.
         headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
         asked: the body of the request; empty for a model without a server.
-        key: the key that was sent.
         response: holds the connection, which is closed unless all was read.
+        stop: set when this server stops, if that ends the reply.
     """
 
     status_code: int
     headers: Mapping[str, str]
     parts: AsyncGenerator[bytes, None]
     asked: bytes = field(default=b"", repr=False)
-    key: str = field(default="", repr=False)
     response: aiohttp.ClientResponse | None = None
+    stop: asyncio.Event | None = None
+
+    @classmethod
+    def whole(cls, completion: dict[str, Any], **headers: str) -> Reply:
+        """Return the reply for a completion."""
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield json.dumps(completion, ensure_ascii=False).encode()
+
+        return cls(HTTPStatus.OK, {"content-type": "application/json", **headers}, parts())
+
+    @classmethod
+    def stream(
+        cls, chunks: AsyncGenerator[dict[str, Any], None], stop: asyncio.Event | None = None
+    ) -> Reply:
+        """Return the reply for the parts of a completion."""
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield event(chunk)
+            yield event("[DONE]")
+
+        return cls(HTTPStatus.OK, {"content-type": EVENTS}, parts(), stop=stop)
 
     @property
     def is_success(self) -> bool:
@@ -69,11 +91,22 @@ class Reply:
         return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     async def read(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body.
+
+        Raises:
+            Refusal: It breaks off, or is an error.
+        """
         try:
-            return b"".join([part async for part in self.parts])
+            body = b"".join([part async for part in self.parts])
         finally:
             await self.aclose()
+        is_error = not self.is_success
+        if self.is_success and b'"error"' in body:
+            with suppress(ValueError):  # a body that is not JSON is the client's business
+                is_error = error_in(json.loads(body)) is not None
+        if is_error:
+            raise await asyncio.to_thread(reword, self, body)
+        return body
 
     async def aclose(self) -> None:
         """Read no more."""
@@ -109,9 +142,8 @@ class Upstream:
             "content-type": "application/json",
             "user-agent": "memagent",
         }
-        self._key = model.api_key.get_secret_value() if model.api_key is not None else ""
-        if self._key:
-            self._headers["authorization"] = f"Bearer {self._key}"
+        if model.api_key is not None:
+            self._headers["authorization"] = f"Bearer {model.api_key.get_secret_value()}"
         self._timeout = aiohttp.ClientTimeout(
             sock_connect=_LONGEST_CONNECT, sock_read=model.timeout
         )
@@ -151,11 +183,10 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             message = "The model's server cannot be reached. Try again."
             raise Refusal(503, message, code="upstream_unreachable") from error
-        parts = _parts(response)
-        reply = Reply(response.status, response.headers, parts, body, self._key, response)
-        if reply.is_success:
-            return reply
-        raise await asyncio.to_thread(reword, reply, await reply.read())
+        reply = Reply(response.status, response.headers, _parts(response), body, response)
+        if not reply.is_success:
+            await reply.read()
+        return reply
 
     def _session(self) -> aiohttp.ClientSession:
         """The connections of this event loop, one for each request at once."""
@@ -183,21 +214,6 @@ def _renamed(body: bytes, model: str) -> bytes:
 def headers_of(reply: Reply) -> Mapping[str, str]:
     """Return the headers of a reply that the client gets."""
     return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
-
-
-async def read_whole(reply: Reply, receive: Receive) -> bytes:
-    """Return the body of a reply.
-
-    Raises:
-        ClientDisconnect: The client is gone.
-        Refusal: The model's server broke off, or the body is an error.
-    """
-    body = await unless_gone(reply.read(), receive)
-    if b'"error"' in body:
-        with suppress(ValueError):  # a body that is not JSON is the client's business
-            if error_in(json.loads(body)) is not None:
-                raise await asyncio.to_thread(reword, reply, body)
-    return body
 
 
 async def events(reply: Reply) -> AsyncGenerator[bytes, None]:
@@ -232,9 +248,9 @@ async def overhear(
     """Yield the pieces of a stream unchanged, each after a call of `hear` for each of its parts."""
     async with aclosing(pieces):
         async for piece in pieces:
-            for event in _EVENT.findall(piece):
-                with suppress(ValueError):  # "[DONE]", and other data for the client alone
-                    hear(json.loads(_data(event)))
+            with suppress(ValueError):  # other data for the client alone
+                for part in _parts_in(piece):
+                    hear(part)
             yield piece
 
 
@@ -246,36 +262,41 @@ async def parts_of(reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
     """
     async with aclosing(events(reply)) as pieces:
         async for piece in pieces:
-            for event in _EVENT.findall(piece):
-                data = _data(event)
-                if data and data != b"[DONE]":
-                    yield json.loads(data)
+            for part in _parts_in(piece):
+                yield part
+
+
+def _parts_in(piece: bytes) -> Iterator[dict[str, Any]]:
+    for found in _EVENT.findall(piece):
+        data = _data(found)
+        if data and data != b"[DONE]":
+            yield json.loads(data)
 
 
 def _checked(reply: Reply, piece: bytes) -> Iterator[bytes]:
     """Yield whole events unchanged, up to one that is an error."""
-    for event in _EVENT.finditer(piece):
-        found = event[0]
+    for match in _EVENT.finditer(piece):
+        found = match[0]
         if (b'"error"' not in found and found.startswith(_USUAL)) or not _reports_error(found):
             continue
-        if event.start():
-            yield piece[: event.start()]
+        if match.start():
+            yield piece[: match.start()]
         raise reword(reply, _data(found) or found)
     if piece:
         yield piece
 
 
-def _reports_error(event: bytes) -> bool:
+def _reports_error(found: bytes) -> bool:
     """Whether an event is an error: by its data, its name, or because it is not JSON."""
-    data = _data(event)
+    data = _data(found)
     if not data or data == b"[DONE]":
-        return event.startswith(b"error")  # llama.cpp's format
+        return found.startswith(b"error")  # llama.cpp's format
     try:
-        return error_in(json.loads(data)) is not None or event.startswith(b"event: error")
+        return error_in(json.loads(data)) is not None or found.startswith(b"event: error")
     except ValueError:
         return True
 
 
-def _data(event: bytes) -> bytes:
-    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+def _data(found: bytes) -> bytes:
+    lines = (line for line in found.splitlines() if line.startswith(b"data:"))
     return b"\n".join(line[5:].strip() for line in lines)
