@@ -647,13 +647,16 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_openai_server.access.load_keys": [("", "\n,", "")],
     "memagent_openai_server.errors._SECRET": [("", "sk", ""), ("", "a", "")],
     "memagent_openai_server.errors._PATH": [("", "a.", ""), ("", "a[", "")],
-    "memagent_openai_server.errors._QUOTED": [("", "'a", ""), ("'", "a", "")],
     "memagent_openai_server.errors._WINDOW": [
         ("", "limit", ""),
         ("limit", "1", "a"),
         ("", "limit 12", ""),
     ],
     "memagent_openai_server.errors._WORD": [("", "a", "!")],
+    "memagent_openai_server.upstream._FINISHED": [
+        ('"finish_reason"', " ", ""),
+        ("", '"finish_reason"', ""),
+    ],
     "memagent_openai_server.upstream._EVENT": [
         ("", "a\r\n", ""),
         ("", "\r\n\r", ""),

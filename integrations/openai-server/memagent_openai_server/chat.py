@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Head, Progress, Read, Said
 from memagent_openai_server.delivery import EVENTS, EventStream, unless_gone
-from memagent_openai_server.reading import Call, Reading, decide
+from memagent_openai_server.reading import Call, Read, Reading, decide
 from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.upstream import (
     MEMORY_HEADER,
+    Head,
     Reply,
     Upstream,
     events,
@@ -129,7 +129,7 @@ async def return_reply(reply: Reply, request: Request, turn: Turn | None = None)
 async def _whole(reading: Reading) -> dict[str, Any]:
     """The completion of a reading."""
     call = reading.call
-    async with aclosing(call.record.count(reading.parts())) as parts:
+    async with aclosing(reading.parts()) as parts:
         async for part in parts:
             read = part
     assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
@@ -146,13 +146,11 @@ async def _chunks(reading: Reading) -> AsyncGenerator[dict[str, Any], None]:
     call, said = reading.call, 0
     head = Head.new(call.service.name)
     yield head.chunk({"role": "assistant", "content": ""})
-    async with aclosing(call.record.count(reading.parts())) as parts:
+    async with aclosing(reading.parts()) as parts:
         async for part in parts:
-            if isinstance(part, Progress):
-                yield head.chunk({"reasoning_content": part.text})
-            elif isinstance(part, Said):
-                said += len(part.text)
-                yield head.chunk({"content": part.text})
+            if not isinstance(part, Read):
+                said += len(part.get("content", ""))
+                yield head.chunk(part)
             elif reading.more:
                 async with aclosing(_more(reading, part, head)) as more:
                     async for found in more:

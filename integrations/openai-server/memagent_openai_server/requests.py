@@ -14,7 +14,7 @@ from typing import (
 )
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from memagent_http.bodies import read_body, unless_small
@@ -38,7 +38,9 @@ Objects: TypeAlias = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 """Validation stops at the first error, since reporting a hundred thousand would be slow."""
 
 
-class _Fields(BaseModel):
+class Fields(BaseModel):
+    """A body, which may have further fields."""
+
     model_config = ConfigDict(extra="allow", strict=True)
 
 
@@ -52,7 +54,7 @@ class Message(TypedDict):
     tool_calls: NotRequired[Objects | None]
 
 
-class StreamOptions(_Fields):
+class StreamOptions(Fields):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
@@ -74,7 +76,7 @@ class Continued(BaseModel):
     memory: str = Field(min_length=1, max_length=200)
 
 
-class ChatRequest(_Fields):
+class ChatRequest(Fields):
     """The body of `POST /v1/chat/completions`."""
 
     model: str
@@ -89,108 +91,6 @@ class ChatRequest(_Fields):
     tools: Objects | None = None
     response_format: dict[str, Any] | None = None
     memagent: Continued | None = None
-
-
-PASSED_ON = (
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "temperature",
-    "top_p",
-)
-"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
-`top_k`, are passed on as well: the model's server may know them."""
-
-LOGPROBS = "message.output_text.logprobs"
-"""Value of `include` that asks for log-probabilities."""
-
-
-SEND_ALL = "send the whole conversation as `input` each time"
-"""What to do instead of naming an earlier response."""
-
-
-NOT_OFFERED = {
-    "previous_response_id": SEND_ALL,
-    **dict.fromkeys(("access_programs", "background", "background_options", "context_management")),
-    **dict.fromkeys(("conversation", "image", "moderation", "prompt")),
-    # Fields of chat completions for which a response has no place:
-    **dict.fromkeys(("audio", "modalities", "n", "web_search_options")),
-    "messages": "use input",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
-    "logprobs": "use top_logprobs",
-    "max_tokens": "use max_output_tokens",
-    "max_completion_tokens": "use max_output_tokens",
-    "response_format": "use text.format",
-    "reasoning_effort": "use reasoning.effort",
-    "verbosity": "use text.verbosity",
-}
-"""Fields that a request for a response cannot have, each with what to do instead, if there is
-something."""
-
-
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class ReasoningOptions(_Options):
-    """Options of the model's reasoning, which is always returned as a summary."""
-
-    effort: str | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
-
-
-class TextOptions(_Options):
-    """Options of the answer's text."""
-
-    format: dict[str, Any] | None = None
-    verbosity: str | None = None
-
-
-class ResponseStreamOptions(_Options):
-    """Options of a streamed response."""
-
-    include_obfuscation: Annotated[bool, Field(le=False)] | None = None
-
-
-class ResponseRequest(BaseModel):
-    """The body of `POST /v1/responses`."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    model: str
-    input: str | Objects = Field(min_length=1)
-    instructions: str | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    stream_options: ResponseStreamOptions | None = None
-    user: User | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    max_tool_calls: int | None = Field(default=None, ge=1)
-    tools: Objects | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
-        None
-    )
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    truncation: Literal["auto", "disabled"] | None = None
-    metadata: dict[str, str] | None = None
-    memagent: Continued | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, fields: Any) -> Any:
-        for name in NOT_OFFERED if isinstance(fields, dict) else ():
-            if (value := fields.get(name)) is not None and value is not False:
-                advice = f": {NOT_OFFERED[name]}" if NOT_OFFERED[name] else ""
-                raise Refusal(400, f"{name}: not offered here{advice}", param=name)
-        return fields
 
 
 async def receive_fields(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from uuid import uuid4
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from memagent_http.bodies import unless_small
@@ -17,13 +18,13 @@ from memagent_http.refusals import Refusal
 from memagent_openai_server.chat import answer
 from memagent_openai_server.delivery import EventStream, event, unless_gone
 from memagent_openai_server.errors import broken, refusal
-from memagent_openai_server.items import chat_fields
 from memagent_openai_server.reading import Call
 from memagent_openai_server.requests import (
-    PASSED_ON,
-    SEND_ALL,
     ChatRequest,
-    ResponseRequest,
+    Continued,
+    Fields,
+    Objects,
+    User,
     receive_fields,
     validate,
 )
@@ -37,7 +38,112 @@ if TYPE_CHECKING:
     from memagent_openai_server.models import Models
     from memagent_openai_server.upstream import Reply
 
+PASSED_ON = (
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "top_p",
+)
+"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
+`top_k`, are passed on as well: the model's server may know them."""
+
+LOGPROBS = "message.output_text.logprobs"
+"""Value of `include` that asks for log-probabilities."""
+
+
+SEND_ALL = "send the whole conversation as `input` each time"
+"""What to do instead of naming an earlier response."""
+
+
+NOT_OFFERED = {
+    "previous_response_id": SEND_ALL,
+    **dict.fromkeys(("access_programs", "background", "background_options", "context_management")),
+    **dict.fromkeys(("conversation", "image", "moderation", "prompt")),
+    # Fields of chat completions for which a response has no place:
+    **dict.fromkeys(("audio", "modalities", "n", "web_search_options")),
+    "messages": "use input",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "logprobs": "use top_logprobs",
+    "max_tokens": "use max_output_tokens",
+    "max_completion_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
+    "reasoning_effort": "use reasoning.effort",
+    "verbosity": "use text.verbosity",
+}
+"""Fields that a request for a response cannot have, each with what to do instead, if there is
+something."""
+
+
+class Options(BaseModel):
+    """Options of a response."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ReasoningOptions(Options):
+    """Options of the model's reasoning, which is always returned as a summary."""
+
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextOptions(Options):
+    """Options of the answer's text."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponseStreamOptions(Options):
+    """Options of a streamed response."""
+
+    include_obfuscation: Annotated[bool, Field(le=False)] | None = None
+
+
+class ResponseRequest(Fields):
+    """The body of `POST /v1/responses`."""
+
+    model: str
+    input: str | Objects = Field(min_length=1)
+    instructions: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: User | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_tool_calls: int | None = Field(default=None, ge=1)
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        None
+    )
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    memagent: Continued | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        for name in NOT_OFFERED.keys() & fields:
+            if fields[name] is not None and fields[name] is not False:
+                advice = f": {NOT_OFFERED[name]}" if NOT_OFFERED[name] else ""
+                raise Refusal(400, f"{name}: not offered here{advice}", param=name)
+        return {name: value for name, value in fields.items() if name not in NOT_OFFERED}
+
+
 Item = dict[str, Any]
+Message = dict[str, Any]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a model's reasoning."""
@@ -65,66 +171,190 @@ _PLAIN: dict[str, Any] = {
     "user": None,
 }
 """Fields and values of most responses."""
+_NAME = {"summary_text": "reasoning_summary_text"}
+"""Names in events of the types of parts that go by another one there."""
+_HOLDER = {
+    "summary_text": "reasoning_summary_part",
+    "output_text": "content_part",
+    "refusal": "content_part",
+}
+"""Names in events of the parts."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons for incomplete responses, by the finish reason of the completion."""
-_ECHOED = (
-    *PASSED_ON,
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "reasoning",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "truncation",
-    "user",
-)
-"""Fields of a request that its response repeats."""
 
 
-@dataclass
-class _Part:
-    """The one part of an item that is being sent.
+def _messages(items: str | list[dict[str, Any]]) -> list[Message]:
+    """Convert the input of a response to messages.
+
+    Raises:
+        Refusal: Chats have no place for an item of this type.
+    """
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    messages: list[Message] = []
+    for number, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "message":
+            messages.append(_message(item, number))
+        elif kind == "function_call":
+            _add_call(messages, item)
+        elif kind == "function_call_output":
+            output = item.get("output")
+            text = output if isinstance(output, str) else _parts(output, number)
+            call = str(item.get("call_id"))
+            messages.append({"role": "tool", "tool_call_id": call, "content": text})
+        elif kind != "reasoning":
+            _refuse(number, f"items of type {str(kind)[:40]!r} are not known here")
+    return messages
+
+
+def chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
+    """Convert the request for a response to the fields of a chat completion.
+
+    Raises:
+        Refusal: An item of the input is unknown, a tool or the chosen tool is not a function, or
+            the format is unknown.
+    """
+    messages = _messages(asked.input)
+    found = {name: value for name, value in (asked.model_extra or {}).items() if value is not None}
+    if asked.instructions:
+        messages = [{"role": "system", "content": asked.instructions}, *messages]
+    found |= {"model": model, "messages": messages}
+    if asked.stream:
+        found |= {"stream": True, "stream_options": {"include_usage": True}}
+    if asked.tools:
+        found["tools"] = [_tool(tool) for tool in asked.tools]
+    if asked.top_logprobs or LOGPROBS in (asked.include or ()):
+        found["logprobs"] = True
+    text, reasoning = asked.text or TextOptions(), asked.reasoning or ReasoningOptions()
+    same = {
+        "user": asked.user,
+        "max_tokens": asked.max_output_tokens,
+        "top_logprobs": asked.top_logprobs or None,
+        "tool_choice": _choice(asked.tool_choice),
+        "response_format": _format(text.format),
+        "verbosity": text.verbosity,
+        "reasoning_effort": reasoning.effort,
+    }
+    return found | {name: value for name, value in same.items() if value is not None}
+
+
+def _message(item: dict[str, Any], number: int) -> Message:
+    role = item.get("role")
+    if role not in ("system", "developer", "user", "assistant"):
+        _refuse(number, "role must be system, developer, user or assistant")
+    content = item.get("content")
+    text = content if isinstance(content, str) else _parts(content, number)
+    return {"role": "system" if role == "developer" else role, "content": text}
+
+
+def _parts(content: Any, number: int) -> Any:
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        _refuse(number, "content must be text or a list of parts")
+    if all(isinstance(part.get("text"), str) for part in content):
+        return "\n\n".join(part["text"] for part in content)
+    return [_part(part, number) for part in content]
+
+
+def _part(part: dict[str, Any], number: int) -> dict[str, Any]:
+    kind = part.get("type")
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind == "refusal":
+        return part
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        image = {"url": part["image_url"], "detail": part.get("detail")}
+        found = {name: value for name, value in image.items() if value is not None}
+        return {"type": "image_url", "image_url": found}
+    if kind == "input_file" and isinstance(part.get("file_data"), str):
+        file = {name: part[name] for name in ("file_data", "filename") if name in part}
+        return {"type": "file", "file": file}
+    return _refuse(
+        number, f"content of type {str(kind)[:40]!r} must have text, an image_url or file_data"
+    )
+
+
+def _add_call(messages: list[Message], item: dict[str, Any]) -> None:
+    function = {"name": str(item.get("name")), "arguments": str(item.get("arguments") or "{}")}
+    call = {"id": str(item.get("call_id")), "type": "function", "function": function}
+    if messages and messages[-1]["role"] == "assistant":
+        before = messages[-1].get("tool_calls") or []
+        messages[-1] = {**messages[-1], "tool_calls": [*before, call]}
+    else:
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        message = "Only functions can be tools here."
+        raise Refusal(400, message, param="tools", code="unsupported_tool")
+    function = {name: value for name, value in tool.items() if name != "type"}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str | dict[str, Any] | None) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "allowed_tools" and isinstance(choice.get("tools"), list):
+        tools = [_choice(tool) for tool in choice["tools"]]
+        allowed = {"mode": choice.get("mode"), "tools": tools}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    message = "tool_choice: only functions can be chosen here."
+    raise Refusal(400, message, param="tool_choice", code="unsupported_tool")
+
+
+def _format(shape: dict[str, Any] | None) -> dict[str, Any] | None:
+    kind = shape.get("type") if shape else "text"
+    if kind == "text":
+        return None
+    if shape and kind == "json_schema":
+        schema = {name: value for name, value in shape.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": schema}
+    if kind == "json_object":
+        return shape
+    message = "text.format: the type must be text, json_schema or json_object."
+    raise Refusal(400, message, param="text.format")
+
+
+def _refuse(number: int, why: str) -> NoReturn:
+    raise Refusal(400, f"input.{number}: {why}.", param=f"input.{number}")
+
+
+@dataclass(frozen=True)
+class _Open:
+    """An item that is being sent, with its one part.
 
     Attributes:
-        kind: type of the part.
-        item: the item without it.
-        number: index of the item in the output.
-        text: the text so far.
-        logprobs: log-probabilities of its tokens.
+        item: the item without the part.
+        part: the part so far.
+        place: place of the part in the response.
     """
 
-    kind: str
     item: Item
-    number: int
-    text: str = ""
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    part: Item
+    place: dict[str, Any]
 
-    @property
-    def is_thought(self) -> bool:
-        """Whether it is part of a reasoning item."""
-        return self.kind == "summary_text"
+    @classmethod
+    def new(cls, kind: str, number: int) -> _Open:
+        """Begin an item.
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """Its place in the response."""
-        index = "summary_index" if self.is_thought else "content_index"
-        return {"item_id": self.item["id"], "output_index": self.number, index: 0}
-
-    @property
-    def more(self) -> dict[str, Any]:
-        """The text of the part, as its events and the part itself have it."""
-        if self.kind == "refusal":
-            return {"refusal": self.text}
-        return {"text": self.text} | ({} if self.is_thought else {"logprobs": self.logprobs})
-
-    @property
-    def content(self) -> Item:
-        """The part as the item has it."""
-        annotations: Item = {"annotations": []} if self.kind == "output_text" else {}
-        return {"type": self.kind, **annotations, **self.more}
+        Args:
+            kind: type of its part.
+            number: index of the item in the output.
+        """
+        item: Item
+        if kind == "summary_text":
+            item = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
+            part = {"type": kind, "text": ""}
+        else:
+            own = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
+            item = {**own, "status": "in_progress", "content": []}
+            text = {"type": kind, "text": "", "annotations": [], "logprobs": []}
+            part = {"type": kind, "refusal": ""} if kind == "refusal" else text
+        index = "summary_index" if kind == "summary_text" else "content_index"
+        return cls(item, part, {"item_id": item["id"], "output_index": number, index: 0})
 
 
 class Made:
@@ -139,13 +369,13 @@ class Made:
 
     def __init__(self, asked: ResponseRequest) -> None:
         self.finish_reason: str | None = None
-        fields = asked.model_dump(exclude_none=True)
+        repeated = {*PASSED_ON, *(_PLAIN.keys() & ResponseRequest.model_fields)} - {"store"}
         own = {"id": f"resp_{uuid4().hex}", "created_at": int(time()), "model": asked.model}
-        self._head = _PLAIN | own | {name: fields[name] for name in _ECHOED if name in fields}
+        self._head = _PLAIN | own | asked.model_dump(include=repeated, exclude_none=True)
         self._output: list[Item] = []
         self._more: dict[str, Any] = {}
         self._events = 0
-        self._open: _Part | None = None
+        self._open: _Open | None = None
         self._calls: dict[int, dict[str, str]] = {}
 
     def begin(self) -> Iterator[bytes]:
@@ -223,49 +453,39 @@ class Made:
     def _add(
         self, kind: str, text: str, logprobs: list[dict[str, Any]] | None = None
     ) -> Iterator[bytes]:
-        part, name = self._open, f"reasoning_{kind}" if kind == "summary_text" else kind
-        if part is None or part.kind != kind:
+        if self._open is None or self._open.part["type"] != kind:
             yield from self._close()
-            part = self._open = _Part(kind, _item(kind), len(self._output))
-            yield self._event("output_item.added", item=part.item, output_index=part.number)
-            begun = "reasoning_summary_part" if part.is_thought else "content_part"
-            yield self._event(f"{begun}.added", part=part.content, **part.place)
-        part.text += text
-        part.logprobs += logprobs or []
-        more = {"logprobs": logprobs or []} if kind == "output_text" else {}
-        yield self._event(f"{name}.delta", delta=text, **more, **part.place)
+            self._open = _Open.new(kind, len(self._output))
+            item, number = self._open.item, len(self._output)
+            yield self._event("output_item.added", item=item, output_index=number)
+            yield self._event(f"{_HOLDER[kind]}.added", part=self._open.part, **self._open.place)
+        part, more = self._open.part, dict[str, Any]()
+        part["refusal" if kind == "refusal" else "text"] += text
+        if kind == "output_text":
+            more = {"logprobs": logprobs or []}
+            part["logprobs"] += more["logprobs"]
+        yield self._event(f"{_NAME.get(kind, kind)}.delta", delta=text, **more, **self._open.place)
 
     def _close(self, *, cut: bool = False) -> Iterator[bytes]:
         if self._open is None:
             return
-        part, self._open = self._open, None
-        yield self._event(
-            "reasoning_summary_text.done" if part.is_thought else f"{part.kind}.done",
-            **part.more,
-            **part.place,
-        )
-        begun = "reasoning_summary_part" if part.is_thought else "content_part"
-        yield self._event(f"{begun}.done", part=part.content, **part.place)
-        if part.is_thought:
-            item = {**part.item, "summary": [part.content]}
+        opened, self._open = self._open, None
+        part, kind = opened.part, opened.part["type"]
+        said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+        yield self._event(f"{_NAME.get(kind, kind)}.done", **said, **opened.place)
+        yield self._event(f"{_HOLDER[kind]}.done", part=part, **opened.place)
+        if kind == "summary_text":
+            item = {**opened.item, "summary": [part]}
         else:
             status = "incomplete" if cut else "completed"
-            item = {**part.item, "status": status, "content": [part.content]}
-        yield self._event("output_item.done", item=item, output_index=part.number)
+            item = {**opened.item, "status": status, "content": [part]}
+        yield self._event("output_item.done", item=item, output_index=len(self._output))
         self._output.append(item)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._events = self._events, self._events + 1
         name = f"response.{kind}"
         return event({"type": name, "sequence_number": number, **fields}, name)
-
-
-def _item(kind: str) -> Item:
-    """A new item, without the part of this type that it will have."""
-    if kind == "summary_text":
-        return {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
-    own = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
-    return {**own, "status": "in_progress", "content": []}
 
 
 async def respond(models: Models, request: Request) -> Response:

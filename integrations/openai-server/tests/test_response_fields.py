@@ -13,7 +13,7 @@ from openai.types.responses.response_create_params import (
     ResponseCreateParamsNonStreaming,
 )
 
-from memagent_openai_server.requests import NOT_OFFERED, PASSED_ON, ResponseRequest
+from memagent_openai_server.responses import NOT_OFFERED, PASSED_ON, ResponseRequest
 
 HONOURED = {
     "background": False,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.speech import Attempt, Speech, begins_in_thought
+from memagent_openai_server.readers import Attempt, Speech, begins_in_thought
 
 WORDS = st.text("ab <>/{}\\", max_size=12)
 NAMED = st.sampled_from([" the <think> tag ", "a `<reasoning>` or ", " </think>.", "<thinking>"])
