@@ -387,7 +387,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.replies._without_echoes": [],
     "memagent_graph.readers.replies._without_tags": [],
     "memagent_graph.text.tokens._PIECES": [("", "a", ""), ("", "-", ""), ("", "\u0301", "")],
-    "memagent_openai_server.speech._feed": [("", "</thin", "")],
     "memagent_graph.conversation.built_in._NOTICE": [
         ("", "model call ", ""),
         ("", "recursion ", ""),
@@ -610,13 +609,16 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_openai_server.access.load_keys": [("", "\n,", "")],
     "memagent_openai_server.errors._SECRET": [("", "sk", ""), ("", "a", "")],
     "memagent_openai_server.errors._PATH": [("", "a.", ""), ("", "a[", "")],
-    "memagent_openai_server.errors._QUOTED": [("", "'a", ""), ("'", "a", "")],
     "memagent_openai_server.errors._WINDOW": [
         ("", "limit", ""),
         ("limit", "1", "a"),
         ("", "limit 12", ""),
     ],
     "memagent_openai_server.errors._WORD": [("", "a", "!")],
+    "memagent_openai_server.upstream._FINISHED": [
+        ('"finish_reason"', " ", ""),
+        ("", '"finish_reason"', ""),
+    ],
     "memagent_openai_server.upstream._EVENT": [
         ("", "a\r\n", ""),
         ("", "\r\n\r", ""),
@@ -675,7 +677,6 @@ BUILT = {
     "memagent_graph.templates._forgery_pattern": lambda: [
         templates._forgery_pattern(prompts.UPDATE_PROMPT)
     ],
-    "memagent_openai_server.speech._feed": lambda: [re.compile("</thinking>")],
 }
 """Patterns that a function makes of what it is given."""
 

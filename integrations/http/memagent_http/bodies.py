@@ -46,22 +46,17 @@ class BytesUnderWay:
         finally:
             held.drop()
 
-    def take(self, caller: str, count: int) -> None:
-        """Count bytes.
+    def add(self, caller: str, count: int) -> None:
+        """Count the bytes of a caller; a negative count releases them.
 
         Raises:
             Refusal: There are too many.
         """
-        if self._held[caller] + count > self._free - count:
+        if count > 0 and self._held[caller] + count > self._free - count:
             message = "Too many long requests are under way. Try again in 5 seconds."
             raise Refusal(503, message, code="busy", headers={"retry-after": "5"})
         self._free -= count
         self._held[caller] += count
-
-    def give_back(self, caller: str, count: int) -> None:
-        """Release bytes."""
-        self._free += count
-        self._held[caller] -= count
         if not self._held[caller]:
             del self._held[caller]
 
@@ -75,13 +70,13 @@ class Held:
         self._count = 0
 
     def take(self, count: int) -> None:
-        """Hold more bytes; raises as `BytesUnderWay.take`."""
-        self._under_way.take(self._caller, count)
+        """Hold more bytes; raises as `BytesUnderWay.add`."""
+        self._under_way.add(self._caller, count)
         self._count += count
 
     def drop(self) -> None:
         """Release all bytes."""
-        self._under_way.give_back(self._caller, self._count)
+        self._under_way.add(self._caller, -self._count)
         self._count = 0
 
 

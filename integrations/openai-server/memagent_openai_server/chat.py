@@ -7,21 +7,22 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Head, Progress, Read, Said
-from memagent_openai_server.delivery import EventStream, event, last, unless_gone
-from memagent_openai_server.reading import Call, Reading, decide
+from memagent_openai_server.delivery import EVENTS, EventStream, unless_gone
+from memagent_openai_server.reading import Call, Read, Reading, decide
 from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.upstream import (
+    MEMORY_HEADER,
+    Head,
+    Reply,
     Upstream,
     events,
     headers_of,
     overhear,
     parts_of,
-    read_whole,
 )
 
 if TYPE_CHECKING:
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from memagent_openai_server.models import Models
-    from memagent_openai_server.upstream import Reply
     from memagent_openai_server.users import Turn
 
-_MEMORY_HEADER = "x-memagent-memory"
 PASSED = {
     "/v1/completions": {"prompt"},
     "/v1/embeddings": {"input"},
@@ -61,12 +60,25 @@ async def complete(models: Models, request: Request) -> Response:
     body, fields, chat = await receive_fields(request, models.first.limits, ChatRequest)
     service = models.named(chat.model)
     call = await Call.of(service, request, body, fields, chat)
-    found = await decide(call)
+    return await return_reply(await answer(call), request, call.turn)
+
+
+async def answer(call: Call) -> Reply:
+    """Return the reply of the model's server if the request fits; otherwise that of a reading.
+
+    Raises:
+        Refusal: The request cannot be answered, or the server is stopping.
+        ClientDisconnect: The client is gone.
+        MemAgentError: The model or the store failed.
+    """
+    found, stop = await decide(call), call.service.stopping
     if not isinstance(found, Reading):
-        return await return_reply(found, request, call.turn)
-    if chat.stream:
-        return EventStream(_encode(chunks(found)), call.record, service.stopping)
-    return with_memory(await whole(found))
+        return found
+    if call.chat.stream:
+        return Reply.stream(_chunks(found), stop)
+    completion = await unless_gone(_whole(found), call.receive, stop)
+    memory = completion["memagent"]["memory"]
+    return Reply.whole(completion, **({MEMORY_HEADER: memory} if memory else {}))
 
 
 def pass_on(models: Models, path: str) -> Callable[[Request], Awaitable[Response]]:
@@ -95,12 +107,6 @@ def pass_on(models: Models, path: str) -> Callable[[Request], Awaitable[Response
     return endpoint
 
 
-def with_memory(answer: dict[str, Any]) -> Response:
-    """Return the response for an answer, with the id of its memory in a header."""
-    memory = (answer.get("memagent") or {}).get("memory")
-    return JSONResponse(answer, headers={_MEMORY_HEADER: memory} if memory else {})
-
-
 async def return_reply(reply: Reply, request: Request, turn: Turn | None = None) -> Response:
     """Return the reply of the model's server, byte for byte.
 
@@ -109,66 +115,42 @@ async def return_reply(reply: Reply, request: Request, turn: Turn | None = None)
         request: the client's request.
         turn: turn of a remembered user; None without one.
     """
-    headers = headers_of(reply)
-    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-        body = await read_whole(reply, request.receive)
+    if not reply.headers.get("content-type", "").startswith(EVENTS):
+        body = await unless_gone(reply.read(), request.receive)
         if turn is not None:
             with suppress(ValueError):  # a body that is not JSON is passed on, but not remembered
                 turn.hear(json.loads(body))
-        return Response(body, reply.status_code, headers)
+        return Response(body, reply.status_code, headers_of(reply))
     pieces = events(reply)
     pieces = pieces if turn is None else overhear(pieces, turn.hear)
-    return EventStream(pieces, request.state.record, None)
+    return EventStream(pieces, request.state.record, reply.stop)
 
 
-async def whole(reading: Reading) -> dict[str, Any]:
-    """Return the completion of a reading.
-
-    Raises:
-        Refusal: The server is stopping, or the model refuses.
-        ClientDisconnect: The client is gone.
-        MemAgentError: The reading failed.
-    """
-    call, service = reading.call, reading.call.service
-    read = await last(call.record.count(reading.parts()), call.receive, service.stopping)
-    assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
-    if not reading.more:
-        completion = Head.new(service.name).completion(read)
-    else:
-        reply = await unless_gone(_ask_more(reading, read), call.receive)
-        completion = json.loads(await read_whole(reply, call.receive))
-        usage = _sum(read, completion.get("usage"))
-        completion |= {"memagent": read.memagent, "usage": usage}
-    if call.turn is not None:
-        call.turn.hear(completion)
-    return completion
-
-
-async def chunks(reading: Reading) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the parts of a completion: progress as reasoning, and then the answer.
-
-    Raises:
-        Refusal: The model refuses.
-        MemAgentError: The reading failed.
-    """
-    async with aclosing(_chunks(reading)) as parts:
+async def _whole(reading: Reading) -> dict[str, Any]:
+    """The completion of a reading."""
+    call = reading.call
+    async with aclosing(reading.parts()) as parts:
         async for part in parts:
-            if reading.call.turn is not None:
-                reading.call.turn.hear(part)
-            yield part
+            read = part
+    assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
+    if reading.more:
+        completion = json.loads(await (await _ask_more(reading, read)).read())
+        return {**completion, "memagent": read.memagent, "usage": _sum(read, completion)}
+    message = {"role": "assistant", "content": read.text, "refusal": None}
+    whole = Head.new(call.service.name).whole(message, read.finish_reason, read.usage)
+    return {**whole, "memagent": read.memagent}
 
 
 async def _chunks(reading: Reading) -> AsyncGenerator[dict[str, Any], None]:
+    """The parts of a completion: progress as reasoning, and then the answer."""
     call, said = reading.call, 0
     head = Head.new(call.service.name)
     yield head.chunk({"role": "assistant", "content": ""})
-    async with aclosing(call.record.count(reading.parts())) as parts:
+    async with aclosing(reading.parts()) as parts:
         async for part in parts:
-            if isinstance(part, Progress):
-                yield head.chunk({"reasoning_content": part.text})
-            elif isinstance(part, Said):
-                said += len(part.text)
-                yield head.chunk({"content": part.text})
+            if not isinstance(part, Read):
+                said += len(part.get("content", ""))
+                yield head.chunk(part)
             elif reading.more:
                 async with aclosing(_more(reading, part, head)) as more:
                     async for found in more:
@@ -182,14 +164,6 @@ async def _chunks(reading: Reading) -> AsyncGenerator[dict[str, Any], None]:
                     yield head.usage(part.usage)
 
 
-async def _encode(parts: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
-    """Yield the parts of a completion as events."""
-    async with aclosing(parts):
-        async for part in parts:
-            yield event(part)
-    yield event("[DONE]")
-
-
 async def _more(reading: Reading, read: Read, head: Head) -> AsyncGenerator[dict[str, Any], None]:
     """The model's stream after the reading, as parts of the same completion."""
     async with aclosing(parts_of(await _ask_more(reading, read))) as parts:
@@ -198,7 +172,7 @@ async def _more(reading: Reading, read: Read, head: Head) -> AsyncGenerator[dict
             if any(choice.get("finish_reason") for choice in part.get("choices") or ()):
                 changed["memagent"] = read.memagent
             if part.get("usage") and not part.get("choices"):
-                changed["usage"] = _sum(read, part["usage"])
+                changed["usage"] = _sum(read, part)
             yield changed
 
 
@@ -210,7 +184,7 @@ async def _ask_more(reading: Reading, read: Read) -> Reply:
     return await upstream.complete(body)
 
 
-def _sum(read: Read, usage: dict[str, Any] | None) -> dict[str, Any]:
-    usage = usage or {}
+def _sum(read: Read, part: dict[str, Any]) -> dict[str, Any]:
+    usage = part.get("usage") or {}
     total = {name: (usage.get(name) or 0) + tokens for name, tokens in read.usage.items()}
     return {**usage, **total}

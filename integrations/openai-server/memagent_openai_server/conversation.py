@@ -12,7 +12,7 @@ from memagent_http.refusals import Refusal
 from memagent_openai_server.files import FileText, parts_of, refuse_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
 Message = dict[str, Any]
@@ -26,8 +26,6 @@ _GAPS = (
 )
 """Between paragraphs, lines and sentences."""
 _ASKS = re.compile(r"[?？؟]")
-_LONG = 64 * 2**10
-"""Code points worked on in one call, during which the interpreter does nothing else."""
 _LONGEST_LOOK = 20_000
 """Code points at either end of a turn in which its question is searched."""
 
@@ -199,16 +197,7 @@ def lines(message: Message) -> Iterable[str]:
 def _line(speaker: str, text: str) -> str:
     # Indented, so that no line of a text looks like the beginning of another message.
     indent = "\n  "
-    return f"{speaker}: " + indent.join(indent.join(part.splitlines()) for part in _parts(text))
-
-
-def _parts(text: str) -> Iterator[str]:
-    """A text in parts of whole lines."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + _LONG) + 1 or len(text)
-        yield text[start:end]
-        start = end
+    return f"{speaker}: " + indent.join(text.splitlines())
 
 
 def _name(name: object) -> str:
@@ -236,20 +225,16 @@ def prefixes(body: Iterable[Message]) -> Iterable[str]:
     prefix = ""
     yield prefix
     for message in body:
-        record = json.dumps([prefix, _shortened(message)], sort_keys=True)
+        record = json.dumps([prefix, _named(message)], sort_keys=True)
         prefix = sha256(record.encode()).hexdigest()[:32]
         yield prefix
 
 
-def _shortened(value: Any) -> Any:
-    """A message with long texts replaced by digests, since encoding them as JSON is slow."""
+def _named(value: Any) -> Any:
+    """A message with the digests of its pictures."""
     if isinstance(value, FileText) and value.source is not None:
         shown = [one.digest for one in value.source.pictures]
         return {"text": value["text"], "pictures": shown}
     if isinstance(value, dict):
-        return {name: _shortened(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_shortened(inner) for inner in value]
-    if isinstance(value, str) and len(value) > _LONG:
-        return f"sha256:{sha256(value.encode()).hexdigest()}"
-    return value
+        return {name: _named(inner) for name, inner in value.items()}
+    return [_named(inner) for inner in value] if isinstance(value, list) else value

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _ALIVE_EVERY = 10.0
 """Interval of keep-alive comments, in seconds: proxies give up after 30 or 60."""
+EVENTS = "text/event-stream"
 ALIVE = b": still reading\n\n"
 """A comment, which clients skip."""
 
@@ -70,21 +71,6 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
             task.cancel()
 
 
-async def last(
-    parts: AsyncGenerator[T, None], receive: Receive, stop: asyncio.Event | None = None
-) -> T | None:
-    """Return the last part; raises as `unless_gone`."""
-
-    async def exhaust() -> T | None:
-        found = None
-        async with aclosing(parts):
-            async for part in parts:
-                found = part
-        return found
-
-    return await unless_gone(exhaust(), receive, stop)
-
-
 class EventStream(Response):
     """Server-sent events from a generator, with keep-alive comments in between.
 
@@ -94,10 +80,9 @@ class EventStream(Response):
         events: the encoded events.
         record: record of the request.
         stop: set when the server stops; None lets the events come to their end.
-        failed: turns an error's JSON into the stream's last event.
     """
 
-    media_type = "text/event-stream"
+    media_type = EVENTS
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], record: Record, stop: asyncio.Event | None

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from memagent_graph.errors import (
     ConfigurationError,
     ContextLengthError,
+    MemAgentError,
     MemoryConflictError,
     MemoryNotFoundError,
     ModelError,
@@ -21,7 +22,7 @@ from memagent_graph.errors import (
     StoreError,
     TransientModelError,
 )
-from memagent_graph.models.failures import model_error
+from memagent_graph.models.failures import is_unreachable, model_error, words_of
 from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -33,22 +34,25 @@ _SERVER = 500
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _LONGEST_LOOK = 2_000
 """Length of the examined part of an error, in characters."""
+_LONGEST_WORD = 20
+"""Characters of a word of an error that is logged: a key is longer."""
 _LONGEST_WAIT = 86_400
 """Longest `retry-after`, in seconds."""
 _KEY = (502, "The model's server does not take the key of this server.", "upstream_key", None)
 _SPENT = "This server's account with the model's provider is used up."
-_MEANINGS: dict[int, tuple[int, str, str, str | None]] = {
+_QUOTA = "insufficient_quota"
+_MEANINGS: dict[int | str | None, tuple[int, str, str, str | None]] = {
     401: _KEY,
-    402: (402, _SPENT, "insufficient_quota", None),
+    402: (402, _SPENT, _QUOTA, None),
+    _QUOTA: (429, _SPENT, _QUOTA, None),
     403: _KEY,
     404: (404, "The model's server does not have this model.", "model_not_found", "model"),
     407: _KEY,
     429: (429, "The model's server has too much to do. Try again.", "rate_limit_exceeded", None),
 }
-"""Status, message, code and field for the client, by the status of the model's server."""
+"""Status, message, code and field for the client, by status or code of the model's server."""
 _WINDOW = re.compile(r"(?:maximum|context|limit)\D{0,40}(\d{3,9})\b", re.IGNORECASE)
 _PATH = re.compile(r"(\w{1,64})[\w.\[\]]{0,100}")
-_QUOTED = re.compile(r"(['\"`])(\w{1,64})\1")
 _WORD = re.compile(r"\w{1,64}")
 _SECRET = re.compile(r"(?:sk|pk|key|token)[-_]|\w{32}", re.IGNORECASE)
 _COMMON = frozenset({"input", "messages", "model", "n", "stop", "stream", "tools", "user"})
@@ -66,6 +70,18 @@ def broken() -> Refusal:
     return Refusal(502, "The model's server broke off. Try again.", code="upstream_broken")
 
 
+def unanswered(error: Exception) -> Refusal:
+    """Return the refusal for a request that the model's server left without an answer."""
+    if _is_timeout(error):
+        return Refusal(504, "The model took too long.", code="upstream_timeout")
+    message = "The model's server cannot be reached. Try again."
+    return Refusal(503, message, code="upstream_unreachable")
+
+
+def _is_timeout(error: Exception) -> bool:
+    return "Timeout" in type(error).__name__
+
+
 def error_in(said: Any) -> dict[str, Any] | None:
     """Return the error in a parsed reply of the model's server, or None."""
     if not isinstance(said, dict):
@@ -81,7 +97,7 @@ def error_in(said: Any) -> dict[str, Any] | None:
 def reword(reply: Reply, payload: bytes) -> Refusal:
     """Reword an error for the client, because it may contain keys, addresses and others' text.
 
-    `said` has its status, type and code for the log.
+    `said` has its status, type and code for the log, and its words about this server.
 
     Args:
         reply: the reply of the model's server; its status is kept, unless it is about this
@@ -99,6 +115,7 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
     status = status if 400 <= status < 600 else 502  # noqa: PLR2004 - HTTP's
     found = model_error(_Said(text, status, code, reply))
     asked = {} if isinstance(found, ContextLengthError) else _request(reply)
+    meaning = _meaning(status, code)
     if isinstance(found, ContextLengthError):
         window = _WINDOW.search(text)
         long = f" of {window[1]} tokens" if window else ""
@@ -106,11 +123,8 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         refusal = Refusal(status, message, code=TOO_LONG, param="messages")
     elif isinstance(found, RefusalError):
         refusal = Refusal(status, "The model's provider refuses this text.", code="content_filter")
-    elif code == "insufficient_quota":
-        refusal = Refusal(status, _SPENT, code=code)
-    elif status in _MEANINGS:
-        status, message, meaning, param = _MEANINGS[status]
-        refusal = Refusal(status, message, code=meaning, param=param)
+    elif meaning:
+        refusal = meaning
     elif status >= _SERVER:
         refusal = Refusal(status, "The model's server failed. Try again.", code="upstream_failed")
     elif param := _field(error, text, asked):
@@ -121,8 +135,23 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         refusal = Refusal(status, message, code="upstream_refused")
     if isinstance(found, TransientModelError) and found.retry_after is not None:
         refusal.headers["retry-after"] = str(ceil(min(found.retry_after, _LONGEST_WAIT)))
-    refusal.said = f"{reply.status_code} {_label(error.get('type'))} {_label(code)}".rstrip()
+    words = text if refusal is meaning else ""
+    refusal.said = _line(reply.status_code, error.get("type"), code, words)
     return refusal
+
+
+def _line(status: Any, kind: Any, code: Any, words: str) -> str:
+    """A line for the log: no place for a client's text, a key or an address.
+
+    Args:
+        status: the status of the model's server.
+        kind: the type of its error.
+        code: the code of its error.
+        words: the error, if it is about this server and not about what the client sent.
+    """
+    plain = [word for word in words.split() if len(word) <= _LONGEST_WORD]
+    plain = [word for word in plain if word.strip(".,:;!?").isalpha()]
+    return " ".join(filter(None, [str(status), _label(kind), _label(code), *plain]))
 
 
 def _label(value: Any) -> str:
@@ -137,9 +166,8 @@ def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | Non
     path = _PATH.fullmatch(named)
     if path and path[1] in asked:
         return named
-    quoted = [match[2] for match in _QUOTED.finditer(text)]
-    words = [word for word in _WORD.findall(text) if word not in _COMMON]
-    return next((word for word in quoted + words if word in asked), None)
+    words = (word for word in _WORD.findall(text) if word not in _COMMON)
+    return next((word for word in words if word in asked), None)
 
 
 def _request(reply: Reply) -> dict[str, Any]:
@@ -158,19 +186,15 @@ def body_of(refusal: Refusal) -> dict[str, Any]:
     return {"error": error}
 
 
-_KNOWN: list[tuple[type[Exception], int, str]] = [
-    (QuestionError, 400, "question"),
-    (SourceError, 400, "document"),
-    (RefusalError, 400, "content_filter"),
-    (MemoryNotFoundError, 404, "memory_not_found"),
-    (MemoryConflictError, 409, "memory_conflict"),
-]
-_OWN: list[tuple[type[Exception], int, str, str]] = [
+_KNOWN: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (QuestionError, 400, "question", ""),
+    (SourceError, 400, "document", ""),
+    (MemoryNotFoundError, 404, "memory_not_found", ""),
+    (MemoryConflictError, 409, "memory_conflict", ""),
     (StoreError, 503, "store_failed", "The memory store failed. Try again."),
     (ConfigurationError, 503, "misconfigured", "This server's budgets do not fit its model."),
-    (ModelError, 502, "model_failed", "The model failed. What was read so far is kept."),
-]
-"""Errors of the server's own side, whose messages may name its addresses, with other messages."""
+)
+"""Errors with status, code, and a message in place of one that may name this server's addresses."""
 
 
 def refuse(error: Exception) -> JSONResponse:
@@ -183,13 +207,57 @@ def refusal(error: Exception) -> Refusal:
     """Return the refusal that a client gets for an error."""
     if isinstance(error, Refusal):
         return error
-    for kind, status, code in _KNOWN:
+    for kind, status, code, message in _KNOWN:
         if isinstance(error, kind):
-            return Refusal(status, str(error), code=code)
-    for kind, status, code, message in _OWN:
-        if isinstance(error, kind):
-            return Refusal(status, message, code=code)
+            return Refusal(status, message or str(error), code=code)
+    if isinstance(error, ModelError):
+        return _explain(error)
     return Refusal(_SERVER, "This server has an error; see its log.", code="internal_error")
+
+
+def _explain(error: ModelError) -> Refusal:
+    """Return the refusal for a reading that the model failed: a reason that a client can act on."""
+    root = _cause(error)
+    status, code = getattr(root, "status_code", None), getattr(root, "code", None)
+    meaning = _meaning(status, code)
+    if isinstance(error, RefusalError):
+        found = Refusal(400, "The model's provider refuses this text.", code="content_filter")
+    elif meaning:
+        found = meaning
+    elif not isinstance(root, MemAgentError) and (_is_timeout(root) or is_unreachable(root)):
+        found = unanswered(root)
+    elif "The server cut the prompt" in str(error):
+        message = "The model's server cut the prompt: its context is shorter than it says."
+        found = Refusal(502, message, code="upstream_cut")
+    else:
+        message = "The model failed. What was read so far is kept."
+        found = Refusal(502, message, code="model_failed")
+    words = words_of(getattr(root, "body", None)) if found is meaning else ""
+    status = status or type(root).__name__
+    found.said = _line(status, getattr(root, "type", None), code, words)
+    return found
+
+
+def _cause(error: Exception) -> Exception:
+    """The error of the model's server, or else the first one of all."""
+    seen = [error]
+    while not hasattr(seen[-1], "status_code"):
+        # Some that were raised again name themselves as their cause.
+        causes = (seen[-1].__cause__, seen[-1].__context__)
+        before = [one for one in causes if isinstance(one, Exception) and one not in seen]
+        if not before:
+            break
+        seen.append(before[0])
+    return seen[-1]
+
+
+def _meaning(status: int | None, code: Any) -> Refusal | None:
+    """The refusal for an error that means the same whatever was asked; None for another one."""
+    known = _MEANINGS.get(_QUOTA if code == _QUOTA else status)
+    if known is None:
+        return None
+    status, message, code, param = known
+    return Refusal(status, message, code=code, param=param)
 
 
 def stopping() -> Refusal:

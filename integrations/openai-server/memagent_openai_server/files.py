@@ -16,7 +16,7 @@ from memagent_graph.text.source import TextSource, warnings_of
 from memagent_http.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from langchain_core.language_models import BaseChatModel
 
@@ -48,18 +48,8 @@ class FileText(dict[str, Any]):
     source: Pictured | None = None
 
 
-class UnseenPicture(dict[str, Any]):
-    """A picture that was not read, as the client sent it.
-
-    Attributes:
-        warnings: why it was not read.
-    """
-
-    warnings: Sequence[str] = ()
-
-
-class FileError(dict[str, Any]):
-    """A file that was not read, as the client sent it; the model's server may know it.
+class Unread(dict[str, Any]):
+    """A file or a picture that was not read, as the client sent it; the model may know it.
 
     Attributes:
         reason: why it was not read.
@@ -75,10 +65,7 @@ def has_files(messages: Iterable[Message]) -> bool:
 
 def read_files(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with the text of each file in its place."""
-    return [
-        {**message, "content": [*map(_read, parts)]} if (parts := parts_of(message)) else message
-        for message in messages
-    ]
+    return _change_parts(messages, lambda part: [_read(part)])
 
 
 def has_pictures(messages: Iterable[Message]) -> bool:
@@ -90,14 +77,21 @@ def has_pictures(messages: Iterable[Message]) -> bool:
     )
 
 
-def without_pictures(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without the data of pictures, which costs no tokens by its length."""
+def _change_parts(
+    messages: Iterable[Message], change: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+) -> list[Message]:
+    """Return the messages with others in place of each part."""
     return [
-        {**message, "content": [{} if part.get("type") == PICTURE else part for part in parts]}
+        {**message, "content": [one for part in parts for one in change(part)]}
         if (parts := parts_of(message))
         else message
         for message in messages
     ]
+
+
+def without_pictures(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without the data of pictures, which costs no tokens by its length."""
+    return _change_parts(messages, lambda part: [{} if part.get("type") == PICTURE else part])
 
 
 def read_pictures(messages: Iterable[Message], *, in_files: bool) -> list[Message]:
@@ -109,19 +103,20 @@ def read_pictures(messages: Iterable[Message], *, in_files: bool) -> list[Messag
         messages: the messages.
         in_files: whether the pictures in files are to be seen as well.
     """
-    number, read = 0, []
-    for message in messages:
-        content = []
-        for part in parts_of(message):
-            own = part
-            if part.get("type") == PICTURE:
-                number, own = number + 1, _look(part, number + 1)
-            elif in_files and isinstance(part, FileText) and part.document is not None:
-                own = _number(part, part.document, number)
-                number += len(part.document.pictures)
-            content.append(own)
-        read.append({**message, "content": content} if content else message)
-    return read
+    number = 0
+
+    def read(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        nonlocal number
+        if part.get("type") == PICTURE:
+            number += 1
+            yield _look(part, number)
+        elif in_files and isinstance(part, FileText) and part.document is not None:
+            yield _number(part, part.document, number)
+            number += len(part.document.pictures)
+        else:
+            yield part
+
+    return _change_parts(messages, read)
 
 
 def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel) -> list[Message]:
@@ -148,12 +143,7 @@ def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel
         for one in shown.get(id(document), ()):
             yield from _to_parts(one, without_numbers(one.picture.mark))
 
-    return [
-        {**message, "content": [one for part in parts for one in show(part)]}
-        if (parts := parts_of(message))
-        else message
-        for message in messages
-    ]
+    return _change_parts(messages, show)
 
 
 def show_referred(
@@ -233,8 +223,11 @@ def file_warnings(messages: Iterable[Message]) -> Iterator[str]:
     """Yield what was not read of files and pictures, or may be wrong with their text."""
     for message in messages:
         for part in parts_of(message):
-            yield from part.warnings if isinstance(part, FileText | UnseenPicture) else ()
-            if message.get("role") == "user" and part.get("type") not in _KNOWN:
+            if isinstance(part, FileText):
+                yield from part.warnings
+            elif isinstance(part, Unread):
+                yield part.reason
+            elif message.get("role") == "user" and part.get("type") not in _KNOWN:
                 kind = str(part.get("type"))[:_LONGEST_NAME]
                 yield f"a part of type {kind!r} was not read: send text, a file or a picture."
 
@@ -246,8 +239,8 @@ def refuse_files(message: Message) -> None:
         Refusal: It has one.
     """
     for part in parts_of(message):
-        if isinstance(part, FileError) or part.get("type") in FILES:
-            reason = part.reason if isinstance(part, FileError) else _without_content(part)
+        if part.get("type") in FILES:
+            reason = part.reason if isinstance(part, Unread) else _without_content(part)
             raise Refusal(400, reason, param="messages", code="unsupported_file")
 
 
@@ -281,7 +274,7 @@ def _read(part: dict[str, Any]) -> dict[str, Any]:
         content = b64decode("".join(tail.split()), validate=True)
         source = open_source(content, name=name)
     except (MemAgentError, ValueError) as error:
-        unread = FileError(part)
+        unread = Unread(part)
         unread.reason = str(error)
         if not isinstance(error, MemAgentError):
             unread.reason = f"{name}: file_data is not base64. Encode the bytes of the file."
@@ -321,9 +314,9 @@ def _look(part: dict[str, Any], number: int) -> dict[str, Any]:
     given = part.get(PICTURE)
     url = str(given.get("url") if isinstance(given, dict) else given)
     head, _, data = url.partition(",")
-    name, unseen = f"picture {number}", UnseenPicture(part)
+    name, unseen = f"picture {number}", Unread(part)
     if not head.startswith("data:"):
-        unseen.warnings = [f"{name} was not read, since it is only linked: send it as a data: URL."]
+        unseen.reason = f"{name} was not read, since it is only linked: send it as a data: URL."
         return unseen
     try:
         content = b64decode("".join(data.split()), validate=True)
@@ -332,7 +325,7 @@ def _look(part: dict[str, Any], number: int) -> dict[str, Any]:
         (picture,) = source.pictures
     except (MemAgentError, ValueError, AttributeError) as error:
         reason = str(error) if isinstance(error, MemAgentError) else "it is no picture in base64."
-        unseen.warnings = [f"{name} was not read: {reason}"]
+        unseen.reason = f"{name} was not read: {reason}"
         return unseen
     seen = FileText(
         type="text",

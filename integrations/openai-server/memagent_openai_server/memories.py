@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -32,7 +31,7 @@ from memagent_openai_server.records import log
 from memagent_openai_server.requests import User, receive_fields, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from langgraph.store.base import BaseStore
     from starlette.requests import Request
@@ -46,7 +45,6 @@ T = TypeVar("T")
 CONVERSATION, USER, SESSION = "conversation", "user", "session"
 _MOST_PREFIXES = 100
 """Conversations of a session that are recognized; an older one is read again."""
-_AT_ONCE = 100
 
 
 class Name(NamedTuple):
@@ -65,18 +63,6 @@ class Name(NamedTuple):
     def id(self) -> str:
         """Kind and name; for readings, the name of the memory in the key's bank."""
         return f"{self.kind} {self.of}"
-
-
-class Gone(NamedTuple):
-    """The result of forgetting.
-
-    Attributes:
-        threads: ids of threads whose messages were folded, which a checkpointer may have.
-        left: the places where deleted text may remain; "" if there are none.
-    """
-
-    threads: tuple[str, ...]
-    left: str
 
 
 class Memories:
@@ -141,14 +127,19 @@ class Memories:
             after: id of the memory after which to continue.
             most: most memories to return.
         """
-        left = await self._all() if names is None else names
-        left = sorted((name for name in left if name.id > after), key=lambda name: name.id)
+        known = await self._all() if names is None else names
         found: list[tuple[Name, MemoryVersion]] = []
-        while left and len(found) < most:
-            batch, left = left[:most], left[most:]
-            heads = await asyncio.gather(*map(self._readable, batch))
-            found += [(name, head) for name, head in zip(batch, heads, strict=True) if head]
-        return found[:most]
+        for name in sorted((one for one in known if one.id > after), key=lambda one: one.id):
+            try:
+                head = await self._head(name)
+            except (BadRecordError, MemoryNotFoundError) as error:
+                fields = {"error": type(error).__name__}
+                log.warning("a memory cannot be read", extra={"fields": fields})
+                continue
+            found += [(name, head)] if head is not None else []
+            if len(found) == most:
+                break
+        return found
 
     async def edit(
         self, names: list[Name], text: str, before: str | None
@@ -171,8 +162,12 @@ class Memories:
             return name, await _reach(edit)
         return name, await _reach(self.bank.aedit(name.id, text))
 
-    async def forget(self, names: list[Name]) -> Gone:
+    async def forget(self, names: list[Name]) -> tuple[tuple[str, ...], str]:
         """Delete everything stored of these memories, and erase it from the store's files.
+
+        Returns:
+            The ids of threads whose messages were folded, which a checkpointer may have; and the
+            places where deleted text may remain, "" if there are none.
 
         Raises:
             MemoryNotFoundError: There is nothing.
@@ -190,7 +185,7 @@ class Memories:
                 gone = await _reach(self._forget_reading(name.id)) or gone
         if not gone:
             raise _nothing(names)
-        return Gone(threads, left or await erase(self.bank.store))
+        return threads, left or await erase(self.bank.store)
 
     async def _forget_reading(self, name: str) -> bool:
         records = self.bank.records
@@ -199,11 +194,10 @@ class Memories:
             await self.bank.aforget(name)
         except MemoryNotFoundError:
             return False
-        for start in range(0, len(references), _AT_ONCE):
-            versions = await records.by_id(references[start : start + _AT_ONCE])
-            gone = [key for key, version in versions if version is None]
-            if gone:  # what others share keeps its prefixes
-                await records.items([records.put(self._read, key, None) for key in gone])
+        versions = await records.by_id(references)
+        gone = [key for key, version in versions if version is None]
+        if gone:  # what others share keeps its prefixes
+            await records.items([records.put(self._read, key, None) for key in gone])
         return True
 
     async def _all(self) -> list[Name]:
@@ -216,32 +210,10 @@ class Memories:
         ]
         return [*conversations, *readings]
 
-    async def _readable(self, name: Name) -> MemoryVersion | None:
-        try:
-            return await self._head(name)
-        except (BadRecordError, MemoryNotFoundError) as error:
-            log.warning(
-                "a memory cannot be read", extra={"fields": {"error": type(error).__name__}}
-            )
-            return None
-
     async def _head(self, name: Name) -> MemoryVersion | None:
         if name.kind == CONVERSATION:
             return await _reach(self.users.of(name.of).head())
         return await _reach(self.bank.ahead(name.id))
-
-
-@contextmanager
-def unless_away(loss: str) -> Iterator[None]:
-    """Continue if the store fails: the answer is worth more than what follows it.
-
-    Args:
-        loss: the consequence, for the log.
-    """
-    try:
-        yield
-    except StoreError as error:
-        log.warning("%s: %s", loss, type(error).__name__)
 
 
 async def _reach(operation: Awaitable[T]) -> T:
@@ -339,9 +311,9 @@ def memory_routes(models: Models) -> list[Route]:
         return JSONResponse(_card(*await memories(request).edit(whose, asked.text, asked.version)))
 
     async def forget_memory(request: Request) -> Response:
-        gone = await memories(request).forget(names(request))
-        found = {"object": "memory", "deleted": True}
-        return JSONResponse({**found, "threads": [*gone.threads], "left": gone.left})
+        threads, left = await memories(request).forget(names(request))
+        found = {"object": "memory", "deleted": True, "threads": threads, "left": left}
+        return JSONResponse(found)
 
     return [
         Route("/v1/memories", list_memories, methods=["GET"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,11 +13,12 @@ import orjson
 
 from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.state import Run
 from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Progress, Read, Said
 from memagent_openai_server.conversation import Asked, Message, split_messages
 from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import TOO_LONG
@@ -34,8 +35,9 @@ from memagent_openai_server.files import (
     show_referred,
     without_pictures,
 )
-from memagent_openai_server.memories import unless_away
-from memagent_openai_server.speech import Speech
+from memagent_openai_server.readers import Speech
+from memagent_openai_server.records import log
+from memagent_openai_server.upstream import count_usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -71,26 +73,46 @@ _MORE = ("tools", "functions", "logprobs", "audio", "modalities", "prediction")
 """Fields that ask for more than text, which only the model itself can return."""
 
 
+Delta = dict[str, str]
+"""A new part of an answer, or the progress of a reading as reasoning."""
+
+
+def progress(chunk: int, chunks: int, memory: str | None) -> Delta:
+    """Return the progress of a reading, for a client that streams.
+
+    Args:
+        chunk: number of the chunk that was read, counted from 1.
+        chunks: estimated number of all chunks.
+        memory: text of the memory; None if it did not change.
+    """
+    head = f"[{chunk} of {max(chunk, chunks)} sections read]\n"
+    return {"reasoning_content": head if memory is None else f"{head}{memory}\n\n"}
+
+
 @dataclass(frozen=True)
-class Place:
-    """The memory of a conversation.
+class Read:
+    """The end of a reading.
 
     Attributes:
-        reference: id or name of the memory; None if there is none yet.
-        name: name under which the reading is stored; None for no name.
-        explicit: whether the client named this memory, and so expects it to be used. The field
-            `user` does not count: clients may send it without knowing about this server.
+        text: the answer.
+        finish_reason: "stop", or "length" for an answer that was cut.
+        usage: the usage in OpenAI's format; without a model, the tokens of text and answer.
+        memagent: fields that OpenAI's format does not have.
     """
 
-    reference: str | None
-    name: str | None
-    explicit: bool
+    text: str
+    finish_reason: str
+    usage: dict[str, int]
+    memagent: dict[str, Any]
 
 
-async def _place(
+async def _memory(
     memories: Memories, memory: str | None, session: str | None, user: str | None
-) -> Place:
+) -> tuple[str | None, str | None]:
     """Find the memory that a request continues from.
+
+    Returns:
+        Its id or name, None if there is none yet; and the name of the new one, None for no name.
 
     Raises:
         MemoryNotFoundError: The key has no memory of this id.
@@ -99,16 +121,14 @@ async def _place(
         if not await memories.has(memory):
             message = f"There is no memory {memory!r}: GET /v1/memories lists all."
             raise MemoryNotFoundError(message)
-        return Place(memory, None, explicit=True)
+        return memory, None
     name = f"session {session}" if session else f"user {user}" if user else None
     try:
-        if name is None or not await memories.has(name):
-            return Place(None, name, explicit=False)
+        return (name if name is not None and await memories.has(name) else None), name
     except StoreError:
         if session:
             raise
-        return Place(None, name, explicit=False)  # a request that fits the model needs no memory
-    return Place(name, name, explicit=bool(session))
+        return None, name  # a request that fits the model needs no memory
 
 
 def _session(request: Request) -> str | None:
@@ -126,16 +146,8 @@ def _session(request: Request) -> str | None:
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
     parts: list[object] = [without_pictures(fields["messages"])]
     parts += [fields[name] for name in ("tools", "functions") if name in fields]
-    left, values = window * _LONGEST_TOKEN, list(parts)
-    while values:
-        value = values.pop()
-        if isinstance(value, str):
-            left -= len(value)
-        elif isinstance(value, dict | list):
-            values += value.values() if isinstance(value, dict) else value
-        if left < 0:
-            return False
-    return count(orjson.dumps(parts).decode()) <= window * _SLACK
+    text = orjson.dumps(parts).decode()
+    return len(text) <= window * _LONGEST_TOKEN and count(text) <= window * _SLACK
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,9 @@ class Call:
     Attributes:
         service: the service of the model.
         memories: the memories of the client's key.
-        place: the memory that it continues from.
+        memory: id or name of the memory that it continues from; None if there is none yet.
+        name: name under which a reading is stored; None for no name.
+        session: the session; None if the client names none.
         chat: the validated request, as sent.
         fields: its fields, with the text of its files.
         body: the body to pass on.
@@ -156,7 +170,9 @@ class Call:
 
     service: Service
     memories: Memories
-    place: Place
+    memory: str | None
+    name: str | None
+    session: str | None
     chat: ChatRequest
     fields: dict[str, Any]
     body: bytes
@@ -191,22 +207,30 @@ class Call:
         """
         record, session = request.state.record, _session(request)
         memories = service.memories(record.tenant)
-        memory = chat.memagent.memory if chat.memagent else None
-        where = await _place(memories, memory, session, chat.user)
-        call = cls(service, memories, where, chat, fields, body, request.receive, record)
+        known = chat.memagent.memory if chat.memagent else None
+        memory, name = await _memory(memories, known, session, chat.user)
+        read, turn = fields, None
         if has_files(fields["messages"]):
             reading = to_thread(partial(read_files, fields["messages"]))
             read = {**fields, "messages": await unless_gone(reading, request.receive)}
-            call = replace(call, fields=read)
-        passed, turn = call.fields, None
+        passed = read
         if remembers and service.users is not None and chat.user:
             said = [cast("Message", message) for message in chat.messages]
             turn = await service.users.begin(memories, chat.user, session, said, len(body))
             if turn.memory:
-                passed = {**passed, "messages": turn.with_memory(passed["messages"])}
+                passed = {**read, "messages": turn.with_memory(read["messages"])}
         if passed is not fields:
             body = await to_thread(partial(_write, passed, service))
-        return replace(call, body=body, turn=turn)
+        place = (memories, memory, name, session)
+        return cls(service, *place, chat, read, body, request.receive, record, turn)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the client expects a memory to be used.
+
+        The field `user` does not count: clients may send it without knowing about this server.
+        """
+        return self.memory is not None and bool(self.session or self.chat.memagent)
 
     async def may_fit(self) -> bool:
         """Whether the model's context may hold the request unchanged."""
@@ -234,7 +258,7 @@ async def decide(call: Call) -> Reply | Reading:
     """
     upstream, refused = call.service.upstream, None
     call.record.how = "passed"
-    if upstream is not None and not call.place.explicit and await call.may_fit():
+    if upstream is not None and not call.continues and await call.may_fit():
         try:
             return await unless_gone(upstream.complete(call.body), call.receive)
         except Refusal as refusal:
@@ -286,7 +310,7 @@ class Reading:
         if len(stops(call.chat)) > _MOST_STOPS:
             message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
             raise Refusal(400, message, param="stop")
-        messages, reference = call.fields["messages"], call.place.reference
+        messages, reference = call.fields["messages"], call.memory
         if has_pictures(messages):
             in_files = service.config.pictures > 0
             reading = to_thread(partial(read_pictures, messages, in_files=in_files))
@@ -298,51 +322,99 @@ class Reading:
             count=service.counter.count,
             question_tokens=service.config.question_tokens,
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
-            whole=service.understands,
+            whole=service.chat is not None,
         )
         return cls(call, found, more is not None, messages)
 
-    async def parts(self) -> AsyncGenerator[Progress | Said | Read, None]:
+    async def parts(self) -> AsyncGenerator[Delta | Read, None]:
         """Yield progress, pieces of the answer if the client streams, and the whole answer."""
-        service, memories, place = self.call.service, self.call.memories, self.call.place
-        chat, turn = self.call.chat, self.call.turn
+        record = self.call.record
+        with record.metrics.readings.track_inprogress():
+            async with aclosing(self._parts()) as parts:
+                async for part in parts:
+                    if isinstance(part, Read):
+                        record.count_tokens(part.usage)
+                    elif "reasoning_content" in part:
+                        record.count_chunk()
+                    yield part
+
+    async def _parts(self) -> AsyncGenerator[Delta | Read, None]:
+        call, service, memories = self.call, self.call.service, self.call.memories
         question, document = await unless_small(len(self.asked.system), self._question)
         speech = Speech(
             service.counter,
-            stop=stops(chat),
-            limit=chat.max_completion_tokens or chat.max_tokens,
-            streams=bool(chat.stream) and service.config.unsupported == "keep",
-            known=turn.notes if turn else "",
+            stop=stops(call.chat),
+            limit=call.chat.max_completion_tokens or call.chat.max_tokens,
+            streams=bool(call.chat.stream) and service.config.unsupported == "keep",
+            known=call.turn.notes if call.turn else "",
         )
-        if not document and place.reference is None:
+        if not document and call.memory is None:
             yield await self._unread(question, speech)
             return
-        name = place.name
-        if place.reference is not None and name != place.reference and document:
-            name = await memories.branch(place.reference, name)
-        reading = service.read(
-            question,
-            await self._open(document),
-            memories,
-            name=name,
-            memory=place.reference,
-            speech=None if self.more else speech,
-            pictured=await self._open("\n".join(marks_of(self.messages))),
-        )
-        chunks, output = 0, None
-        async with aclosing(reading):
-            async for part in reading:
-                if isinstance(part, dict):
+        name = call.name
+        if call.memory is not None and name != call.memory and document:
+            name = await memories.branch(call.memory, name)
+        chunks, output = 0, dict[str, Any]()
+        said = None if self.more else speech
+        async with aclosing(self._read(question, await self._open(document), name, said)) as parts:
+            async for part in parts:
+                if "version" in part:
                     output = part
                     continue
-                chunks += isinstance(part, Progress)
+                chunks += "reasoning_content" in part
                 yield part
-        assert output is not None  # noqa: S101 - a reading ends with its output
         if document:
-            named = [place.name] if place.name else []
-            with unless_away("A follow-up will be read from its beginning"):
+            named = [call.name] if call.name else []
+            try:
                 await memories.add_prefix([output["version"], *named], self.asked.prefix)
+            except StoreError as error:  # the answer is worth more than its follow-up
+                kind = type(error).__name__
+                log.warning("A follow-up will be read from its beginning: %s", kind)
         yield self._answer(question, output, chunks, speech.finish_reason)
+
+    async def _read(
+        self, question: str, document: Source | None, name: str | None, speech: Speech | None
+    ) -> AsyncGenerator[Delta | dict[str, Any], None]:
+        """Read, and answer from the memory; the graph's output comes last."""
+        call, service = self.call, self.call.service
+        pictured = await self._open("\n".join(marks_of(self.messages)))
+        run = Run(store=service.store, namespace=call.memories.bank.namespace, pictured=pictured)
+        if speech is not None and speech.streams:
+            speech.write = lambda text: (
+                run.write({"event": "answer", "content": text}) if run.write else None
+            )
+        wanted: dict[str, Any] = {"question": question}
+        if document is not None:
+            run.document = document
+            wanted["memory_name"] = name
+        else:
+            wanted["version"] = call.memory
+        agent, at = service.agent, None
+        parts = cast(
+            "AsyncGenerator[Any]",
+            agent.astream(
+                wanted,
+                service.reader.config(speech),
+                context=run,
+                stream_mode=["custom", "values"],
+                output_keys=agent.output_channels,
+            ),
+        )
+        async with aclosing(parts):
+            async for mode, part in parts:
+                if mode == "values":
+                    output = part
+                    if at is not None:
+                        yield progress(at["chunk"], at["chunks"], part.get("memory", ""))
+                        at = None
+                elif part["event"] == "said":
+                    yield {"content": part["content"]}
+                elif part["event"] == "chunk":
+                    if part["added"] or part["removed"]:
+                        at = part  # the memory itself comes with the next values
+                    else:
+                        yield progress(part["chunk"], part["chunks"], None)
+        yield output
 
     async def _open(self, document: str) -> Source | None:
         """A document, with the pictures that it marks; None if it is empty."""
@@ -386,34 +458,35 @@ class Reading:
         if not system:
             return question, document
         both = f"{system}\n\n{question}"
-        if self.call.service.understands and self._fits(both):
+        if self.call.service.chat is not None and self._fits(both):
             return both, document
-        if self.call.place.reference is None and not (self.more and self._system()):
+        if self.call.memory is None and not (self.more and self._system()):
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
     async def _unread(self, question: str, speech: Speech) -> Read:
         """The answer if there is nothing to read and nothing remembered."""
-        service = self.call.service
-        text, count = await service.respond(question, speech), service.counter.count
-        return Read(text, None, count(question), count(text), 1.0, 0, speech.finish_reason)
+        reader = self.call.service.reader
+        answer = await reader.respond(question, Memory(), config=reader.config(speech))
+        output = {"answer": answer.final, "usage": {"document_tokens": 0}, "coverage": 1.0}
+        return self._answer(question, output, 0, speech.finish_reason)
 
     def _answer(
         self, question: str, output: dict[str, Any], chunks: int, finish_reason: str
     ) -> Read:
+        text = output["memory"] if self.more else output["answer"]
         count, usage = self.call.service.counter.count, output["usage"]
-        return Read(
-            text=output["memory"] if self.more else output["answer"],
-            memory=output["version"],
-            prompt_tokens=usage["input_tokens"] or usage["document_tokens"] + count(question),
-            completion_tokens=usage["output_tokens"] or count(output["answer"]),
-            coverage=output["coverage"],
-            chunks=chunks,
-            finish_reason=finish_reason,
-            found=None if self.more else output["found"],
-            unsupported=tuple(item["text"] for item in output["unsupported"]),
-            warnings=(*file_warnings(self.messages), *output["warnings"]),
-        )
+        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(question)
+        memagent = {
+            "memory": output.get("version"),
+            "chunks": chunks,
+            "coverage": output["coverage"],
+            "found": None if self.more else output.get("found"),
+            "unsupported": [item["text"] for item in output.get("unsupported", ())],
+            "warnings": [*file_warnings(self.messages), *output.get("warnings", ())],
+        }
+        written = usage.get("output_tokens") or count(output["answer"])
+        return Read(text, finish_reason, count_usage(prompt, written), memagent)
 
 
 def stops(request: ChatRequest) -> tuple[str, ...]:

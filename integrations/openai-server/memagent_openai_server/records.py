@@ -7,21 +7,15 @@ import json
 import logging
 import sys
 import traceback
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 
-from memagent_http.refusals import Refusal
-from memagent_openai_server.completion import Progress, Read, Said
 from memagent_openai_server.errors import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 log = logging.getLogger("memagent_openai_server")
 
@@ -104,30 +98,28 @@ class Record:
     def failed(self, error: Exception) -> None:
         """Record the error that ended the request; for an unexpected one, also log its place."""
         self.error = type(error).__name__
-        if isinstance(error, Refusal) and error.said is not None:
-            log.warning("upstream", extra={"fields": {"id": self.id, "said": error.said}})
         if isinstance(error, ClientDisconnect | OSError):
             self.error = "ClientDisconnect"
             self.metrics.abandoned.inc()
-        elif refusal(error).code == "internal_error":
+            return
+        why = refusal(error)
+        if why.said is not None:
+            fields = {"id": self.id, "said": why.said, "reason": str(why)}
+            log.warning("upstream", extra={"fields": fields})
+        if why.code == "internal_error":
             frames = traceback.extract_tb(error.__traceback__)
             where = [f"{frame.filename}:{frame.lineno}" for frame in frames[-8:]]
             log.error("error", extra={"fields": {"id": self.id, "error": self.error, "at": where}})
 
-    async def count(
-        self, parts: AsyncGenerator[Progress | Said | Read, None]
-    ) -> AsyncGenerator[Progress | Said | Read, None]:
-        """Yield the parts of a reading, and count them."""
-        with self.metrics.readings.track_inprogress():
-            async with aclosing(parts):
-                async for part in parts:
-                    if isinstance(part, Progress):
-                        self.chunks += 1
-                        self.metrics.chunks.inc()
-                    elif isinstance(part, Read):
-                        self.metrics.tokens.labels("prompt").inc(part.prompt_tokens)
-                        self.metrics.tokens.labels("completion").inc(part.completion_tokens)
-                    yield part
+    def count_chunk(self) -> None:
+        """Count a chunk that was read."""
+        self.chunks += 1
+        self.metrics.chunks.inc()
+
+    def count_tokens(self, usage: dict[str, int]) -> None:
+        """Count the tokens of a reading."""
+        for kind in ("prompt", "completion"):
+            self.metrics.tokens.labels(kind).inc(usage[f"{kind}_tokens"])
 
     def close(self) -> None:
         """Log the request, and update the metrics."""

@@ -1,4 +1,4 @@
-"""The model's server: send requests and return replies, both unchanged, or read their parts."""
+"""Whom requests are passed on to: the model's server, or a model that has none."""
 
 from __future__ import annotations
 
@@ -8,30 +8,43 @@ import re
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+from uuid import uuid4
 
 import aiohttp
 import httpx
 import orjson
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
 
+from memagent_graph.errors import ContextLengthError
+from memagent_graph.models.failures import model_error
+from memagent_graph.readers.completion import is_cut_off, usage_of
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.delivery import unless_gone
-from memagent_openai_server.errors import broken, error_in, reword
+from memagent_openai_server.delivery import EVENTS, event
+from memagent_openai_server.errors import TOO_LONG, broken, error_in, reword, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
-    from starlette.types import Receive
+    from langchain_core.language_models import BaseChatModel
 
     from memagent_graph.models.endpoint import ChatEndpoint
 
+_OPTIONS = ("temperature", "top_p", "seed", "max_tokens")
 _LONGEST_CONNECT = 10.0
 _BESIDE = ("/tokenize", "/detokenize")
 """Paths of vLLM that are not below `/v1`."""
-_PASSED_ON = ("content-type", "retry-after")
+MEMORY_HEADER = "x-memagent-memory"
+_PASSED_ON = ("content-type", MEMORY_HEADER)
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """Byte sequences that end an event."""
 _EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
@@ -39,29 +52,93 @@ _LONGEST_END = 3
 """Bytes of such a sequence that an earlier piece may hold."""
 _LONGEST_EVENT = 32 * 2**20
 """Longest event, in bytes; no model writes more."""
-_USUAL = (b"data: {", b"data:{", b"data: [DONE]", b":")
+_DONE = b"data: [DONE]"
+_FINISHED = re.compile(rb'"finish_reason"\s{0,9}:\s{0,9}"')
+_USUAL = (b"data: {", b"data:{", _DONE, b":")
 """Beginnings of events that are not errors, unless they contain that word."""
+
+
+def count_usage(prompt: int, completion: int) -> dict[str, int]:
+    """Return the usage in OpenAI's format."""
+    total = prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The fields that all parts of a completion share."""
+
+    model: str
+    id: str
+    created: int
+
+    @classmethod
+    def new(cls, model: str) -> Head:
+        """Return the fields of a new completion."""
+        return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
+
+    def whole(
+        self, message: dict[str, Any], finish_reason: str, usage: dict[str, int]
+    ) -> dict[str, Any]:
+        """Return a whole completion of one message."""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._fields("chat.completion"), "choices": [choice], "usage": usage}
+
+    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        """Return a part of a completion."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._fields("chat.completion.chunk"), "choices": [choice]}
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the part with the usage."""
+        return {**self._fields("chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _fields(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of a model's server, or of a model that has none; who has it reads or closes it.
+    """A completion as a server sends it, or a model without one, or a reading.
 
     Attributes:
         status_code: the HTTP status.
         headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
         asked: the body of the request; empty for a model without a server.
-        key: the key that was sent.
         response: holds the connection, which is closed unless all was read.
+        stop: set when this server stops, if that ends the reply.
     """
 
     status_code: int
     headers: Mapping[str, str]
     parts: AsyncGenerator[bytes, None]
     asked: bytes = field(default=b"", repr=False)
-    key: str = field(default="", repr=False)
     response: aiohttp.ClientResponse | None = None
+    stop: asyncio.Event | None = None
+
+    @classmethod
+    def whole(cls, completion: dict[str, Any], **headers: str) -> Reply:
+        """Return the reply for a completion."""
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield json.dumps(completion, ensure_ascii=False).encode()
+
+        return cls(HTTPStatus.OK, {"content-type": "application/json", **headers}, parts())
+
+    @classmethod
+    def stream(
+        cls, chunks: AsyncGenerator[dict[str, Any], None], stop: asyncio.Event | None = None
+    ) -> Reply:
+        """Return the reply for the parts of a completion."""
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield event(chunk)
+            yield event("[DONE]")
+
+        return cls(HTTPStatus.OK, {"content-type": EVENTS}, parts(), stop=stop)
 
     @property
     def is_success(self) -> bool:
@@ -69,11 +146,22 @@ class Reply:
         return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     async def read(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body.
+
+        Raises:
+            Refusal: It breaks off, or is an error.
+        """
         try:
-            return b"".join([part async for part in self.parts])
+            body = b"".join([part async for part in self.parts])
         finally:
             await self.aclose()
+        is_error = not self.is_success
+        if self.is_success and b'"error"' in body:
+            with suppress(ValueError):  # a body that is not JSON is the client's business
+                is_error = error_in(json.loads(body)) is not None
+        if is_error:
+            raise await asyncio.to_thread(reword, self, body)
+        return body
 
     async def aclose(self) -> None:
         """Read no more."""
@@ -109,9 +197,8 @@ class Upstream:
             "content-type": "application/json",
             "user-agent": "memagent",
         }
-        self._key = model.api_key.get_secret_value() if model.api_key is not None else ""
-        if self._key:
-            self._headers["authorization"] = f"Bearer {self._key}"
+        if model.api_key is not None:
+            self._headers["authorization"] = f"Bearer {model.api_key.get_secret_value()}"
         self._timeout = aiohttp.ClientTimeout(
             sock_connect=_LONGEST_CONNECT, sock_read=model.timeout
         )
@@ -146,16 +233,12 @@ class Upstream:
             response = await self._session().post(
                 url, data=body, headers=self._headers, allow_redirects=False
             )
-        except TimeoutError as error:
-            raise Refusal(504, "The model took too long.", code="upstream_timeout") from error
         except (aiohttp.ClientError, OSError) as error:
-            message = "The model's server cannot be reached. Try again."
-            raise Refusal(503, message, code="upstream_unreachable") from error
-        parts = _parts(response)
-        reply = Reply(response.status, response.headers, parts, body, self._key, response)
-        if reply.is_success:
-            return reply
-        raise await asyncio.to_thread(reword, reply, await reply.read())
+            raise unanswered(error) from error
+        reply = Reply(response.status, response.headers, _parts(response), body, response)
+        if not reply.is_success:
+            await reply.read()
+        return reply
 
     def _session(self) -> aiohttp.ClientSession:
         """The connections of this event loop, one for each request at once."""
@@ -180,24 +263,119 @@ def _renamed(body: bytes, model: str) -> bytes:
     return orjson.dumps({**orjson.loads(body), "model": model})
 
 
+class LocalModel:
+    """A LangChain chat model: vLLM or transformers in this process, or any provider's.
+
+    Args:
+        model: the model.
+        name: the model's name for clients.
+    """
+
+    def __init__(self, model: BaseChatModel, name: str) -> None:
+        self._model = model
+        self._name = name
+
+    async def complete(self, body: bytes) -> Reply:
+        """Answer a chat completion as a server would.
+
+        Raises:
+            Refusal: The model cannot do what the request asks for.
+            ModelError: The model failed.
+        """
+        fields = json.loads(body)
+        parts = self._parts(fields)
+        head = Head.new(self._name)
+        try:
+            message = await anext(parts, AIMessageChunk(content=""))
+            if fields.get("stream"):
+                options = fields.get("stream_options") or {}
+                usage = bool(options.get("include_usage"))
+                return Reply.stream(_chunks(head, message, parts, usage=usage))
+            async for part in parts:
+                message += part
+            whole = head.whole(_said(message), _finish_reason(message), _usage(message))
+            return Reply.whole(whole)
+        except (Refusal, ValueError, NotImplementedError) as error:
+            if isinstance(error, Refusal):
+                raise
+            raise Refusal(400, "The model does not take this conversation.") from error
+        except Exception as error:
+            found = model_error(error)
+            if isinstance(found, ContextLengthError):
+                why = "The request is longer than the model's maximum context length."
+                raise Refusal(400, why, code=TOO_LONG, param="messages") from error
+            raise found from error
+
+    async def aclose(self) -> None:
+        """Do nothing: there are no connections."""
+
+    async def _parts(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
+        for name, value in (("n", 1), ("logprobs", False), ("response_format", {"type": "text"})):
+            if fields.get(name) not in (None, value):
+                message = f"This model gives one answer, in plain text: it does not take {name}."
+                raise Refusal(400, message, param=name, code="unsupported_parameter")
+        limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
+        wanted = {**fields, "max_tokens": limit}
+        known = type(self._model).model_fields
+        options = {
+            name: wanted[name]
+            for name in _OPTIONS
+            if wanted.get(name) is not None and name in known
+        }
+        stop = fields.get("stop")
+        model: Any = self._model
+        if fields.get("tools"):
+            model = model.bind_tools(fields["tools"], tool_choice=fields.get("tool_choice"))
+        messages = convert_to_messages(fields["messages"])
+        async for part in model.astream(
+            messages, stop=[stop] if isinstance(stop, str) else stop, **options
+        ):
+            yield part
+
+
+async def _chunks(
+    head: Head, first: AIMessageChunk, rest: AsyncGenerator[AIMessageChunk, None], *, usage: bool
+) -> AsyncGenerator[dict[str, Any], None]:
+    yield head.chunk({"role": "assistant", "content": ""})
+    if first.text:
+        yield head.chunk({"content": first.text})
+    whole = first
+    async with aclosing(rest):
+        try:
+            async for part in rest:
+                whole += part
+                if part.text:
+                    yield head.chunk({"content": part.text})
+        except Exception as error:
+            raise model_error(error) from error
+    if calls := _said(whole).get("tool_calls"):
+        numbered = [{"index": index, **call} for index, call in enumerate(calls)]
+        yield head.chunk({"tool_calls": numbered})
+    yield head.chunk({}, _finish_reason(whole))
+    if usage:
+        yield head.usage(_usage(whole))
+
+
+def _said(message: AIMessage) -> dict[str, Any]:
+    """A message in OpenAI's format."""
+    said: Any = convert_to_openai_messages(message)
+    return {**said, "content": message.text}
+
+
+def _finish_reason(message: AIMessage) -> str:
+    if message.tool_calls:
+        return "tool_calls"
+    return "length" if is_cut_off(message) else "stop"
+
+
+def _usage(message: AIMessage) -> dict[str, int]:
+    cost = usage_of(message)
+    return count_usage(cost.input_tokens, cost.output_tokens)
+
+
 def headers_of(reply: Reply) -> Mapping[str, str]:
     """Return the headers of a reply that the client gets."""
     return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
-
-
-async def read_whole(reply: Reply, receive: Receive) -> bytes:
-    """Return the body of a reply.
-
-    Raises:
-        ClientDisconnect: The client is gone.
-        Refusal: The model's server broke off, or the body is an error.
-    """
-    body = await unless_gone(reply.read(), receive)
-    if b'"error"' in body:
-        with suppress(ValueError):  # a body that is not JSON is the client's business
-            if error_in(json.loads(body)) is not None:
-                raise await asyncio.to_thread(reword, reply, body)
-    return body
 
 
 async def events(reply: Reply) -> AsyncGenerator[bytes, None]:
@@ -206,8 +384,23 @@ async def events(reply: Reply) -> AsyncGenerator[bytes, None]:
     So comments that keep the connection alive can be sent between events, never within one.
 
     Raises:
-        Refusal: The model's server broke off, sent an error, or sent an event without an end.
+        Refusal: The model's server broke off, sent an error, or sent an event without an end; or
+            the answer has no reason for its end.
     """
+    begun = ended = False
+    async with aclosing(_pieces(reply)) as pieces:
+        async for piece in pieces:
+            begun = begun or b'"choices"' in piece
+            ended = ended or _FINISHED.search(piece) is not None
+            done = piece.find(_DONE) if begun and not ended else -1
+            yield piece if done < 0 else piece[:done]
+            if done >= 0:
+                break
+    if begun and not ended:
+        raise broken()
+
+
+async def _pieces(reply: Reply) -> AsyncGenerator[bytes, None]:
     held = bytearray()
     try:
         async for part in reply.parts:
@@ -232,9 +425,9 @@ async def overhear(
     """Yield the pieces of a stream unchanged, each after a call of `hear` for each of its parts."""
     async with aclosing(pieces):
         async for piece in pieces:
-            for event in _EVENT.findall(piece):
-                with suppress(ValueError):  # "[DONE]", and other data for the client alone
-                    hear(json.loads(_data(event)))
+            with suppress(ValueError):  # other data for the client alone
+                for part in _parts_in(piece):
+                    hear(part)
             yield piece
 
 
@@ -246,36 +439,41 @@ async def parts_of(reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
     """
     async with aclosing(events(reply)) as pieces:
         async for piece in pieces:
-            for event in _EVENT.findall(piece):
-                data = _data(event)
-                if data and data != b"[DONE]":
-                    yield json.loads(data)
+            for part in _parts_in(piece):
+                yield part
+
+
+def _parts_in(piece: bytes) -> Iterator[dict[str, Any]]:
+    for found in _EVENT.findall(piece):
+        data = _data(found)
+        if data and data != b"[DONE]":
+            yield json.loads(data)
 
 
 def _checked(reply: Reply, piece: bytes) -> Iterator[bytes]:
     """Yield whole events unchanged, up to one that is an error."""
-    for event in _EVENT.finditer(piece):
-        found = event[0]
+    for match in _EVENT.finditer(piece):
+        found = match[0]
         if (b'"error"' not in found and found.startswith(_USUAL)) or not _reports_error(found):
             continue
-        if event.start():
-            yield piece[: event.start()]
+        if match.start():
+            yield piece[: match.start()]
         raise reword(reply, _data(found) or found)
     if piece:
         yield piece
 
 
-def _reports_error(event: bytes) -> bool:
+def _reports_error(found: bytes) -> bool:
     """Whether an event is an error: by its data, its name, or because it is not JSON."""
-    data = _data(event)
+    data = _data(found)
     if not data or data == b"[DONE]":
-        return event.startswith(b"error")  # llama.cpp's format
+        return found.startswith(b"error")  # llama.cpp's format
     try:
-        return error_in(json.loads(data)) is not None or event.startswith(b"event: error")
+        return error_in(json.loads(data)) is not None or found.startswith(b"event: error")
     except ValueError:
         return True
 
 
-def _data(event: bytes) -> bytes:
-    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+def _data(found: bytes) -> bytes:
+    lines = (line for line in found.splitlines() if line.startswith(b"data:"))
     return b"\n".join(line[5:].strip() for line in lines)

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memagent_openai_server.chat import PASSED
-from memagent_openai_server.requests import ChatRequest, ResponseRequest
+from memagent_openai_server.requests import ChatRequest
+from memagent_openai_server.responses import ResponseRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 SCHEMAS = {CHAT: ChatRequest.model_json_schema(), RESPONSES: ResponseRequest.model_json_schema()}

@@ -123,5 +123,5 @@ def test_a_stream_that_breaks_off_ends_with_an_error_that_names_the_model_and_no
     parts = server.post(json=body).text.split("\n\n")
 
     assert '"content": "A"' in parts[1]
-    assert json.loads(parts[2].removeprefix("data: "))["error"]["code"] == "model_failed"
+    assert json.loads(parts[2].removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
     assert "10.0.0.7" not in "".join(parts)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.speech import Attempt, Speech, begins_in_thought
+from memagent_openai_server.readers import Attempt, Speech, begins_in_thought
 
 WORDS = st.text("ab <>/{}\\", max_size=12)
 NAMED = st.sampled_from([" the <think> tag ", "a `<reasoning>` or ", " </think>.", "<thinking>"])
@@ -39,7 +39,7 @@ def hear(parts: list[str], *, headless: bool = False, **wishes) -> tuple[str, li
 def test_thoughts_are_left_out_however_a_reply_comes_in_pieces(reply, cuts, cut_off):
     reply += cut_off
 
-    assert hear(pieces(reply, cuts))[0] == without_reasoning(reply).strip()
+    assert hear(pieces(reply, cuts))[0] == without_reasoning(without_channels(reply)).strip()
 
 
 @given(REPLIES, WORDS, st.lists(st.integers(0, 99)))
@@ -64,7 +64,7 @@ def test_a_reply_that_might_have_begun_in_a_thought_and_did_not_is_whole(reply, 
 def test_an_answer_ends_before_the_first_stop_string(reply, stop, cuts):
     text, _, _ = hear(pieces(reply, cuts), stop=tuple(stop))
 
-    said = reply.lstrip()
+    said = reply.strip()
     ends = [said.find(word) for word in stop if word in said]
     assert text == said[: min(ends, default=len(said))].rstrip()
 

@@ -154,12 +154,24 @@ def test_an_error_within_a_stream_is_reworded_and_what_came_before_it_is_not(
     "line", ['data: {"choices": [], "error": null}', 'data: {"choices": [], "x": "error"}', "id: 4"]
 )
 def test_an_event_that_is_no_error_is_passed_on_as_it_is(behind, upstream, line):
-    whole = f"{line}\n\nretry: 10\n\n{part('One')}data: [DONE]\n\n".encode()
+    last = 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
+    whole = f"{line}\n\nretry: 10\n\n{part('One')}{last}\n\ndata: [DONE]\n\n".encode()
     upstream.script = [whole]
 
     found = behind.post(json={"model": "small", "messages": HI, "stream": True})
 
     assert found.content == whole
+
+
+@pytest.mark.parametrize("end", ["", "data: [DONE]\n\n"])
+def test_a_stream_that_ends_amid_an_answer_ends_with_an_error(behind, upstream, end):
+    upstream.script = [f"{part('One')}{end}".encode()]
+
+    found = behind.post(json={"model": "small", "messages": HI, "stream": True})
+
+    assert found.text.startswith(part("One"))
+    assert "upstream_broken" in found.text
+    assert "[DONE]" not in found.text
 
 
 def test_an_error_that_calls_itself_a_success_is_an_error(behind, upstream):
@@ -214,6 +226,38 @@ def test_the_operator_reads_its_status_type_and_code_and_no_text(behind, upstrea
     assert line["id"] == found.response.headers["x-request-id"]
     assert KEY not in str(line)
     assert "Behrens" not in str(line)
+
+
+REASONS = [
+    (401, {"message": f"Incorrect API key provided: {KEY}."}, 502, "key", "401 Incorrect API key"),
+    (404, {"message": "The model `small` does not exist"}, 404, "model", "does not exist"),
+    (402, {"message": "Insufficient balance"}, 402, "used up", "402 Insufficient balance"),
+    (
+        429,
+        {"message": "You exceeded your current quota", "code": "insufficient_quota"},
+        429,
+        "used up",
+        "exceeded your current quota",
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "told", "reason", "said"), REASONS)
+def test_a_reading_that_fails_says_why(
+    behind, upstream, asked, caplog, status, error, told, reason, said
+):
+    upstream.script = [{"status": status, "error": error}] * 20
+
+    with caplog.at_level(logging.INFO):
+        found = caught(behind, asked(500))
+
+    assert found.status_code == told
+    assert reason in str(found)
+    check_silent(found)
+    (line,) = logged(caplog)
+    assert said in line["said"]
+    assert line["reason"] in str(found)
+    assert KEY not in str(line)
 
 
 def test_an_error_within_a_stream_is_logged(behind, upstream, caplog):
