@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
@@ -376,7 +377,7 @@ async def overwrite_memory(
     """
     fold, left = fold_of(state), reading.seconds_left(run)
     chain = None if run.store is None else chain_of(reading, run, fold)
-    edited = await take_edit(chain, fold)
+    edited = fold if chain is None else await take_edit(chain, fold)
     if edited is not fold:
         return _changes(state, edited)
     try:
@@ -398,7 +399,8 @@ async def overwrite_memory(
 
     explain = partial(reading.explain, fold["progress"]["step"] + 1, fold["scope"])
     try:
-        with run.cutter.ahead(chunk, fold["scope"]["end"]), abandon_if_cancelled(chain):
+        ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
+        with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
             after = await repeat(read, reading.config, explain)
     except EditedError:
         return _changes(state, fold)  # it is taken before the chunk is read

@@ -781,13 +781,12 @@ def _hold(task: asyncio.Future[Any]) -> None:
 
 
 @contextmanager
-def abandon_if_cancelled(chain: Chain | None) -> Iterator[None]:
+def abandon_if_cancelled(chain: Chain) -> Iterator[None]:
     """Take a reading out of the list if it is cancelled, and then let others read on."""
     try:
         yield
     except asyncio.CancelledError:
-        if chain is not None:
-            _hold(asyncio.ensure_future(_abandon(chain)))
+        _hold(asyncio.ensure_future(_abandon(chain)))
         raise
 
 

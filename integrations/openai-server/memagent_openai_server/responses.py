@@ -345,6 +345,7 @@ class _Open:
             number: index of the item in the output.
         """
         item: Item
+        part: Item
         if kind == "summary_text":
             item = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
             part = {"type": kind, "text": ""}
