@@ -182,8 +182,7 @@ async def fold_within(
         fold["progress"]["cut"] = False
         fold = await advance(call, fold, chunk)
         asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
-        own = getattr(reading.reader, "warnings", ())  # it was asked twice for another reason
-        again += asked == _ASKED_TWICE and reading.reader.shortens and not own
+        again += asked == _ASKED_TWICE and reading.reader.shortens
         unfinished += fold["progress"]["cut"] and room.dropped == dropped
         was_cut |= fold["progress"]["cut"]
     fold["progress"]["cut"] = was_cut

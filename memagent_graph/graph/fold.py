@@ -240,7 +240,8 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
     started = perf_counter()
     update = await reading.reader.update(step, config=config)
     memory, used = update.memory, update.usage
-    usage = replace(used, calls=max(1, used.calls), seconds=perf_counter() - started)
+    calls = max(1, used.calls) if reading.reader.adds else 1  # with that of a merge
+    usage = Usage(calls, used.input_tokens, used.output_tokens, perf_counter() - started)
     if memory and not memory.text.strip():
         raise EmptyReplyError("The reader returned an empty memory; the previous one is kept.")
     if memory and memory.dropped != step.memory.dropped:

@@ -37,9 +37,9 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "files a chunk enters, without a store": Ceiling(23, 14),
-    "files a chunk enters, with a store": Ceiling(33, 20),
-    "files a chunk enters, with Redis": Ceiling(40, 26),
+    "files a chunk enters, without a store": Ceiling(24, 14),
+    "files a chunk enters, with a store": Ceiling(34, 20),
+    "files a chunk enters, with Redis": Ceiling(41, 26),
     "files a message enters": Ceiling(12, 12),
     "files the fold of a message enters": Ceiling(41, 30),
     "modules with one importer, in percent": Ceiling(10, 10),
@@ -48,7 +48,7 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(798, 500),
-    "modules": Ceiling(170, 130),
+    "modules": Ceiling(168, 130),
     "lines": Ceiling(56_612, 39_000),
 }
 
