@@ -381,7 +381,7 @@ class Reading:
         run = Run(store=service.store, namespace=call.memories.bank.namespace, pictured=pictured)
         if speech is not None and speech.streams:
             speech.write = lambda text: (
-                run.write({"event": "answer", "content": text}) if run.write else None
+                run.write({"event": "said", "content": text}) if run.write else None
             )
         wanted: dict[str, Any] = {"question": question}
         if document is not None:
