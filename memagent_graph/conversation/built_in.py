@@ -294,7 +294,7 @@ def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
 
 
 class Told:
-    """What users say in a chunk of a conversation.
+    """The statements of users in a chunk of a conversation.
 
     Args:
         chunk: the chunk.

@@ -275,7 +275,7 @@ def _newest_first(lines: list[str]) -> list[int]:
 
 
 class _Beside(NamedTuple):
-    """What is kept of messages that were folded earlier.
+    """Messages that were folded earlier, as a fold by statements must know them.
 
     Attributes:
         times: when statements were made, if new ones are older than others of their day.

@@ -172,7 +172,7 @@ class Entry:
         described = self._describe(fold)
         place = sharing.place_of(self._records, described)
         edited = sharing.edit_place(self._records, described)
-        if place not in self.register.places:  # another one, which reads the same, is listed
+        if place not in self.register.places:  # another reading of the same is listed
             (value,) = await self._records.values([edited], refresh=False)
             return sharing.edit_noted(value) == self.noted
         puts = [self._records.put(*one, None) for one in (place, edited)]

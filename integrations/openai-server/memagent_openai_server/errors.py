@@ -252,7 +252,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _meaning(status: int | None, code: Any) -> Refusal | None:
-    """The refusal for an error that means the same whatever was asked; None for another one."""
+    """The refusal for an error that means the same for every request; None for another one."""
     known = _MEANINGS.get(_QUOTA if code == _QUOTA else status)
     if known is None:
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldsOf:
-    """What reads into a memory now.
+    """The readings into a memory that are under way.
 
     Attributes:
         memory: what is read into.
