@@ -142,6 +142,16 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("not given ", "a", ""),
         ("i can", " ", "a"),
     ],
+    "memagent_graph.readers.replies._DENIAL_ELSEWHERE": [
+        ("", "text ", ""),
+        ("", "notas ", ""),
+        ("text", " ", "a"),
+        ("no hay", " a", ""),
+        ("wird nicht ", "a ", ""),
+        ("", "nicht angegeben ", ""),
+        ("", "n'est pas ", ""),
+        ("", "記載", ""),
+    ],
     "memagent_graph.readers.scope._ALL": [
         ("", "how many ", ""),
         ("", "what ", ""),
@@ -425,6 +435,11 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.conversation.built_in._REQUEST": [("", "(", "a"), ("", "- ", "a")],
     "memagent_graph.conversation.built_in._TIME": [("", "week", "")],
     "memagent_graph.conversation.built_in._DAY": [("", "1 ", ""), ("", "1 Ma", "")],
+    "memagent_graph.conversation.built_in._CLAUSE_END": [
+        ("", ", ", ""),
+        (",", " ", ""),
+        ("", " -", ""),
+    ],
     "memagent_graph.evidence.align._CLAUSE_END": [
         ("", ", ", ""),
         ("", " and", ""),

@@ -335,23 +335,25 @@ class Told:
         ]
 
     def find(self, reply: str, counter: Tokenizer) -> tuple[list[Remark], bool]:
-        """Return what a model says that users say, as far as they do, and if that is most of it."""
-        found = list[Remark]()
-        for note in notes(reply):
+        """Return the statements of users that a model says again, and if that is most of its reply.
+
+        Of a sentence that is far longer than the model's, the clauses that it says again.
+        """
+        found, good, said = list[Remark](), 0, [*notes(reply)]
+        for note in said:
             by, text = "", note.text.lstrip("@ ")
             if note.label and self._names.issuperset(terms(note.text[: note.label])):
                 by, text = note.text[: note.label].strip(" :："), note.text[note.label :].strip()
-            rests_on = self._find_source(text, by)
-            if rests_on is None or _DAY.fullmatch(text) or not is_statement(text):
+            rests_on = self._find_source(text, by) if is_statement(text) else None
+            if rests_on is None:
                 continue
-            line, said = rests_on
-            is_own = {*specific_terms(text)} <= {*specific_terms(said)} | self._names
-            short = counter.count(said) <= _LONGER * counter.count(text)
-            if is_own and short and is_statement(said):
-                found.append(Remark(line.day, line.speaker, said))
-            elif len(terms(text)) >= _SENTENCE or text == said:
-                found.append(Remark(line.day, line.speaker, text))
-        return found, len(found) >= _MOST * len({note.text for note in notes(reply)})
+            (line, own), good = rests_on, good + 1
+            if counter.count(own) > _LONGER * counter.count(text):
+                wanted = {*specific_terms(text)} - self._names
+                own = find_source(wanted, _CLAUSE_END.split(own))[0] or own
+            found += [Remark(line.day, line.speaker, one) for one in _sentences(own)]
+        stays = [one for one in found if not _DAY.fullmatch(one.text)]
+        return stays, good >= _MOST * len({note.text for note in said})
 
     def _find_source(self, text: str, by: str) -> tuple[Line, str] | None:
         """Return the sentences of a message that say what a text says, and its line.
@@ -364,35 +366,26 @@ class Told:
         best, most = None, 0
         lines = dict.fromkeys(line for line, _ in self.sentences)
         for line in (line for line in lines if by in ("", line.speaker)):
-            said = [one for of, one in self.sentences if of == line]
-            source = find_source(wanted, said)
-            if source is not None and source[1] > most:
-                best, most = (line, source[0]), source[1]
-        return best if best and self._accounts_for(best[1], text) else None
-
-    def _accounts_for(self, source: str, text: str) -> bool:
-        """Whether the names in a text are the users', and its numbers those of the sentences."""
-        known = {term for said in self._words.values() for term in terms(said)} | self._names
-        values = {value for one in figures(source) for value in one.values | one.parts}
-        return all(known.issuperset(terms(name)) for name in names(text)) and not any(
-            values.isdisjoint(one.values) for one in figures(text)
-        )
+            source, shared = find_source(wanted, [one for of, one in self.sentences if of == line])
+            if shared > most:
+                best, most = (line, source), shared
+        return best
 
 
-def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int] | None:
-    """Return which of a message's sentences has most of some terms, or which two in a row.
+def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int]:
+    """Return which of some sentences has most of some terms, or which two in a row.
 
     Args:
         wanted: the terms.
         said: the sentences.
 
     Returns:
-        The text, and how many of the terms it has; None if that is too few.
+        The text, and how many of the terms it has; nothing if that is too few.
     """
     both = [" ".join(said[at : at + 2]) for at in range(len(said) - 1)]
     shared = [(text, len({*wanted}.intersection(specific_terms(text)))) for text in (*said, *both)]
     best = max(shared, key=lambda one: one[1], default=("", 0))
-    return best if best[1] and best[1] >= _SUPPORTED * len(wanted) else None
+    return best if best[1] >= _SUPPORTED * len(wanted) else ("", 0)
 
 
 _CONTEXT = 200
@@ -400,11 +393,10 @@ _CONTEXT = 200
 _MOST = 0.5
 """Share of the statements of a reply that users support, from which it is good."""
 _SUPPORTED = 0.7
-"""Share of a note's words that are the user's."""
-_SENTENCE = 3
-"""Least words of a note in the words of the model."""
+"""Share of a sentence's words that the user's has, too."""
 _LONGER = 2.0
-"""Tokens of the user's own sentence to those of a model's, up to which that is taken."""
+"""Tokens of the user's sentence to those of a model's, up to which that is taken whole."""
+_CLAUSE_END = regex.compile(r"(?<=[,;:])\s++|(?<=[，；：])|\s[-–—]\s")
 _SEVERAL = 2
 
 
@@ -444,35 +436,29 @@ def find_speaker(chunk: Chunk, at: int) -> str:
     return "" if line is None or line.role != USER or line.speaker == USER else line.speaker
 
 
-def withdraw(
-    memory: str, replaced: Collection[tuple[str, str, str]], others: Sequence[str] | None = None
-) -> str:
+def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
     """Return a memory without statements that their speakers took back.
 
     Args:
         memory: the memory.
         replaced: the day of each message that was edited, its text before, and its text now.
-        others: texts of other messages, on which notes in a model's words may rest, too; None if
-            they are not known, so that such notes stay.
     """
+    gone: set[tuple[str, tuple[str, ...]]] = set()
+    for day, before, now in replaced:
+        stay = {*map(_words, _parts(now))}
+        gone |= {(day, words) for words in map(_words, _parts(before)) if words not in stay}
     facts = [*read_remarks(memory)]
-    left = [fact for fact in facts if not any(_is_gone(fact, *one, others) for one in replaced)]
+    left = [fact for fact in facts if (fact.day, _words(fact.text)) not in gone]
     return memory if len(left) == len(facts) else write_remarks(left)
 
 
-def _is_gone(fact: Remark, day: str, before: str, now: str, others: Sequence[str] | None) -> bool:
-    said, left = _sentences(before), _sentences(now)
-    words = _words(fact.text)
-    if fact.day != day or words in map(_words, left):
-        return False
-    if words in map(_words, said):
-        return True
-    wanted = specific_terms(fact.text)
-    return (
-        others is not None
-        and find_source(wanted, said) is not None
-        and all(find_source(wanted, _sentences(text)) is None for text in (now, *others))
-    )
+def _parts(text: str) -> Iterator[str]:
+    """Yield the sentences of a text, and their clauses, alone and by twos."""
+    for sentence in _sentences(text):
+        yield sentence
+        parts = _CLAUSE_END.split(sentence)
+        yield from parts
+        yield from (" ".join(parts[at : at + 2]) for at in range(len(parts) - 1))
 
 
 def _sentences(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import regex
 from langchain_core.messages import HumanMessage
@@ -274,18 +274,6 @@ def _newest_first(lines: list[str]) -> list[int]:
     return sorted(range(len(lines)), key=lambda index: (days[index], index), reverse=True)
 
 
-class _Beside(NamedTuple):
-    """Messages that were folded earlier, as a fold by statements must know them.
-
-    Attributes:
-        times: when statements were made, if new ones are older than others of their day.
-        others: texts of the messages that are not edited now; None if they are not known.
-    """
-
-    times: Mapping[str, str] = {}
-    others: Sequence[str] | None = None
-
-
 _LOST = "The newest version of the memory was gone: this one continues what was left."
 _log = logging.getLogger(__name__)
 
@@ -400,8 +388,8 @@ class Folding:
             new = [*seen.values()]
             version, asked = None, list[frozenset[str]]()
             if new or was:
-                beside = await self._find_beside(memory, new, thread, was)
-                version, asked = await self._version(head, new, thread, was, beside, config)
+                times = await self._find_times(memory, new, thread)
+                version, asked = await self._version(head, new, thread, was, times, config)
                 version = replace(version, warnings=(*warnings, *version.warnings))
             kept = self.keeping.keep(new, thread)
             kept = [*drop_subjects(Page(kept[:-1]), asked).said, *kept[-1:]]
@@ -451,29 +439,22 @@ class Folding:
                 return head, ()
         return await memory.restore_head(), (_LOST,)
 
-    async def _find_beside(
-        self,
-        memory: UserMemory,
-        new: Sequence[BaseMessage],
-        thread: str,
-        was: Mapping[str, KeptMessage],
-    ) -> _Beside:
-        """Return what a fold by statements must know of messages that were folded earlier."""
+    async def _find_times(
+        self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
+    ) -> dict[str, str]:
+        """Return when statements were made, if new ones are older than kept ones of their day."""
         if not self._built_in or memory.episodes.off:
-            return _Beside()
+            return {}
         said = self.keeping.keep(new, thread)
         first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
-        kept = [one for one in (await memory.episodes.read()).said if one.id not in was]
-        others = [one.text for one in kept] if was else None
-        beside = [one for one in kept if one.day in first]
-        if not any(is_later(one.at, first[one.day]) for one in beside):
-            return _Beside({}, others)
-        times = {
+        kept = [one for one in (await memory.episodes.read()).said if one.day in first]
+        if not any(is_later(one.at, first[one.day]) for one in kept):
+            return {}
+        return {
             statement.text.lstrip("@ "): one.at
-            for one in (*beside, *said)
+            for one in (*kept, *said)
             for statement in statements(one.text)
         }
-        return _Beside(times, others)
 
     @property
     def _built_in(self) -> bool:
@@ -533,8 +514,8 @@ class Folding:
         said = {key: replace(one, text="") for key, one in was.items()}
         said |= {one.id: one for one in old.said}
         if new := [*map(as_message, said.values())]:
-            beside = await self._find_beside(memory, new, old.thread, was)
-            version, _ = await self._version(head, new, old.thread, was, beside, {})
+            times = await self._find_times(memory, new, old.thread)
+            version, _ = await self._version(head, new, old.thread, was, times, {})
         else:
             version = old.edit_again(head)
         again = compose(version, head, old.said, old.was, old.messages, old.model)
@@ -573,7 +554,7 @@ class Folding:
         new: Sequence[BaseMessage],
         thread: str,
         was: Mapping[str, KeptMessage],
-        beside: _Beside,
+        times: Mapping[str, str],
         config: RunnableConfig,
     ) -> tuple[MemoryVersion, list[frozenset[str]]]:
         """Return the version after some messages, and the subjects that they ask to forget.
@@ -582,7 +563,7 @@ class Folding:
         take that for said now.
         """
         told = () if head is None else head.told
-        reader = self._for_one_fold(told, beside.times)
+        reader = self._for_one_fold(told, times)
         reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
         source = ConversationSource(new, thread, self.keeping.redact, before)
@@ -597,7 +578,7 @@ class Folding:
             if self._built_in:
                 now = {one.id: one.text for one in self.keeping.keep(new, thread)}
                 edits = [(one.day, one.text, now.get(key, "")) for key, one in was.items()]
-                fold["memory"] = withdraw(fold["memory"], edits, beside.others)
+                fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
         sources: tuple[LineSource, ...] = ()

@@ -257,10 +257,10 @@ class NotesReader(ChatReader):
 class AddingReader(NewestReader):
     """Asks a small chat model what users say, and adds that to the newest statements.
 
-    The model is not shown the notes. What it writes is kept in the words of the user, or in its
-    own if they are shorter and each name, each number and most other words in them are the user's.
-    If less than half is left of what it writes, though users name something or give a number, it is
-    asked once more; if nothing is left, their own statements are kept.
+    The model is not shown the notes. What it writes chooses among the users' own sentences: those
+    are kept that have most of its words, and of long ones the clauses that do. If less than half of
+    what it writes has such a sentence, though users name something or give a number, it is asked
+    once more; if nothing has, their own statements are kept.
 
     Args:
         chat: the reader that asks the model.

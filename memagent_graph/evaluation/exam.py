@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -305,10 +304,8 @@ async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
         return "", False
     lines = [] if memory is None else [one.text for one in read_remarks(memory.text)]
     text = "\n".join(lines)
-    return text, not {*specific_terms(_DAY.sub("", text))} <= {*specific_terms(said), "user", "say"}
-
-
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+    told = " ".join(line.partition(": ")[2] or line for line in lines)  # without its day
+    return text, not {*specific_terms(told)} <= {*specific_terms(said), "user", "say"}
 
 
 def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:

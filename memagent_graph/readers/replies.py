@@ -119,13 +119,58 @@ _DENIAL = late(
 )
 
 
+_DENIAL_ELSEWHERE = late(
+    r"""
+    \b(?:text|notizen|dokument|unterlagen|angaben|abschnitt|quelle)\w*\b[^.!?]{0,60}\b(?:nicht|keine?[nrs]?|nichts)\b
+    |\b(?:wird|ist|sind|werden|wurde)\s+nicht\s+(?:\w+\s+){0,2}(?:erwähnt|genannt|angegeben|bekannt|ersichtlich)\b
+    |\bnicht\s+(?:angegeben|erwähnt|genannt|bekannt)\W*$|\bweiß\s+(?:ich\s+|es\s+)*nicht\b
+    |\bkeine\s+(?:angaben?|informationen|antwort)\b|^\W*unbekannt\W*$
+    |\b(?:texte|notes|document|passage|extrait)\b[^.!?]{0,60}\b(?:n['’]|ne\s)[^.!?]{0,60}\b(?:pas|aucun\w*|rien)\b
+    |\b(?:n['’](?:est|a|ont)|ne\s+sont)\s+pas\s+(?:\w+\s+){0,3}(?:mentionn|précis|indiqu|spécifi|connu)\w*
+    |\bje\s+ne\s+(?:sais\s+pas|peux\s+pas\s+(?:répondre|déterminer))\b|\baucune?\s+(?:information|réponse|mention)\b
+    |^\W*(?:inconnue?\W*$|(?:non|pas)\s+(?:mentionn|précis|indiqu|spécifi|connu)\w+)
+    |\b(?:texto|notas|documento|fragmento|pasaje|trecho|memoria)\b[^.!?]{0,60}\bn(?:o|ão)\b
+    |\bno\s+(?:se|está|es|fue|ha\s+sido)\s+(?:menciona|especifica|indica|proporciona|encuentra|conoce|sabe)\w*
+    |\bno\s+\w+\s+en\s+(?:el|la|los|las)\s+(?:texto|notas|documento|fragmento|pasaje)\b
+    |\bno\s+(?:lo\s+)?sé\b|\bno\s+puedo\s+(?:responder|determinar|encontrar|saber)\b
+    |\bno\s+hay\s+(?:\w+\s+){0,2}(?:información|datos|respuesta|mención)\b
+    |^\W*(?:desconhecid|desconocid)[oa]\W*$|^\W*n(?:o|ão)\s+(?:mencionad|especificad|informad)[oa]
+    |\bnão\s+(?:(?:se|é|foi|está)\s+)?(?:menciona|especifica|indica|informa|encontra|conhecid)\w*
+    |\bnão\s+(?:sei|consta|há\s+(?:\w+\s+){0,2}(?:informaç|resposta|menção)|posso\s+(?:responder|determinar))
+    |\b(?:testo|note|documento|brano)\b[^.!?]{0,60}\bnon\b|\bnon\s+(?:lo\s+)?so\b
+    |\bnon\s+(?:è|viene|sono)\s+(?:\w+\s+){0,2}(?:menzionat|specificat|indicat|not)[oaie]\b
+    |\bnon\s+(?:ci\s+sono|posso)\s+(?:\w+\s+){0,2}(?:informazioni|rispondere|determinare)\b
+    |^\W*(?:sconosciut[oa]\W*$|non\s+(?:menzionat|specificat|indicat|not)[oaie]\b)
+    |\bне\s+(?:упомин|упомянут|указан|сказан|сообща|известн|говорится|знаю|могу\s+ответить)\w*
+    |\bнет\s+(?:\w+\s+){0,2}(?:информации|ответа|данных|сведений|упоминани\w+)\b|^\W*неизвестно
+    |\b(?:wordt|worden|is|zijn|staat|staan)\s+(?:er\s+)?niet\s+(?:\w+\s+){0,2}(?:vermeld|genoemd|bekend|in\s+de)\b
+    |\b(?:tekst|notities)\b[^.!?]{0,60}\b(?:niet|geen|niets)\b|\bweet\s+(?:ik\s+)?het\s+niet\b
+    |^\W*(?:onbekend\W*$|niet\s+(?:vermeld|genoemd|bekend))
+    |\bnie\s+(?:jest|są|został\w*)\s+(?:\w+\s+){0,2}(?:wspomnian|podan|określon|znan)\w*|\bnie\s+(?:wiadomo|wiem|podano)\b
+    |\b(?:tekst|notat)\w*\b[^.!?]{0,60}\bnie\b|\bbrak\s+(?:\w+\s+){0,2}(?:informacji|odpowiedzi)\b|^\W*nieznan[yae]\W*$
+    |belirtilmemiş|bahsedilm[ei]|bilinmiyor|bilmiyorum|bilgi\s+(?:yok|bulunm)|yer\s+almıyor
+    |غير\s+(?:مذكور|معروف|محدد)|لم\s+(?:يذكر|يُذكر|تذكر|يتم\s+ذكر)|لا\s+(?:يذكر|أعرف|تذكر|توجد\s+معلومات)
+    |उल्लेख\s+नहीं|जानकारी\s+नहीं|पता\s+नहीं|अज्ञात
+    |không\s+(?:được\s+)?(?:đề\s+cập|nêu|biết|có\s+thông\s+tin|rõ)|tidak\s+(?:disebutkan|diketahui|ada\s+informasi)
+    |(?:記載|言及|記述|情報)[^。]{0,8}(?:ありません|ない|ません)|不明(?:です|\W*$)
+    |[わ分]かりません|答えられません|見つかりません|述べられていません
+    |(?:언급|기재|명시|정보)[^.]{0,10}(?:않|없)|알\s*수\s*없|모르겠|모릅니다|나와\s*있지\s*않
+    |(?:沒有?|未)提[及到]|無法(?:確定|回答|得知|判斷|找到|知道)|沒有(?:找到|相關|答案|記載|說明)
+    """,
+    regex.IGNORECASE | regex.VERBOSE,
+)
+
+
 def says_not_found(answer: str) -> bool:
-    """Whether an answer says, in English or Chinese, that the answer is not known.
+    """Whether an answer says, in one of a dozen languages, that the answer is not known.
 
     This is a rule over words: a short answer that says what the notes lack counts too.
     """
     answer = answer.strip()
-    return len(answer) <= _LONGEST and (not answer or _DENIAL.search(answer) is not None)
+    if len(answer) > _LONGEST:
+        return False
+    denials = (_DENIAL, _DENIAL_ELSEWHERE)
+    return not answer or any(denial.search(answer) is not None for denial in denials)
 
 
 def says_nothing(answer: str, memory: str, question: str) -> bool:

@@ -115,19 +115,38 @@ def test_no_call_is_made_where_users_only_ask():
     assert (memory.load("ann"), model.asked) == ("", [])
 
 
-def test_a_long_sentence_is_kept_in_the_shorter_words_of_the_model():
+def test_of_a_long_sentence_the_clause_is_kept_that_the_model_says_again():
     said = (
         "Well, you know, after all these years of going back and forth about it with everybody I "
         "know, and in spite of what my parents thought, in the end I moved to Oslo in April."
     )
 
-    assert notes_of([said], "The user moved to Oslo in April.") == [
-        "The user moved to Oslo in April."
-    ]
+    notes = notes_of([said], "The user moved to Oslo in April.")
+
+    assert notes == ["in the end I moved to Oslo in April."]
 
 
-def test_a_denial_is_kept_as_it_was_said():
-    assert notes_of(["I don't eat meat."], "The user eats meat.") == ["I don't eat meat."]
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I don't eat meat.",
+        "After all that I have read and heard about it in the last years, I don't eat meat.",
+    ],
+)
+def test_a_denial_is_kept_as_it_was_said(said):
+    (note,) = notes_of([said], "The user eats meat.")
+
+    assert note.endswith("I don't eat meat.")
+
+
+def test_all_that_is_noted_is_what_a_user_said():
+    said = ["My cat is called Pixel. She is six.", "Please note that I'm allergic to nuts."]
+
+    notes = notes_of(said, "Pixel is six.\nThe user is allergic to nuts.\nPixel is the user's cat.")
+
+    assert notes
+    assert all(note in " ".join(said) for note in notes)
+    assert said[1] in notes
 
 
 @pytest.mark.parametrize("reply", ["unchanged", "nothing", "I cannot help with that.", " "])
@@ -190,7 +209,7 @@ def test_each_statement_is_of_its_speaker():
     ]
 
 
-def test_what_an_edit_takes_back_goes_also_in_the_words_of_the_model():
+def test_what_an_edit_takes_back_goes_also_where_a_clause_of_it_was_noted():
     long = (
         "Well, you know, after all these years of going back and forth about it with everybody I "
         "know, and in spite of what my parents thought, in the end I moved to Oslo in April."
