@@ -27,7 +27,7 @@ Examples:
   memagent train run.yaml
   memagent train run.yaml --set learning_rate=3e-6 --set out=second
   memagent train --set model=MODEL --set engine=vllm --set out=first
-  memagent train --set tasks='[masked:contracts/]' --set model=MODEL --set out=ours
+  memagent train --set tasks='[masked:texts/]' --set model=NAME --set out=ours
   memagent train run.yaml --set traces='[production.jsonl]'
 
 `masked:contracts/` makes the questions itself, without labels: a sentence of the documents with a

@@ -196,7 +196,7 @@ def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tm
     by_digest = memagent(*forget, digest, input="y\n")
     unknown = memagent(*forget, "wednesday", check=False)
 
-    assert "diary\thad nothing before and goes\ndiary\tis to read again\ttuesday" in whole
+    assert f"diary\thad nothing before and goes\ndiary\tis to read again\t{tuesday}" in whole
     assert "diary\tfalls back to what it was before" in preview
     assert refused.returncode == 1
     assert preview in done.stdout

@@ -135,8 +135,8 @@ async def test_a_batch_goes_on_when_the_server_is_killed_and_started_again(vllm,
     assert [out["answer"] for out in outs] == [out["answer"] for out in expected]
     assert total > 6 * documents
     assert len(calls.prompts) == total
-    assert max(calls.prompts.values()) == 2
-    assert calls.prompts.total() <= total + documents
+    repeated = [count for count in calls.prompts.values() if count > 1]
+    assert 1 <= len(repeated) <= documents  # those under way, until the server is back
     bank = MemoryBank(store)
     for out in outs:
         assert len(await bank.ahistory(out["version"])) == out["usage"]["calls"] - 1
