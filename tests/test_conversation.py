@@ -78,6 +78,27 @@ def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
     assert said(memory.load("ann")) == [*range(9)]
 
 
+def test_what_waits_leaves_where_the_rest_has_no_room_and_is_found_word_for_word():
+    config = ReadingConfig(chunk_tokens=500, memory_tokens=400)
+    reader = Keeper()
+    memory = ConversationMemory(reader, window=20, remember_within=1e6, config=config)
+    long = [HumanMessage(f"My boat {n} is blue. " + "So it is. " * 60, id=f"{n}") for n in range(9)]
+
+    stays = memory.observe(long, **WHO)
+
+    assert stays[-1].id == "8"
+    assert len(stays) < 5
+    assert "My boat 0 is blue." in memory.prompt("ann", about="boat 0")[0].text
+    assert memory.flush("ann") == 0
+    assert any("My boat 0" in text for text in reader.calls)
+
+
+def test_messages_that_cannot_be_counted_stay(monkeypatch):
+    monkeypatch.setattr("memagent_graph.conversation.session.count_tokens", lambda message: 1 / 0)
+
+    assert len(ConversationMemory(Keeper(), window=2).observe(chat(5), **WHO)) == 9
+
+
 def test_a_conversation_within_the_window_is_left_alone():
     memory = ConversationMemory(reader := Keeper(), **AT_WINDOW)
 

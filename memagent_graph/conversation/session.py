@@ -321,7 +321,7 @@ class Talk:
                 done |= await self.personal.find_folded(self.thread, asked, self.redact)
                 self.backlog.hurry()
                 leaving = first_leaving(leaving, done)
-            elif leaving:
+            elif leaving and not self.silent:
                 self.backlog.hurry()
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
@@ -329,8 +329,11 @@ class Talk:
         return _without(messages, leaving)
 
     def is_long(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether messages have more tokens than the window, without instructions."""
-        return sum(count_tokens(m) for m in messages if not is_instruction(m)) > self.tokens
+        """Whether messages have more tokens than the window, as far as they can be counted."""
+        try:
+            return sum(count_tokens(m) for m in messages if not is_instruction(m)) > self.tokens
+        except Exception:  # noqa: BLE001 - `shorten` logs it
+            return False
 
     def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
