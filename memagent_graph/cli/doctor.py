@@ -310,8 +310,7 @@ def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
         typer.echo(f"{skill:16}{right} of {count}")
     settings = ", ".join(f"{key}={value!r}" for key, value in report.settings.items())
     typer.echo(f"settings: {f'ReadingConfig({settings})' if settings else 'the defaults'}")
-    can = "can" if report.keeps else "cannot"
-    typer.echo(f"It {can} keep the memory of a conversation.")
+    typer.echo(f"It {'can' if report.keeps else 'cannot'} keep the memory of a conversation.")
     if not report.reads:
         typer.echo("This model does not read well enough: take a larger one.")
     return report.reads

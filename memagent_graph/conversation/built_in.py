@@ -202,11 +202,12 @@ class NewestReader(ExtractiveReader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the newest statements of the memory and the chunk together."""
-        known = list(read_remarks(step.memory.text))
-        kept = self._newest([*known, *_user_statements(step.chunk)])
-        if kept == known or not kept:
-            return Update(None)
-        return Update(Memory(write_remarks(kept)))
+        return self._add(step.memory, _user_statements(step.chunk))
+
+    def _add(self, memory: Memory, new: Iterable[Remark]) -> Update:
+        known = [*read_remarks(memory.text)]
+        kept = self._newest([*known, *new])
+        return Update(None if kept == known or not kept else Memory(write_remarks(kept)))
 
     async def merge(
         self,
@@ -293,7 +294,7 @@ def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
                 at += len(text)
 
 
-class Told:
+class UserStatements:
     """The statements of users in a chunk of a conversation.
 
     Args:
@@ -310,23 +311,23 @@ class Told:
         messages: dict[str, tuple[Line, list[str]]] = {}
         for line, said in find_said(chunk):
             messages.setdefault(line.message, (line, []))[1].append(said)
-        self._words = {line.message: " ".join(said) for line, said in messages.values()}
+        whole = {key: " ".join(said) for key, (_, said) in messages.items()}
         parts = list[str]()
         for one in lines_of(chunk):
             if one.message in messages and one.role == USER:
-                parts.append(f"{one.speaker}: {self._words[one.message]}")
+                parts.append(f"{one.speaker}: {whole[one.message]}")
             elif one.role == ASSISTANT:
                 at = max(one.words, chunk.start, one.end - _CONTEXT)
                 end = min(one.end, chunk.end)
                 parts.append(f"{one.speaker}: {chunk.source.read(at, max(0, end - at)).strip()}")
-        self.shown, self.said = "\n".join(parts), "\n".join(self._words.values())
+        self.shown, self.said = "\n".join(parts), "\n".join(whole.values())
         self._names = {term for line, _ in messages.values() for term in terms(line.speaker)}
         self.sentences = [
-            (line, sentence.text.lstrip("@ "))
+            (line, sentence)
             for line, said in messages.values()
             for text in said
-            for sentence in statements(text)
-            if not _QUESTION.search(sentence.text)
+            for sentence in _sentences(text)
+            if not _QUESTION.search(sentence)
         ]
         self.stated = [
             Remark(line.day, line.speaker, text)
@@ -344,25 +345,24 @@ class Told:
             by, text = "", note.text.lstrip("@ ")
             if note.label and self._names.issuperset(terms(note.text[: note.label])):
                 by, text = note.text[: note.label].strip(" :："), note.text[note.label :].strip()
-            rests_on = self._find_source(text, by) if is_statement(text) else None
+            wanted = {*specific_terms(text)} - self._names
+            rests_on = self._find_source(wanted, by) if is_statement(text) else None
             if rests_on is None:
                 continue
             (line, own), good = rests_on, good + 1
             if counter.count(own) > _LONGER * counter.count(text):
-                wanted = {*specific_terms(text)} - self._names
                 own = find_source(wanted, _CLAUSE_END.split(own))[0] or own
-            found += [Remark(line.day, line.speaker, one) for one in _sentences(own)]
-        stays = [one for one in found if not _DAY.fullmatch(one.text)]
-        return stays, good >= _MOST * len({note.text for note in said})
+            stays = (one for one in _sentences(own) if not _DAY.fullmatch(one))
+            found += [Remark(line.day, line.speaker, one) for one in stays]
+        return found, good >= _MOST * len({note.text for note in said})
 
-    def _find_source(self, text: str, by: str) -> tuple[Line, str] | None:
-        """Return the sentences of a message that say what a text says, and its line.
+    def _find_source(self, wanted: Collection[str], by: str) -> tuple[Line, str] | None:
+        """Return the sentences of one message that have most of some terms, and its line.
 
         Args:
-            text: the text.
+            wanted: the terms.
             by: name of the speaker; "" for any.
         """
-        wanted = {*specific_terms(text)} - self._names
         best, most = None, 0
         lines = dict.fromkeys(line for line, _ in self.sentences)
         for line in (line for line in lines if by in ("", line.speaker)):
@@ -398,6 +398,7 @@ _LONGER = 2.0
 """Tokens of the user's sentence to those of a model's, up to which that is taken whole."""
 _CLAUSE_END = regex.compile(r"(?<=[,;:])\s++|(?<=[，；：])|\s[-–—]\s")
 _SEVERAL = 2
+"""Least words, besides grammar and small talk, of a statement that a reply should not pass over."""
 
 
 def _is_checkable(text: str) -> bool:

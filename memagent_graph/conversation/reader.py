@@ -17,17 +17,15 @@ from pydantic import BaseModel
 from memagent_graph.conversation.built_in import (
     NewestReader,
     Remark,
-    Told,
+    UserStatements,
     find_said,
     find_speaker,
     find_spoken_facts,
-    read_remarks,
     topics,
-    write_remarks,
 )
 from memagent_graph.conversation.profile_reader import ProfileReader
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, RefusalError
-from memagent_graph.evidence.places import Memory, with_text
+from memagent_graph.evidence.places import with_text
 from memagent_graph.evidence.statements import statements
 from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.base import Update, Usage
@@ -143,15 +141,15 @@ class NotesReader(ChatReader):
     A reply may be half as long again as the memory, so that the newest facts, which come last, are
     still in it when the oldest have to go. A fact that the model writes twice is kept once.
 
+    It may reply that nothing changes. If it does so before it has ever noted anything, though
+    users name something or give a number, it is asked once more without that way out; if that adds
+    nothing either, the users' own statements are noted.
+
     Args:
         model: any LangChain chat model.
         config: the budgets.
         name: name of the reader in output; the model's own name by default.
         tokenizer: as for `ChatReader`.
-
-    It may reply that nothing changes. If it does so before it has ever noted anything, though
-    users name something or give a number, it is asked once more without that way out; if that adds
-    nothing either, the users' own statements are noted.
 
     Attributes:
         asked: the words of each subject that users asked to forget; of one fold in a copy that
@@ -200,11 +198,13 @@ class NotesReader(ChatReader):
 
     async def _update_gated(self, step: Step, config: RunnableConfig | None) -> Update:
         """Return the update, which leaves the notes as they are if the model may be trusted."""
-        trusted, told = self._gate.get("trusted"), Told(step.chunk)
+        trusted = self._gate.get("trusted")
         step = replace(step, update_gate=step.update_gate and trusted is not False)
         update = await super().update(step, config=config)
-        before = step.memory.text
-        if not told.stated or step.shorter or step.exact or trusted:
+        if trusted or step.shorter or step.exact:
+            return update
+        before, told = step.memory.text, UserStatements(step.chunk)
+        if not told.stated:
             return update
         if update.memory is not None:
             if step.update_gate and adds_anything(update.memory.text, before, told.said):
@@ -300,24 +300,21 @@ class AddingReader(NewestReader):
         Raises:
             ModelError: The call failed; see `Reader.update`.
         """
-        told = Told(step.chunk)
+        told = UserStatements(step.chunk)
         usage, found = Usage(), list[Remark]()
         if told.sentences:
-            most = self._counter.count("\n".join(said for _, said in told.sentences))
+            said = "\n".join(said for _, said in told.sentences)
+            most = 2 * self._counter.count(said) + _LEAST_REPLY
             for template, shown in ((ADD_PROMPT, told.shown), (AGAIN_PROMPT, told.said)):
-                reply = await self._chat.ask_for(template, shown, 2 * most + _LEAST_REPLY, config)
-                usage += reply[0]
-                supported, is_most = told.find(reply[1], self._counter)
-                found += supported
+                cost, reply = await self._chat.ask_for(template, shown, most, config)
+                supported, is_most = told.find(reply, self._counter)
+                usage, found = usage + cost, [*found, *supported]
                 if (found and is_most) or not told.stated:
                     break
             if told.stated and not found:
                 found = told.stated
                 self.warnings = (_KEPT_THEMSELVES,)
-        known = [*read_remarks(step.memory.text)]
-        kept = self._newest([*known, *found])
-        memory = None if kept == known or not kept else Memory(write_remarks(kept))
-        return Update(memory, usage=usage)
+        return replace(self._add(step.memory, found), usage=usage)
 
 
 _LEAST_REPLY = 32
