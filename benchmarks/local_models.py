@@ -71,10 +71,13 @@ Does the section say anything that helps to answer the question? Reply with one 
 """
 WAYS: dict[str, dict[str, Any]] = {
     "reading": {},
+    "notes": {"answer_passages": 0},
     **{way: {} for way in READERS},
     **{f"order {order}": {} for order in ORDERS},
     "reading drop": {"unsupported": "drop"},
     "say": {},
+    "say notes": {"answer_passages": 0},
+    "say auto": {"how": "auto"},
     "say drop": {"unsupported": "drop"},
     "say gate": {"update_gate": True},
     "say gate drop": {"update_gate": True, "unsupported": "drop"},

@@ -82,11 +82,20 @@ class ReadingConfig(BaseModel):
     """Settings of a reading. The defaults are the paper's (arXiv 2507.02259, section 4).
 
     Attributes:
+        how: "read" reads every chunk, as the paper does. "auto" answers from the whole text if the
+            window holds it; else from the best passages that a search finds, in one call. Where
+            their answer is not found, or does not stand on them, and for questions that ask for
+            all, how many, the first, the last or a comparison, it reads, with `skim`. A reader that
+            is no language model reads.
         question_tokens: longest question accepted.
         chunk_tokens: longest chunk.
         memory_tokens: longest memory. A longer one is cut at the end of a sentence.
         answer_tokens: longest answer.
         template_tokens: room for the words of the prompts themselves.
+        answer_passages: most tokens of passages of the document that the answer is shown beside the
+            notes: where these stand, and what fits question and notes best. None for what the
+            window leaves; with 0 it is written from the notes alone, as in the
+            paper, and so it is with `exact_cuts` and in recorded runs.
         segments: most parts of a document to read at once, each with a memory of its own; the
             memories are merged in the end. With 1 it is read from beginning to end. "auto" chooses
             by its length and by how many calls the model answers at once; "chunks" makes one
@@ -139,11 +148,13 @@ class ReadingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    how: Literal["read", "auto"] = "read"
     question_tokens: PositiveInt = 1024
     chunk_tokens: PositiveInt = 5000
     memory_tokens: PositiveInt = 1024
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
+    answer_passages: int | None = Field(default=None, ge=0)
     segments: PositiveInt | Literal["auto", "chunks"] = 1
     rounds: PositiveInt = 1
     recalls: int = Field(default=0, ge=0, le=8)
@@ -164,6 +175,13 @@ class ReadingConfig(BaseModel):
     pictures: int = Field(default=0, ge=0)
     unsupported: Literal["keep", "drop"] = "keep"
     strict: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _skims_by_itself(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("how") == "auto":
+            return {"skim": LEXICAL, **given}
+        return given
 
     @field_validator("skim")
     @classmethod

@@ -259,7 +259,7 @@ class TestAnswer:
         dropped, _ = read(NOTES, NOTES, answer, config=dropping)
 
         assert (out["answer"], out["found"]) == (answer, False)
-        assert out["warnings"][-1].startswith("The answer has no support in the memory: ")
+        assert out["warnings"][-1].startswith("The answer has no support in what was read: ")
         assert (dropped["answer"], dropped["found"]) == (NOTHING_SUPPORTED, False)
         assert dropped["response"] == answer
         assert dropped["warnings"][-1].startswith("Left out of the answer, without support")

@@ -124,6 +124,8 @@ def test_the_output_tells_cost_coverage_reader_and_why_reading_ended():
         "memory",
         "evidence",
         "citations",
+        "how",
+        "passages",
         "found",
         "unsupported",
         "usage",

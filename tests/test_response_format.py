@@ -223,12 +223,12 @@ async def test_wrong_input_says_what_is_right(asked, problem):
 @pytest.mark.parametrize(
     ("plain", "found", "missing"),
     [
-        (PLAIN, True, "1480"),
+        ({**PLAIN, "rent": 1985}, True, "1985"),
         ({"tenant": "Bo Tern"}, False, "Tern"),
         ({"tenant": ""}, False, None),
     ],
 )
-def test_values_that_the_memory_lacks_are_marked(plain, found, missing):
+def test_values_that_notes_and_passages_lack_are_marked(plain, found, missing):
     out = agent(json.dumps(plain)).invoke(ASKED)
 
     assert out["found"] is found

@@ -131,7 +131,7 @@ def test_versions_have_the_marks_and_an_answer_from_a_stored_memory_warns():
     assert version.memory.unsupported == (Unsupported(WRONG[2:], ("Oscar", "Wilde")),)
     assert later["warnings"] == [
         *out["warnings"],
-        'The answer has no support in the memory: "Oscar" (Oscar).',
+        'The answer has no support in what was read: "Oscar" (Oscar).',
     ]
     assert out["warnings"]
     assert MemoryVersion.from_record(version.to_record()) == version

@@ -38,6 +38,7 @@ from memagent_graph.evidence.statements import (
     notes,
     passage_terms,
     passages,
+    statements,
 )
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
@@ -316,6 +317,17 @@ _SAMPLE = 4000
 _SPOKEN = 0.25
 """Share of the question's words from which a text speaks of it. On Natural Questions with a model
 of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""
+
+
+def with_passages(memory: Memory) -> Memory:
+    """Return a memory whose text has its passages as well, a sentence a line, with its place."""
+    said = [
+        locate(cut.text, one.source, one.start + cut.start, one.start + cut.end)
+        for one in memory.passages
+        for cut in statements(one.text)
+    ]
+    quoted = Memory("\n".join(item.text for item in said), tuple(said))
+    return join_memories([memory, quoted]) if said else memory
 
 
 def join_memories(memories: Sequence[Memory]) -> Memory:

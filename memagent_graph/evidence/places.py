@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memagent_graph.pictures.sight import Sight
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
     from memagent_graph.text.terms import Figure
 
@@ -99,6 +100,8 @@ class Memory:
             `ReadingConfig.unsupported`).
         pictures: those that it refers to, of which a model that sees may be shown some with it;
             only an answer gets them.
+        passages: parts of the document to answer from besides, in its order; only an answer gets
+            them, from a reader that shows them (`Reader.shows_passages`).
     """
 
     text: str = ""
@@ -106,6 +109,7 @@ class Memory:
     unsupported: tuple[Unsupported, ...] = ()
     dropped: int = 0
     pictures: tuple[Sight, ...] = ()
+    passages: tuple[Chunk, ...] = ()
 
 
 Row = list[Any]

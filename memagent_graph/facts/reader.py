@@ -358,6 +358,7 @@ class FactsReader(_KeepsFacts, ChatReader):
         self.prompts = prompts  # guarded against the tokens of a tokenizer that was given
         self._full = full
         self.adds = False  # by rules, whether its prompt shows the memory or not
+        self.shows_passages = False  # a passage may state what was replaced
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing, self._speaker_at = standing, speaker_at
         self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer

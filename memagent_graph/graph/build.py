@@ -35,6 +35,7 @@ from memagent_graph.graph.nodes import (
     open_document,
     overwrite_memory,
     read_chunk,
+    search,
     write_answer,
 )
 from memagent_graph.graph.reading import Reading, check_window
@@ -257,6 +258,10 @@ def _add_steps(builder: _Builder, reading: Reading, stops: _Stops) -> list[str]:
     builder.add_node("write_answer", async_node(write_answer, reading))
     # What was skipped, or was read since a version that a user edited, may be read after all.
     builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
+    if reading.searches:
+        builder.add_node("search", async_node(search, reading))
+        builder.add_conditional_edges("search", _edge(_after_search), [*steps, END])
+        steps.append("search")
     return steps
 
 
@@ -307,13 +312,18 @@ def _next_step(state: ReadingState) -> str | list[Send]:
     if folds := state.get("folds"):
         going = (fold for fold in folds.values() if not fold["progress"]["stopped"])
         return [Send("fold", fold) for fold in going] or "merge_memories"
-    return "write_answer" if state["progress"]["stopped"] else "read_chunk"
+    steps = {None: "read_chunk", "search": "search"}
+    return steps.get(state["progress"]["stopped"], "write_answer")
 
 
 def _after_merge(state: ReadingState) -> str | list[Send]:
     folds = state.get("folds", {}).values()
     going = [Send("fold", fold) for fold in folds if not fold["progress"]["stopped"]]
     return going or ("write_answer" if state["progress"]["stopped"] else "begin_round")
+
+
+def _after_search(state: ReadingState) -> str | list[Send]:
+    return END if state["progress"]["stopped"] == "search" else _next_step(state)
 
 
 def _until_it_stops(state: ReadingState) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import FoldUpdate, Reading
-    from memagent_graph.graph.state import Fold, Progress, Run
+    from memagent_graph.graph.state import Fold, How, Progress, Run
     from memagent_graph.readers.base import Answer
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import OpenedSource
@@ -110,6 +110,7 @@ class AnswerEvent(TypedDict):
     question: str
     source: str
     answer: str
+    how: How
     coverage: float
 
 

@@ -17,7 +17,7 @@ from memagent_graph.errors import (
     SourceError,
 )
 from memagent_graph.evidence.align import is_beside
-from memagent_graph.evidence.places import Unsupported, to_plain
+from memagent_graph.evidence.places import Memory, Unsupported, to_plain
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -35,6 +35,7 @@ from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import count_closed, unread_spans, warn_of_misuse
 from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
+from memagent_graph.graph.passages import find_passages, holds_whole
 from memagent_graph.graph.reading import (
     Call,
     drop_from_answer,
@@ -99,10 +100,9 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import FoldUpdate, Reading
-    from memagent_graph.graph.state import Progress, QuestionState, Scope, Stopped
+    from memagent_graph.graph.state import How, Progress, QuestionState, Scope, Stopped
     from memagent_graph.graph.versions import Chain
 
 
@@ -241,12 +241,16 @@ async def _begin(
     run: Run,
     new: Fold,
     config: RunnableConfig,
-    stored: str | None,
+    stored: str | None = None,
     name: str | None = None,
+    *,
+    searched: bool = False,
 ) -> Changes:
     """Return the changes with which a question begins, and its segments if there are any."""
     if not stored and run.cutter is None:  # a resumed run may convert the document again
         await to_thread(partial(reading.find_cutter, run, new), reading.seconds_left(run))
+    if not (stored or name or searched) and _may_search(reading, run, new, config):
+        return {**new, "progress": {**new["progress"], "stopped": "search"}}
     whole = await _fold(reading, run, new, stored, name)
     for observer in observers(config):
         observer.on_open(step_of(config), whole, config.get("metadata", {}))
@@ -261,6 +265,13 @@ async def _begin(
     parts = [begin_fold(new["question"], new["source"], part) for part in scopes]
     folds = await asyncio.gather(*(_fold(reading, run, part) for part in parts))
     return {**whole, "folds": _by_name(folds), "warnings": []}
+
+
+def _may_search(reading: Reading, run: Run, new: Fold, config: RunnableConfig) -> bool:
+    """Whether a search may answer a question, or the window holds the whole text."""
+    if not reading.searches or observers(config) or run.cutter is None:
+        return False
+    return scope(new["question"]) == "one" or holds_whole(reading, run.cutter.source)
 
 
 def _by_name(folds: Sequence[Fold]) -> dict[str, Fold]:
@@ -500,10 +511,37 @@ def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segme
     return {**fold, "scope": scope, "progress": {**progress, "stopped": stopped}}
 
 
+async def search(
+    reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
+) -> Changes:
+    """Answer from the whole text, or from the passages that a search finds; else begin to read.
+
+    Raises:
+        ModelError: Answering failed for good.
+        SourceError: The document of a resumed run cannot be opened again.
+    """
+    fold = fold_of(state)
+    memory = await _with_passages(reading, state, run, Memory())
+    if memory.passages:
+        first = memory.passages[0]
+        whole = first.end - first.start == fold["source"]["length"]
+        wrote = _write(reading, state, run, config, memory, held=not whole)
+        answer, speech, progress = await wrote
+        fold = {**fold, "progress": progress}
+        if whole or (answer.found and answer.evidence and not answer.unsupported):
+            answer = _say(reading, run, config, answer, speech)
+            how: How = "whole" if whole else "passages"
+            return _output(reading, run, config, fold, memory, answer, how=how)
+        run.emit(fallback_event(reading, run, fold, progress))
+    new = begin_fold(state["question"], state["source"], state["scope"])
+    begun = await _begin(reading, run, new, config, searched=True)
+    return {**begun, "progress": add_usage(begun["progress"], usage_of(fold["progress"]))}
+
+
 async def write_answer(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Answer from the memory alone, and add up the cost of the reading.
+    """Answer from the memory and passages of the document, and add up the cost of the reading.
 
     Raises:
         ModelError: Answering failed for good.
@@ -522,61 +560,117 @@ async def write_answer(
         run.emit(fallback_event(reading, run, fold, further))
         earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
         return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
+    if memory.text.strip() and not (state.get("version") or _is_exact(reading, config)):
+        memory = await _with_passages(reading, state, run, memory)
     # If the answer is not found, what the fold has skipped is read after all.
-    again = not state.get("version") and _further(reading, fold) is not None
-    exact = reading.config.exact_cuts or bool(observers(config))
-    drops = reading.config.unsupported == "drop" and not exact
-    shown = _with_pictures(run, memory) if reading.config.pictures else memory
-
-    async def answer_once(_attempt: int) -> tuple[Answer, Speech, float]:
-        begin_attempt(config)
-        speech, started = Speech(config, run.host, held=again or drops), monotonic()
-        answer = await _respond(reading, state["question"], shown, speech.config)
-        if not answer.text.strip():
-            raise EmptyReplyError("The reader returned an empty answer.")
-        return answer, speech, monotonic() - started
-
-    explain = partial(reading.explain, None, fold["scope"])
+    held = not state.get("version") and _further(reading, fold) is not None
     async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
-        answer, speech, took = await repeat(answer_once, reading.config, explain)
-    answer = _question_place(reading, state, run, answer, exact=exact)
-    progress, source = fold["progress"], fold["source"]
-    calls = 0 if answer is NOTHING_NOTED else max(answer.usage.calls, 1)
-    progress = add_usage(progress, replace(answer.usage, calls=calls, seconds=took))
+        wrote = _write(reading, state, run, config, memory, held=held)
+        answer, speech, progress = await wrote
+    fold = {**fold, "progress": progress}
     if is_segmented(fold["scope"]) or progress["again"]:
         warnings = [*state.get("warnings", ()), *warnings]
     if answer.found is False and not state.get("version"):
-        further = _further(reading, {**fold, "progress": progress})
+        further = _further(reading, fold)
         if further is not None:
             run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
     for observer in observers(config):
         observer.on_answer(step_of(config), answer)
+    answer = _say(reading, run, config, answer, speech)
+    if chain is not None and not state.get("version"):
+        await chain.mark_answered(fold, answer.final)
+    return _output(reading, run, config, fold, memory, answer, warnings)
+
+
+def _is_exact(reading: Reading, config: RunnableConfig) -> bool:
+    """Whether all is done as the paper does: nothing is dropped, and no passage shown."""
+    return reading.config.exact_cuts or bool(observers(config))
+
+
+def _drops(reading: Reading, config: RunnableConfig) -> bool:
+    return reading.config.unsupported == "drop" and not _is_exact(reading, config)
+
+
+async def _write(
+    reading: Reading,
+    state: ReadingState,
+    run: Run,
+    config: RunnableConfig,
+    memory: Memory,
+    *,
+    held: bool,
+) -> tuple[Answer, Speech, Progress]:
+    """Ask for the answer; return it, its stream, held back if need be, and the progress after."""
+    fold, held = fold_of(state), held or _drops(reading, config)
+    shown = _with_pictures(run, memory) if reading.config.pictures else memory
+
+    async def answer_once(_attempt: int) -> tuple[Answer, Speech, float]:
+        begin_attempt(config)
+        speech, started = Speech(config, run.host, held=held), monotonic()
+        answer = await _respond(reading, fold["question"], shown, speech.config)
+        if not answer.text.strip():
+            raise EmptyReplyError("The reader returned an empty answer.")
+        return answer, speech, monotonic() - started
+
+    explain = partial(reading.explain, None, fold["scope"])
+    answer, speech, took = await repeat(answer_once, reading.config, explain)
+    answer = _question_place(reading, state, run, answer, exact=_is_exact(reading, config))
+    calls = 0 if answer is NOTHING_NOTED else max(answer.usage.calls, 1)
+    usage = replace(answer.usage, calls=calls, seconds=took)
+    return answer, speech, add_usage(fold["progress"], usage)
+
+
+def _say(
+    reading: Reading, run: Run, config: RunnableConfig, answer: Answer, speech: Speech
+) -> Answer:
+    """Put the answer into the stream, and return it: without what nothing supports, if dropped."""
+    drops = _drops(reading, config)
     answer = drop_from_answer(answer) if drops else answer
     speech.release(answer.final if drops and answer.unsupported else None)
     run.message_id = speech.id
-    if chain is not None and not state.get("version"):
-        await chain.mark_answered({**fold, "progress": progress}, answer.final)
-    coverage = count_covered(progress, 0, source["length"]) / source["length"]
+    return answer
+
+
+def _output(
+    reading: Reading,
+    run: Run,
+    config: RunnableConfig,
+    fold: Fold,
+    memory: Memory,
+    answer: Answer,
+    warnings: Sequence[str] = (),
+    *,
+    how: How = "read",
+) -> Changes:
+    """Return the output of an answered question."""
+    progress, source = fold["progress"], fold["source"]
+    shows = [[passage.start, passage.end] for passage in memory.passages]
+    coverage = count_covered(progress, 0, source["length"], shows) / source["length"]
     run.emit(
         AnswerEvent(
             event="answer",
             agent=reading.name,
             task=run.task,
-            question=state["question"],
+            question=fold["question"],
             source=source["name"],
             answer=answer.final,
+            how=how,
             coverage=coverage,
         )
     )
     shaped = {} if answer.structured is None else {"structured_response": answer.structured}
+    drops = _drops(reading, config) and answer.structured is None
     return {
         **shaped,
+        "document": None,
         "answer": answer.final,
         "response": answer.text,
+        "how": how,
         "memory": memory.text,
         "evidence": [asdict(item) for item in memory.evidence],
         "citations": [asdict(item) for item in answer.evidence],
+        "passages": shows,
         "found": answer.found,
         "unsupported": [asdict(item) for item in answer.unsupported],
         "usage": {
@@ -600,7 +694,7 @@ async def write_answer(
             *warn_of_misuse(fold),
             *warn_of_looks(fold),
             *warn(memory),
-            *warn_of_answer(answer, dropped=drops and answer.structured is None),
+            *warn_of_answer(answer, dropped=drops),
         ],
     }
 
@@ -642,6 +736,19 @@ def _with_pictures(run: Run, memory: Memory) -> Memory:
     return replace(memory, pictures=find_referred(memory.text, parts))
 
 
+async def _with_passages(reading: Reading, state: ReadingState, run: Run, memory: Memory) -> Memory:
+    """The memory with passages to answer from; without any of a document that is not at hand."""
+    if not reading.reader.shows_passages:
+        return memory
+    left = reading.seconds_left(run)
+    try:
+        cutter = await to_thread(partial(reading.find_cutter, run, fold_of(state)), left)
+        found = await find_passages(reading, cutter.source, state["question"], memory, left)
+    except (SourceError, LateError):
+        return memory
+    return replace(memory, passages=tuple(found))
+
+
 async def _respond(
     reading: Reading, question: str, memory: Memory, config: RunnableConfig
 ) -> Answer:
@@ -652,7 +759,7 @@ async def _respond(
     """
     reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
     asks = exact or not reader.shortens or reader.answers_without_notes(config)
-    if memory.text.strip() or asks:
+    if memory.text.strip() or memory.passages or asks:
         return await reader.respond(question, memory, config=config)
     if (listener := listener_of(config)) is not None:
         listener.hear(NOTHING_NOTED.final, True)  # noqa: FBT003 - the listener's signature

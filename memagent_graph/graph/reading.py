@@ -92,11 +92,11 @@ def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
     quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
     names = f" ({', '.join(first.missing)})" if first.missing else ""
     if dropped:
-        return [f'Left out of the answer, without support in the memory: "{quoted}"{names}.']
+        return [f'Left out of the answer, without support in what was read: "{quoted}"{names}.']
     if answer.is_beside:
         return [f'The text that the answer comes from does not speak of the question: "{quoted}".']
     what = "The answer has" if answer.found is False else "A statement of the answer has"
-    return [f'{what} no support in the memory: "{quoted}"{names}.']
+    return [f'{what} no support in what was read: "{quoted}"{names}.']
 
 
 def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
@@ -322,6 +322,12 @@ class Reading:
         message = f"{place.capitalize()} failed{times}: {said}{_describe_kept((step or 1) - 1)}"
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a search may answer a question before the document is read."""
+        config = self.config
+        return config.how == "auto" and self.reader.shows_passages and not config.exact_cuts
 
     def keep_supported(self, memory: Memory) -> Memory:
         """Return the memory, without unsupported statements if they are to be dropped."""

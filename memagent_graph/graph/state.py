@@ -32,13 +32,19 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 
-Stopped = Literal["end", "done", "max_calls", "deadline"]
-"""Why a reading ended: end of the document, reader had enough, or a budget was used up."""
+Stopped = Literal["end", "done", "max_calls", "deadline", "search"]
+"""Why a reading ended: end of the document, reader had enough, or a budget was used up; or it has
+not begun, since the answer may stand in what a search finds (`ReadingConfig.how`)."""
 
 LayerState = Mapping[str, Any]
 """The state of a layer of a fold: a TypedDict of plain values, which the layer defines."""
 VERSIONS = "versions"
 """Name of the layer whose state has the record of a fold's last version."""
+
+
+How = Literal["read", "whole", "passages"]
+"""What an answer was written from: notes of the chunks that were read, and passages beside them;
+the whole text in one call; or the passages that a search found."""
 
 
 class Document(TypedDict):
@@ -360,11 +366,16 @@ class Answered(TypedDict, total=False):
         memory: the final memory.
         evidence: places of the memory's statements in the document, as far as they are known.
         citations: places of the answer in the document, as far as they are known.
-        found: whether the memory held the answer; None if the reader cannot say.
+        how: what it was written from: "read" means the notes of a reading, "whole" the whole text,
+            "passages" what a search found (`ReadingConfig.how`).
+        passages: spans of the document that the answer was shown beside the memory: starts and ends
+            in code points. Without any it was written from the memory alone: the document is not
+            at hand, or has none that fit.
+        found: whether the answer was in what it was shown; None if the reader cannot say.
         unsupported: statements of the answer that nothing in the memory supports, each with the
             names and numbers that the memory lacks.
         usage: the cost of the reading.
-        coverage: share of the opened text that was read, 0 to 1.
+        coverage: share of the opened text that the model saw, 0 to 1.
         sources: a record of each source that was opened, and of each skipped one; empty in a run
             that was resumed after its last chunk.
         skipped: spans of the document that were skimmed and read in no round: starts and ends in
@@ -381,6 +392,8 @@ class Answered(TypedDict, total=False):
     memory: str
     evidence: list[Place]
     citations: list[Place]
+    how: How
+    passages: list[list[int]]
     found: bool | None
     unsupported: list[dict[str, Any]]
     usage: Cost
@@ -605,10 +618,7 @@ def reopen(progress: Progress, end: int) -> Progress | None:
         return None
     if not progress["skipped"]:
         return None
-    rest = progress["unreached"]
-    if not rest and progress["position"] < end:
-        rest = [[progress["position"], end]]
-    left = merge_spans(sorted([*progress["skipped"], *rest]))
+    left = unread(progress, end)
     return {
         **progress,
         "position": left[0][0],
@@ -619,10 +629,28 @@ def reopen(progress: Progress, end: int) -> Progress | None:
     }
 
 
-def count_covered(progress: Progress, start: int, end: int) -> int:
-    """Return how many code points a fold has read between `start` and `end`."""
+def unread(progress: Progress, end: int) -> list[list[int]]:
+    """Return the spans that a fold has not read, up to `end`."""
+    rest = progress["unreached"]
+    if not (rest or progress["again"]) and progress["position"] < end:
+        rest = [[progress["position"], end]]
+    return merge_spans(sorted([*progress["skipped"], *rest]))
+
+
+def count_covered(progress: Progress, start: int, end: int, shown: Sequence[list[int]] = ()) -> int:
+    """Return how many code points between `start` and `end` the model has seen.
+
+    Args:
+        progress: the progress of the fold that has read.
+        start: the begin.
+        end: the end.
+        shown: spans that the answer was shown besides.
+    """
     reached = end if progress["again"] else progress["position"]
-    return reached - start - sum(last - first for first, last in progress["skipped"])
+    read = reached - start - sum(last - first for first, last in progress["skipped"])
+    if not shown:
+        return read
+    return read + sum(last - first for first, last in common_spans(unread(progress, end), shown))
 
 
 def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:

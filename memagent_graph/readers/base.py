@@ -144,14 +144,14 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    r"""An answer, written from the memory alone.
+    r"""An answer, written from the memory, and from passages of the document if it was shown any.
 
     Attributes:
         text: the whole reply.
         final: the answer itself, taken from the reply (the content of `\boxed{}`, for example).
-        found: whether the memory held the answer; None if the reader cannot say.
+        found: whether the answer was there; None if the reader cannot say.
         evidence: places of the answer in the document, as far as they are known.
-        unsupported: statements of the answer that nothing in the memory supports.
+        unsupported: statements of the answer that nothing in what it was shown supports.
         usage: cost of this answer.
         finish_reason: why the engine stopped, in its own words, if known.
         structured: the answer in the shape that was asked for, as JSON values; None if no shape
@@ -205,6 +205,7 @@ class Reader(Protocol):
         standing: whether every statement bears on the question, so that none may be left out, as in
             a memory of a user.
         adds: whether an update asks what a chunk adds to the memory, rather than for all of it.
+        shows_passages: whether `respond` shows the passages of a memory to the model.
         concurrency: number of calls that can run at once in about the time of one.
     """
 
@@ -212,6 +213,7 @@ class Reader(Protocol):
     shortens: bool = False
     standing: bool = False
     adds: bool = False
+    shows_passages: bool = False
     concurrency: int = 16
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:
@@ -265,9 +267,19 @@ class Reader(Protocol):
         raise cannot_merge(self)
 
     async def respond(
-        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+        self,
+        question: str,
+        memory: Memory,
+        *,
+        config: RunnableConfig | None = None,
     ) -> Answer:
-        """Answer `question` from `memory` alone. Raises the same errors as `update`."""
+        """Answer from the memory, with its passages, alone. Raises the same errors as `update`.
+
+        Args:
+            question: the question of the reading.
+            memory: the memory; without a text if nothing was noted, or nothing read.
+            config: the run's config.
+        """
         ...
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
-from memagent_graph.evidence.align import align, align_answer, carry
+from memagent_graph.evidence.align import align, align_answer, carry, with_passages
 from memagent_graph.evidence.places import Memory, Unsupported, cite
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
@@ -48,22 +46,15 @@ from memagent_graph.seams import find_identifying_params
 from memagent_graph.text.tokens import control_tokens, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Iterator, Mapping, Sequence
 
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessageChunk, BaseMessage
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.evidence.align import Aligned
+    from memagent_graph.evidence.places import Evidence
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat, Shape
     from memagent_graph.pictures.sight import Sight
@@ -133,6 +124,7 @@ class ChatReader(Reader):
         self.concurrency = most or Reader.concurrency
         self._counter = load_tokenizer(own_tokenizer or tokenizer)
         self.adds = self.prompts.adds
+        self.shows_passages = self.prompts.shows_passages
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
         self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
@@ -312,43 +304,22 @@ class ChatReader(Reader):
         It sees the pictures of the memory again. If there is no room for all of them, the model is
         asked before which it needs.
         """
-        seen = await self._see_again(question, memory, config)
+        seen, known = await self._see_again(question, memory, config), with_passages(memory)
+        shown = [passage.shown.strip() for passage in memory.passages]
         if self.shape is not None:
-            return seen.add_to(await self._fill(self.shape, question, memory, config, seen.blocks))
-        prompt = self.prompts.for_answer(question, memory.text)
+            prompt = self.prompts.for_structured_answer(question, memory.text, shown)
+            filled = await self._fill(self.shape, prompt, question, known, config, seen.blocks)
+            return seen.add_to(filled)
+        prompt = self.prompts.for_answer(question, memory.text, shown)
         listener = listener_of(config)
         if listener is None:
             reply = await self._ask(prompt, config, self._answer_options, seen.blocks)
-            return seen.add_to(await self._answer(*reply, question, memory))
+            return seen.add_to(await self._answer(*reply, question, known))
         relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
         reply = await self._ask(prompt, unheard(config, relay), self._answer_options, seen.blocks)
-        answer = await self._answer(*reply, question, memory)
+        answer = await self._answer(*reply, question, known)
         relay.finish(answer.final)
         return seen.add_to(answer)
-
-    async def speak(
-        self,
-        question: str,
-        memory: Memory,
-        hear: Callable[[str], bool],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Answer:
-        """Ask for the answer, and pass on the reply as it comes.
-
-        Args:
-            question: the question.
-            memory: the memory to answer from.
-            hear: called with each piece of the reply, reasoning included. If it returns False, the
-                reply ends there.
-            config: the run's config.
-        """
-        prompt = self.prompts.for_answer(question, memory.text)
-        seen = await self._see_again(question, memory, config)
-        asked = [_to_message(prompt, seen.blocks)]
-        parts = self.model.astream(asked, config, **self._answer_options)
-        reply = await take_reply(_listen(parts, hear), prompt)
-        return seen.add_to(await self._answer(*reply, question, memory))
 
     async def _see_again(
         self, question: str, memory: Memory, config: RunnableConfig | None
@@ -372,8 +343,9 @@ class ChatReader(Reader):
     async def _fill(
         self,
         shape: Shape,
+        prompt: str,
         question: str,
-        memory: Memory,
+        known: Memory,
         config: RunnableConfig | None,
         seen: Sequence[Block],
     ) -> Answer:
@@ -389,19 +361,19 @@ class ChatReader(Reader):
 
             return await call_constrained(call, held)
 
-        filled = await fill(shape, self.prompts.for_structured_answer(question, memory.text), ask)
+        filled = await fill(shape, prompt, ask)
         text = json.dumps(filled.plain, ensure_ascii=False)
         if (listener := listener_of(config)) is not None:
             AnswerRelay(listener, boxed=False).finish(text)
         leaves, choices = [*_leaves(filled.plain)], shape.choices
         stated = "\n".join(leaf for leaf in leaves if leaf not in choices)
-        aligned = await self._align_answer(stated, memory, question)
+        aligned = await self._align_answer(stated, known, question)
         is_filled = any(value not in (None, "", [], {}) for value in filled.plain.values())
         return Answer(
             text,
             text,
-            found=is_filled and bool(memory.text.strip()) and aligned.has_support,
-            evidence=cite("\n".join(leaves), memory, question),
+            found=is_filled and bool(known.text.strip()) and aligned.has_support,
+            evidence=_once_each(cite("\n".join(leaves), known, question)),
             unsupported=aligned.memory.unsupported,
             usage=sum(map(usage_of, filled.replies), Usage()),
             finish_reason=finish_reason(filled.replies[-1]),
@@ -421,10 +393,11 @@ class ChatReader(Reader):
             return aligned
         return await decide(aligned, self._verifier, question)
 
-    async def _answer(self, reply: AIMessage, text: str, question: str, memory: Memory) -> Answer:
+    async def _answer(self, reply: AIMessage, text: str, question: str, known: Memory) -> Answer:
+        """Return the answer of a reply to a prompt that shows what is known."""
         final = find_boxed(text)
-        aligned = await self._align_answer(final, memory, question)
-        found = not says_nothing(final, memory.text, question) and aligned.has_support
+        aligned = await self._align_answer(final, known, question)
+        found = not says_nothing(final, known.text, question) and aligned.has_support
         unsupported = aligned.memory.unsupported
         if not (found or unsupported or says_not_found(final)):
             unsupported = (Unsupported(final),)
@@ -432,7 +405,7 @@ class ChatReader(Reader):
             text,
             final,
             found=found,
-            evidence=cite(final, memory, question),
+            evidence=_once_each(cite(final, known, question)),
             unsupported=unsupported,
             usage=usage_of(reply),
             finish_reason=finish_reason(reply),
@@ -447,6 +420,14 @@ class ChatReader(Reader):
     ) -> tuple[AIMessage, str]:
         asked = self.model.ainvoke([_to_message(prompt, seen)], config, **options)
         return await take_reply(asked, prompt)
+
+
+def _once_each(places: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Return places without those that a note and a passage of the answer share."""
+    found: dict[tuple[int, int], Evidence] = {}
+    for one in places:
+        found.setdefault((one.start, one.end), one)
+    return (*found.values(),)
 
 
 Block: TypeAlias = dict[str, Any]
@@ -526,16 +507,6 @@ def unheard(
     if handler is not None:
         config = merge_configs(config, {"callbacks": [handler]})
     return {**config, "tags": [*config["tags"], TAG_NOSTREAM]}
-
-
-async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bool]) -> AIMessage:
-    heard = []
-    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", parts)) as stream:
-        async for part in stream:
-            heard.append(part)
-            if not hear(part.text):
-                break
-    return add_ai_message_chunks(*heard)
 
 
 def model_name(model: BaseChatModel) -> str:

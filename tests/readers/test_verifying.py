@@ -175,7 +175,7 @@ def test_graph_node_tool_and_retriever_take_it():
     config = ReadingConfig(unsupported="drop")
     retriever = MemAgentRetriever(corpus=TEXT, model=model(), config=config, verify=refusing)
 
-    answered = f'The answer has no support in the memory: "{PAINTER}".'
+    answered = f'The answer has no support in what was read: "{PAINTER}".'
     assert create_memagent(model(), verify=refusing).invoke(asked)["warnings"] == [wanted, answered]
     assert node.agent.invoke(asked)["warnings"] == [wanted, answered]
     assert message.artifact["warnings"] == [wanted, answered]

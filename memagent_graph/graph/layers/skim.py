@@ -148,9 +148,8 @@ class Lexical:
         scores = self._of_query(query)
         best = float(scores.max(initial=0))
         found = _best(scores, _PASSAGES, _SHARE * best)
-        leads = _leads(query, memory)
-        if leads:
-            together = scores + self._index.scores(leads)
+        if led := leads(query, memory):
+            together = scores + self._index.scores(led)
             found |= _best(together, _LED, _LED_SHARE * best)
         return frozenset(found)
 
@@ -240,8 +239,8 @@ def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
     return {number for number in order if scores[number] > 0 and scores[number] >= least}
 
 
-def _leads(query: str, memory: str) -> dict[str, float]:
-    """Terms of the names that lines of a memory introduce, with weights."""
+def leads(query: str, memory: str) -> dict[str, float]:
+    """Return the terms of the names that lines of a memory introduce, with weights."""
     lines = [line for line in memory.splitlines() if line.strip()]
     known = set(content_terms(query))
     found: dict[str, float] = {}
