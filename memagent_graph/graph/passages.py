@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.index import Index
     from memagent_graph.text.source import Source
 
-_SHARE = 0.5
+_SHARE = 0.35
 """Share of the best score below which a passage is not shown."""
 _LONGEST_TOKEN = 8
 """Code points a token, on average, above which no text is counted."""
