@@ -85,8 +85,8 @@ class ReadingConfig(BaseModel):
         how: "read" reads every chunk, as the paper does. "auto" answers from the whole text if the
             window holds it; else from the best passages that a search finds, in one call. Where
             their answer is not found, or does not stand on them, and for questions that ask for
-            all, how many, the first, the last or a comparison, it reads, with `skim`. A reader that
-            is no language model reads.
+            all, how many, the first, the last or a comparison, it reads, with a `skim`, by words if
+            there is none. A reader that is no language model reads.
         question_tokens: longest question accepted.
         chunk_tokens: longest chunk.
         memory_tokens: longest memory. A longer one is cut at the end of a sentence.
@@ -175,13 +175,6 @@ class ReadingConfig(BaseModel):
     pictures: int = Field(default=0, ge=0)
     unsupported: Literal["keep", "drop"] = "keep"
     strict: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _skims_by_itself(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("how") == "auto":
-            return {"skim": LEXICAL, **given}
-        return given
 
     @field_validator("skim")
     @classmethod

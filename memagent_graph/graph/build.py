@@ -25,7 +25,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Send, TracePolicy
 
-from memagent_graph.config import ReadingConfig
+from memagent_graph.config import LEXICAL, ReadingConfig
 from memagent_graph.errors import MemAgentError, QuestionError
 from memagent_graph.graph.events import begin_attempt
 from memagent_graph.graph.nodes import (
@@ -167,6 +167,8 @@ def create_memagent(
         verify=verify,
         response_format=response_format,
     )
+    if config.how == "auto" and config.skim is None and reader.shows_passages:
+        config = config.model_copy(update={"skim": LEXICAL})
     if config.pictures:
         from memagent_graph.pictures.sight import check_sight
 
