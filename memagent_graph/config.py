@@ -194,6 +194,10 @@ class ReadingConfig(BaseModel):
     def _plain_skim(self, _skim: Any) -> str | None:
         return self.skim_name
 
+    def or_auto(self) -> ReadingConfig:
+        """Return the settings, with `how="auto"` unless they were made with another."""
+        return self if "how" in self.model_fields_set else self.model_copy(update={"how": "auto"})
+
     @property
     def skim_name(self) -> str | None:
         """Stands for `skim` in fingerprints: `skim.fingerprint`, or what its code says of it."""

@@ -64,7 +64,7 @@ def documents_of(
     most: int,
     by: Literal["source", "passage"] = "source",
 ) -> list[Document]:
-    """Return a document for each source, or passage, behind statements of the memory, best first.
+    """Return a document for each source, or passage, behind the memory and the answer, best first.
 
     Those that the answer cites come before the others: those with most citations first, then
     in the answer's order. The others follow by how much of the memory came from them.
@@ -72,15 +72,19 @@ def documents_of(
     Args:
         corpus: the source that was read.
         output: the fields of `ReadingOutput`.
-        most: documents to return. A memory without evidence is one document with all sources.
+        most: documents to return. A memory without evidence, of a reader that knows no places, is
+            one document with all sources; none if the answer was not found.
         by: what a document is. Overlapping passages are one.
     """
-    named = ("answer", "coverage", "structured_response")
+    named = ("answer", "found", "how", "coverage", "structured_response")
     about = {name: output[name] for name in named if name in output}
     about["skipped"] = [str(file) for file in corpus.skips]
-    found = _place_statements(corpus, output["evidence"])
+    noted = output["evidence"]
+    told = [item for item in output["citations"] if item not in noted]  # by passages of the answer
+    found = _place_statements(corpus, [*noted, *told])
     if not found:
-        return _memory(corpus, output["memory"], about)
+        memory = "" if output["found"] is False else output["memory"]
+        return _memory(corpus, memory, about)
     cited = _place_statements(corpus, output["citations"])
     sources: dict[int, list[_PlacedStatement]] = {}
     for statement in found:
@@ -441,7 +445,7 @@ class MemAgentRetriever(BaseRetriever):
         segments = (self.segments or chosen) if merges(reader) else 1
         self._agent = create_memagent(
             reader,
-            config=self.config.model_copy(update={"segments": segments}),
+            config=self.config.or_auto().model_copy(update={"segments": segments}),
             store=self.store,
             namespace=self.namespace,
             tokenizer=self.tokenizer,

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain r
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field, create_model
 
+from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.models.structured import ResponseFormat
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import TokenizerLike
 
 _DESCRIPTION = (
-    "Read one of the sources from beginning to end, however long it is, and answer questions from "
-    "it. Each is one complete question that can be understood without this conversation. Ask all "
-    "that you want to know of a source in one call. Returns the answers and where in the source "
-    "they stand."
+    "Answer questions from one of the sources, however long it is: it is searched, and read from "
+    "beginning to end for what a search does not answer. Each is one complete question that can be "
+    "understood without this conversation. Ask all that you want to know of a source in one call. "
+    "Returns the answers and where in the source they stand."
 )
 _MOST_PLACES = 5
 """Places that are named to the agent; the artifact has all."""
@@ -101,7 +101,7 @@ def create_reading_tool(
     named = _name_sources(sources)
     agent: Any = create_memagent(
         model,
-        config=config,
+        config=(config or ReadingConfig()).or_auto(),
         store=store,
         namespace=namespace,
         prompts=prompts,
@@ -219,7 +219,7 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
     if output["found"] is False and output["unsupported"]:
         text += f"\n\n{_NO_SUPPORT}"
     elif missing := dict.fromkeys(item["text"] for item in output["unsupported"]):
-        text += f"\n\nNot supported by the notes: {' '.join(missing)}"
+        text += f"\n\nNot supported by what was read: {' '.join(missing)}"
     skipped = [
         known.get(found["name"], found["name"])
         for found in output.get("sources", ())
@@ -232,7 +232,7 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
     return text
 
 
-_NO_SUPPORT = "Do not rely on this answer: it is not supported by what was noted."
+_NO_SUPPORT = "Do not rely on this answer: it is not supported by what was read."
 
 _LOOK_UP = (
     "Look up facts that were read. Give a subject by its name, a relation, or both; `at` is a day, "

@@ -14,7 +14,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
-from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_memagent
+from memagent_graph import (
+    MemAgentRetriever,
+    MemoryBank,
+    Prompts,
+    ReadingConfig,
+    create_memagent,
+    create_reading_tool,
+)
 from memagent_graph.graph.events import Observer
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -290,6 +297,31 @@ def test_the_built_in_reader_reads_every_chunk():
 
     assert (out["how"], out["coverage"], out["passages"]) == ("read", 1, [])
     assert "900 euros" in out["answer"]
+
+
+def test_a_tool_and_a_retriever_search_unless_they_are_told_to_read(tmp_path):
+    for name, text in (("a.txt", f"{SIGNED}\n{RAIN}"), ("b.txt", f"{RAIN}\n{RENT}")):
+        (tmp_path / name).write_text(text, "utf-8")
+    for config, how in ((ReadingConfig(**SMALL), "passages"), (ReadingConfig(how="read"), "read")):
+        tool = create_reading_tool(Model(), sources={"lease": TEXT}, config=config)
+        call = {"name": "read", "args": {"questions": [QUESTION], "source": "lease"}}
+        message = tool.invoke({**call, "id": "1", "type": "tool_call"})
+        assert message.artifact["how"] == how
+
+        [found, *_] = MemAgentRetriever(corpus=tmp_path, model=Model(), config=config).invoke(
+            QUESTION
+        )
+        assert found.metadata["source"].endswith("b.txt")
+        assert (found.metadata["how"], found.metadata["found"]) == (how, True)
+        assert RENT in found.page_content
+
+
+def test_a_retriever_returns_nothing_where_nothing_was_found(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(RAIN, "utf-8")
+    retriever = MemAgentRetriever(corpus=tmp_path, model=Model(), config=ReadingConfig(**SMALL))
+
+    assert retriever.invoke("Who keeps the key of the vault?") == []
 
 
 async def test_a_discarded_answer_is_in_no_stream():

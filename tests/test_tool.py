@@ -247,17 +247,18 @@ def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
     ("answer", "ending"),
     [
         ("Mr. Fox", "Fox\n\nIt stands at text:1."),
-        ("Bo Tern", "Do not rely on this answer: it is not supported by what was noted."),
+        ("Bo Tern", "Do not rely on this answer: it is not supported by what was read."),
         (
             "Mr. Fox pays. Bo Tern pays 17 euros.",
-            "Not supported by the notes: Bo Tern pays 17 euros.",
+            "Not supported by what was read: Bo Tern pays 17 euros.",
         ),
     ],
 )
 def test_an_agent_is_told_what_of_an_answer_has_no_support(answer, ending):
     notes = "The rent is paid by Mr. Fox."
     model = Hearing(messages=iter(map(AIMessage, [notes, answer])), heard=[])
-    tool = create_reading_tool(model, sources={"text": notes})
+    config = ReadingConfig(how="read")
+    tool = create_reading_tool(model, sources={"text": notes}, config=config)
 
     message = tool.invoke(call(source="text"))
 
