@@ -15,7 +15,6 @@ from pydantic import (
     PositiveInt,
     field_serializer,
     field_validator,
-    model_validator,
 )
 
 from memagent_graph.errors import ConfigurationError
@@ -70,12 +69,6 @@ PART_TOKENS = 16
 
 QUERY_TOKENS = 128
 """Longest query of a later round or of a look back, in tokens."""
-LOOK_BACK_TOKENS = 144
-"""Tokens that looking back adds to the prompt of an update, beside the passages."""
-RECALL_TOKENS = 512
-"""Longest passage that a step shows again, with its place, in tokens."""
-MOST_RECALLED = 64
-"""Most passages and memories that a fold is shown again."""
 
 
 class ReadingConfig(BaseModel):
@@ -102,10 +95,6 @@ class ReadingConfig(BaseModel):
             segment of each chunk.
         rounds: most times to read the document, each time for what the merged memory still lacks.
             Reading ends early when that has enough, or when a round found nothing new.
-        recalls: most passages that a step shows again because the update before it asked for them,
-            and most steps that may follow the last chunk for this.
-        recall_from: names of other memories in the store that an update may ask for, those of
-            other agents included.
         update_gate: whether a reader may reply with one word if a chunk adds nothing, instead of
             writing its memory again.
         exit: whether the reader may end the reading when it has enough: "never"; "model", whenever
@@ -157,8 +146,6 @@ class ReadingConfig(BaseModel):
     answer_passages: int | None = Field(default=None, ge=0)
     segments: PositiveInt | Literal["auto", "chunks"] = 1
     rounds: PositiveInt = 1
-    recalls: int = Field(default=0, ge=0, le=8)
-    recall_from: tuple[str, ...] = ()
     update_gate: bool = False
     exit: Literal["never", "safe", "model"] = "never"
     skim: Any = None
@@ -184,12 +171,6 @@ class ReadingConfig(BaseModel):
         message = f'skim is "{LEXICAL}", embeddings or a function, not {skim!r}.'
         raise ValueError(message)
 
-    @model_validator(mode="after")
-    def _recalls_from(self) -> ReadingConfig:
-        if self.recall_from and not self.recalls:
-            raise ValueError("recall_from needs recalls of 1 or more.")
-        return self
-
     @field_serializer("skim")
     def _plain_skim(self, _skim: Any) -> str | None:
         return self.skim_name
@@ -213,24 +194,15 @@ class ReadingConfig(BaseModel):
 
     @property
     def instruction_tokens(self) -> int:
-        """Room for the words of the prompts, with what gates and looking back add to them."""
+        """Room for the words of the prompts, with what gates add to them."""
         gates = GATE_TOKENS * (self.update_gate + (self.exit != "never"))
-        if not self.recalls:
-            return self.template_tokens + gates
-        # A token has a byte or more.
-        names = sum(len(f'"{name}", '.encode()) for name in self.recall_from)
-        return self.template_tokens + gates + LOOK_BACK_TOKENS + names
-
-    @property
-    def recall_tokens(self) -> int:
-        """Room for what a step shows again."""
-        return self.recalls * (RECALL_TOKENS + PART_TOKENS)
+        return self.template_tokens + gates
 
     @property
     def window_tokens(self) -> int:
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
-        update = self.chunk_tokens + self.recall_tokens + self.memory_tokens + self.pictures
+        update = self.chunk_tokens + self.memory_tokens + self.pictures
         rounds = QUERY_TOKENS if self.rounds > 1 else 0
         return prompt + max(update, self.merge_tokens) + rounds
 

@@ -131,24 +131,20 @@ def plan(
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
     skims = is_skimmed(config, question)
-    saves = skims or config.recalls or config.exit != "never"
+    saves = skims or config.exit != "never"
     if saves:  # in one round for the next, or for what is read after all
         left = None
     levels = [*merge_levels(len(spans), config)]
     calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
-    looks = [0] * config.recalls  # steps after the last chunk of each segment
     for number in range(config.rounds):
         each = updates_each(left, len(spans), config)
         if number and each is not None and each < 1:
             break
-        read = [[*sizes[start:end], *looks][:each] for start, end in spans]
+        read = [sizes[start:end][:each] for start, end in spans]
         asked += QUERY_TOKENS if number == 1 else 0
         calls += [
             (
-                asked
-                + (memory if at or number else 0)
-                + (config.recall_tokens if at else 0)
-                + tokens,
+                asked + (memory if at or number else 0) + tokens,
                 memory,
             )
             for part in read
@@ -163,7 +159,7 @@ def plan(
         left = None if left is None else left - sum(map(len, read))
     updates = len(calls) - merges
     finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
-    updates_if_found = min(config.rounds * (worth + len(looks) * finding), updates)
+    updates_if_found = min(config.rounds * worth, updates)
     if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
     answers = 2 if skims and config.fallback else 1
     calls += [(asked + memory, config.answer_tokens)] * answers

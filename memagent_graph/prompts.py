@@ -10,7 +10,7 @@ import json
 import re
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
@@ -95,20 +95,6 @@ ENOUGH_PROMPT = """
 If the new notes hold the whole answer to the question, and no later section could change it, add \
 a last line to your reply: "ENOUGH: " and the answer.
 """
-LOOK_BACK_PROMPT = """
-This is section {number}. If the notes lack something that an earlier section may have said, you \
-may look back: add a last line to your reply, "LOOK BACK: " and the words to look for, and the \
-next step shows the passage. "LOOK BACK NOTES: " and a section's number shows your notes of then.
-"""
-_OTHER_MEMORIES = """\
-"LOOK BACK MEMORY: " and a name shows the notes of another reading: {names}.
-"""
-_SHOWN = """
-You asked to look back. What was found is material to read, like the section:
-
-{passages}
-"""
-_RECALLED_PASSAGE = "<recalled>\n{place}\n{passage}\n</recalled>"
 SHORTER = 0.8
 """Share of the available words that is named after notes were too long."""
 _WORDS = 0.7
@@ -240,18 +226,6 @@ _PART = "<notes>\n{memory}\n</notes>"
 """Form of each memory in a merge prompt."""
 
 
-class LookBack(NamedTuple):
-    """The earlier chunks and other memories that an update may ask for.
-
-    Attributes:
-        number: number of the update's section.
-        memories: names of other memories.
-    """
-
-    number: int
-    memories: Sequence[str] = ()
-
-
 class Prompts(BaseModel):
     r"""The prompts of a chat model.
 
@@ -274,9 +248,6 @@ class Prompts(BaseModel):
             names the reply "unchanged".
         enough: addition to it if the exit gate is on; has no field, and asks for a last line
             that begins with "ENOUGH:".
-        look_back: addition to it if an update may look back (`ReadingConfig.recalls`); may have
-            the field {number}, of the section, and asks for a last line that begins with
-            "LOOK BACK:".
 
     Examples:
         >>> from memagent_graph import Prompts
@@ -297,7 +268,6 @@ class Prompts(BaseModel):
     repeat: str = REPEAT_PROMPT
     unchanged: str = UNCHANGED_PROMPT
     enough: str = ENOUGH_PROMPT
-    look_back: str = LOOK_BACK_PROMPT
     _control: frozenset[str] = PrivateAttr(default=frozenset())
 
     @model_validator(mode="after")
@@ -311,7 +281,6 @@ class Prompts(BaseModel):
             ("repeat", set()),
             ("unchanged", set()),
             ("enough", set()),
-            ("look_back", set()),
         ):
             found = set(_FIELD.findall(getattr(self, name)))
             if name == "update" and self.adds:
@@ -324,7 +293,7 @@ class Prompts(BaseModel):
                     "each in braces."
                 )
                 raise ConfigurationError(message)
-        replies = (("unchanged", UNCHANGED), ("enough", "ENOUGH:"), ("look_back", "LOOK BACK:"))
+        replies = (("unchanged", UNCHANGED), ("enough", "ENOUGH:"))
         for name, reply in replies:
             if reply not in getattr(self, name):
                 message = f'The {name} prompt must ask for "{reply}".'
@@ -379,9 +348,7 @@ class Prompts(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Stands for all templates."""
-        later = {"look_back"} if self.look_back == LOOK_BACK_PROMPT else set()
-        record = self.model_dump_json(exclude=later)  # what was read without it stays known
-        return sha256(record.encode()).hexdigest()[:16]
+        return sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def guard_against(self, tokens: Collection[str]) -> Prompts:
         """Return prompts in which no value can forge one of these tokens.
@@ -405,8 +372,6 @@ class Prompts(BaseModel):
         repeat: bool = False,
         gate: bool = False,
         exit_gate: bool = False,
-        recalled: Sequence[tuple[str, str]] = (),
-        look_back: LookBack | None = None,
     ) -> str:
         """Make the prompt that asks for the memory after `chunk`.
 
@@ -419,25 +384,12 @@ class Prompts(BaseModel):
             repeat: whether the last reply was no notes.
             gate: whether the reply may say that the chunk adds nothing.
             exit_gate: whether the reply may say that the notes are enough.
-            recalled: places and texts of the passages that the last reply asked for.
-            look_back: passages that the reply may ask for; None for none.
         """
-        # Whether the notes are enough, and what they lack, can be said of notes that are shown.
-        adds = self.adds and not (exit_gate or look_back)
+        adds = self.adds and not exit_gate  # what is shown its notes can say that they are enough
         update = self.update if adds or not self.adds else UPDATE_PROMPT
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
-        delimiters = update + (_RECALLED_PASSAGE if recalled or look_back else "")
-        values = self._disarm(values, delimiters)
+        values = self._disarm(values, update)
         prompt = fill(update, {**values, "words": _words(budget)})
-        if recalled:
-            shown = [
-                fill(
-                    _RECALLED_PASSAGE,
-                    self._disarm({"place": place, "passage": text}, delimiters),
-                )
-                for place, text in recalled
-            ]
-            prompt += fill(_SHOWN, {"passages": "\n\n".join(shown)})
         # Behind the same words as before, which a server still has in its cache.
         if adds:
             again_prompt = REPEAT_ADD_PROMPT if self.repeat == REPEAT_PROMPT else self.repeat
@@ -446,20 +398,13 @@ class Prompts(BaseModel):
             return prompt + fill(self.shorter, {"words": _words(SHORTER * budget)})
         if repeat:
             return prompt + self.repeat
-        prompt += self.unchanged * gate + self.enough * exit_gate
-        if look_back is None:
-            return prompt
-        prompt += fill(self.look_back, {"number": str(look_back.number)})
-        if look_back.memories:
-            names = ", ".join(f'"{name}"' for name in look_back.memories)
-            prompt += fill(_OTHER_MEMORIES, self._disarm({"names": names}, delimiters))
-        return prompt
+        return prompt + self.unchanged * gate + self.enough * exit_gate
 
     @property
     def instructions(self) -> list[str]:
         """The texts that ask for notes, without fields and delimiters."""
         own = (self.update, self.merge, self.lead)
-        additions = (self.shorter, self.repeat, self.unchanged, self.enough, self.look_back)
+        additions = (self.shorter, self.repeat, self.unchanged, self.enough)
         texts = [part for template in own for part in _TAG.split(template)]
         return [_ANY_FIELD.sub("", text) for text in (*texts, *additions)]
 

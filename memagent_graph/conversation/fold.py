@@ -307,7 +307,7 @@ class Folding:
         approve: Approve | bool = False,
     ) -> None:
         # Most of what people say is nothing to remember.
-        config = config.model_copy(update={"update_gate": True, "recalls": 0})
+        config = config.model_copy(update={"update_gate": True})
         reader = resolve_keeper(
             model,
             config=config,

@@ -39,7 +39,6 @@ Skill = Literal[
     "second hop",
     "update gate",
     "exit",
-    "look-back",
     "merge",
     "answer",
     "not in the text",
@@ -65,7 +64,7 @@ class ExamTask:
         chunk: the section to read; "" for a merge or an answer.
         notes: the notes before; several for a merge.
         wants: texts that the reply must have, case aside.
-        offers: the way out that the prompt offers: "update_gate", "exit_gate" or "look_back".
+        offers: the way out that the prompt offers: "update_gate" or "exit_gate".
         takes: whether it should be taken.
         tokens: about how long the chunk is, for tasks of length.
     """
@@ -75,7 +74,7 @@ class ExamTask:
     chunk: str = ""
     notes: tuple[str, ...] = ("",)
     wants: tuple[str, ...] = ()
-    offers: Literal["update_gate", "exit_gate", "look_back"] | None = None
+    offers: Literal["update_gate", "exit_gate"] | None = None
     takes: bool = False
     tokens: int = 0
 
@@ -188,8 +187,6 @@ TASKS = (
     ExamTask("update gate", _RENT, _LEASE, (_STORM,), ("900",), offers="update_gate"),
     ExamTask("exit", _WHO, _TOWER, wants=(_KEEPER,), offers="exit_gate", takes=True),
     ExamTask("exit", _RENT, _BREAD, offers="exit_gate"),
-    ExamTask("look-back", _FILM, _DIRECTOR, offers="look_back", takes=True, wants=("Varga",)),
-    ExamTask("look-back", _WHO, _TOWER, wants=(_KEEPER,), offers="look_back"),
     ExamTask("merge", _FILM, "", (_DIRECTOR, "Ilse Varga lives in Trieste."), ("Varga", "Trieste")),
     ExamTask("merge", _RENT, "", (_BREAD, _LEASE), ("900",)),
     ExamTask("answer", _WHO, "", (_TOWER,), (_KEEPER,)),
@@ -281,14 +278,12 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
         number=2,
         update_gate=task.offers == "update_gate",
         exit_gate=task.offers == "exit_gate",
-        look_back=task.offers == "look_back",
     )
     update = await reader.update(step)
     memory = update.memory or notes
     taken = {
         "update_gate": update.memory is None,
         "exit_gate": update.done,
-        "look_back": update.recall is not None,
     }
     return memory.text, task.offers is not None and taken[task.offers]
 
@@ -328,8 +323,6 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
         settings["update_gate"] = True
     if solved["exit"]:
         settings["exit"] = "safe"
-    if solved["look-back"]:
-        settings["recalls"] = 1
     if not solved["not in the text"]:
         settings["unsupported"] = "drop"
     return ExamReport(tuple(marks), settings, reads, solved["conversation"])

@@ -23,7 +23,6 @@ from memagent_graph.evidence.places import (
     Match,
     Memory,
     PassageIndex,
-    Recalled,
     Unsupported,
     evidence_by_note,
     is_bare,
@@ -142,7 +141,6 @@ def align(
     before: Memory,
     chunk: Chunk,
     question: str,
-    recalled: Sequence[Recalled] = (),
 ) -> Aligned:
     """Find the evidence of each new or changed sentence of a memory.
 
@@ -151,8 +149,6 @@ def align(
         before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
         chunk: the chunk that was read.
         question: the question of the reading; its names and numbers need no evidence.
-        recalled: texts that the reader was shown besides. Passages of the document and the evidence
-            of a memory can be evidence again. Names and numbers of all recalled texts need none.
     """
     older = [*notes(before.text)]
     known = {note.text for note in older}
@@ -167,10 +163,7 @@ def align(
     ]
     if not (new or again):
         return Aligned(remember(text, before, ()), before)
-    others = [item.memory for item in recalled if item.memory is not None]
-    noted = join_memories([before, *others]) if others else before
-    older = [*notes(noted.text)] if others else older
-    aligner = _Aligner(noted, older, chunk, question, recalled)
+    aligner = _Aligner(before, older, chunk, question)
     aligned = [aligner.align(note) for note in new]
     aligned += [found for note in again if (found := aligner.find(note))]
     return Aligned(remember(text, before, aligned), before, tuple(aligned))
@@ -358,21 +351,19 @@ class _Aligner:
         older: Sequence[Note],
         chunk: Chunk,
         question: str,
-        recalled: Sequence[Recalled],
     ) -> None:
         self.chunk = chunk
-        self.read = PassageIndex(_read(chunk, recalled))
+        self.read = PassageIndex(passages(chunk.text))
         self.older = older
         self.noted = PassageIndex(note_passages(older))
         self.evidence = evidence_by_note(before.evidence, older)
         self.unsupported = before.unsupported
         self.marked = {item.text for item in before.unsupported}
-        given = [question, *(item.text for item in recalled)]
-        self.judge = NoteJudge(given, chunk.text, before.text)
+        self.judge = NoteJudge([question], chunk.text, before.text)
         self.asked = {*passage_terms(question)}
         self.subject = roots(question)
         known = [note.line for note in older if note.text not in self.marked]
-        self.known = "\n".join([*known, *(item.text for item in recalled)])
+        self.known = "\n".join(known)
 
     def align(self, note: Note) -> AlignedNote:
         """Find the evidence and the state of one note."""
@@ -491,21 +482,6 @@ class _Aligner:
     def _place(self, note: Note, item: EvidencePassage) -> Evidence:
         begin = self.chunk.start
         return locate(note.text, self.chunk.source, begin + item.start, begin + item.end)
-
-
-def _read(chunk: Chunk, recalled: Sequence[Recalled]) -> list[EvidencePassage]:
-    """Sentences of a chunk and of the recalled passages, with offsets relative to the chunk."""
-    found, block = [*passages(chunk.text)], 0
-    for item in recalled:
-        if item.start is None:
-            continue
-        block = found[-1].block + 1 if found else block
-        moved = item.start - chunk.start
-        found += [
-            one._replace(start=one.start + moved, end=one.end + moved, block=one.block + block)
-            for one in passages(item.text)
-        ]
-    return found
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:

@@ -166,45 +166,6 @@ def with_text(text: str, memory: Memory) -> Memory:
     return Memory(text, evidence, unsupported, memory.dropped, memory.pictures)
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """The request of an update to see something again. Exactly one field is set.
-
-    Attributes:
-        words: words to search for in the part of the document that the fold has passed.
-        span: a span of the document: start and end in code points, as in `Evidence`.
-        earlier: an earlier memory of this reading: the number of the step that made it, or the
-            id of its version.
-        memory: name of another memory, one of `ReadingConfig.recall_from`.
-    """
-
-    words: str = ""
-    span: tuple[int, int] | None = None
-    earlier: int | str | None = None
-    memory: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """A passage of the document, or a memory, that a step shows again.
-
-    Attributes:
-        text: the text shown, cut to its budget.
-        place: its place, for display.
-        start: its first code point in the document; None for a memory.
-        memory: the memory, with its evidence and marks; None for a passage.
-        version: id of the memory's version, if it belongs to another reading.
-        pictures: what a model that sees is shown with it.
-    """
-
-    text: str
-    place: str
-    start: int | None = None
-    memory: Memory | None = None
-    version: str | None = None
-    pictures: tuple[Sight, ...] = ()
-
-
 _PRIOR = 50
 """Virtual sentences added to every text, so that idf does not depend on its length."""
 

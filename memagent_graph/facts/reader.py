@@ -382,7 +382,7 @@ class FactsReader(_KeepsFacts, ChatReader):
 
     def _prompts_for(self, step: Step) -> Prompts:
         """Return the prompts that show the facts if the reply may say what they lack."""
-        return self._full if step.exit_gate or step.look_back else self.prompts
+        return self._full if step.exit_gate else self.prompts
 
     def _show(self, memory: Memory) -> str:
         """Return what holds: models imitate the lines of what was replaced."""
@@ -404,13 +404,13 @@ class FactsReader(_KeepsFacts, ChatReader):
         if not facts and left_out[NO_FACT]:
             fault: Fault = "refusal" if is_refusal(text) else "placeholder"
             return replace(update, fault=fault, left_out=dict(+left_out))
-        read = "\n".join([step.chunk.shown, *(item.text for item in step.recalled)])
+        read = step.chunk.shown
         # What people say is dated by their messages.
         told, lost = keep_said(facts, step.memory.text, read, self._schema, dated=self.standing)
         left_out += lost
         question = "" if self.standing else step.question
         lines = [fact.line for fact in told]
-        aligned = align("\n".join(lines), step.memory, step.chunk, question, step.recalled)
+        aligned = align("\n".join(lines), step.memory, step.chunk, question)
         new = facts_of(_whole_lines(await self._mark(aligned), lines))
         new = [attribute(fact, self._find_speaker(step, fact)) for fact in new]
         if self.prompts is not self._full and not self.standing:

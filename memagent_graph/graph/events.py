@@ -82,7 +82,6 @@ class ChunkEvent(FoldEvent):
         memory_tokens: tokens of the memory now.
         gate: "closed" if the update gate left the memory unchanged.
         enough: whether reading ends here because the reader has enough.
-        recalled: places of the passages and memories that were shown again.
         added: lines added to the memory.
         removed: lines removed from the memory.
     """
@@ -96,7 +95,6 @@ class ChunkEvent(FoldEvent):
     memory_tokens: int
     gate: Literal["open", "closed"]
     enough: bool
-    recalled: list[str]
     added: list[str]
     removed: list[str]
 
@@ -327,7 +325,6 @@ def chunk_event(
         memory_tokens=update.tokens,
         gate="closed" if closed else "open",
         enough=progress["stopped"] == "done",
-        recalled=[item.place for item in update.recalled],
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )

@@ -18,7 +18,7 @@ from memagent_graph.errors import (
     EmptyReplyError,
     RefusalError,
 )
-from memagent_graph.evidence.places import Recall, to_plain
+from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.events import observers, step_of
 from memagent_graph.graph.reading import FoldStep, FoldUpdate
 from memagent_graph.graph.state import add_usage, memory_of, move, query_of, skip
@@ -26,12 +26,12 @@ from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.reading import Advance, Call, Reading
-    from memagent_graph.graph.state import Fold, LayerState, Progress, Stopped
+    from memagent_graph.graph.state import Fold, Progress, Stopped
     from memagent_graph.text.tokens import Tokenizer
 
 _LONG = 512
@@ -59,7 +59,7 @@ async def advance(
     Args:
         call: the call of the graph.
         fold: the fold before the step.
-        chunk: the chunk at the fold's position; after the last one, an empty chunk.
+        chunk: the chunk at the fold's position.
         report: called with the fold before and after the step, and the update, before a named
             memory is moved.
 
@@ -94,9 +94,7 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
     if update.chunk == "skipped":
         after = skip(before, chunk)
     elif update.chunk == "read":
-        position, skipped = before["position"], before["skipped"]
-        if chunk.text:
-            position, skipped = move(before, chunk, end)
+        position, skipped = move(before, chunk, end)
         after = {
             **add_usage(after, usage),
             "position": position,
@@ -112,17 +110,15 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
         if chunk.crowded_out:
             after["not_shown"] = before.get("not_shown", {}) | {str(chunk.start): chunk.crowded_out}
     layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
-    after["stopped"] = update.stopped or _stop(fold, after, update, layers)
+    after["stopped"] = update.stopped or _stop(fold, after, update)
     changed: Fold = {**fold, "progress": after, "layers": layers}
     return changed if update.memory is None else {**changed, **to_plain(update.memory)}
 
 
-def _stop(
-    fold: Fold, after: Progress, update: Update, layers: Mapping[str, LayerState]
-) -> Stopped | None:
+def _stop(fold: Fold, after: Progress, update: Update) -> Stopped | None:
     """Why a fold ends after a step; None if it continues."""
     if after["position"] >= fold["scope"]["end"]:
-        return None if any(state.get("more") for state in layers.values()) else "end"
+        return "end"
     if update.done:
         return "done"
     most = fold["scope"]["calls"]
@@ -160,7 +156,6 @@ async def ask(step: FoldStep) -> FoldUpdate:
         memory,
         done=update.done,
         answer=update.answer,
-        recall=_wish(call.reading, update.recall) if step.look_back else None,
         usage=update.usage,
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
@@ -170,19 +165,11 @@ async def ask(step: FoldStep) -> FoldUpdate:
     )
 
 
-def _wish(reading: Reading, recall: Recall | None) -> Recall | None:
-    """A request within its budget; None if it asks for nothing."""
-    if recall is None:
-        return None
-    recall = replace(recall, words=reading.short(recall.words))
-    return recall if recall != Recall() else None
-
-
 async def _overwrite(
     reading: Reading, step: Step, *, again: bool, config: RunnableConfig | None = None
 ) -> Update:
     """Ask in as many calls as the window requires; for what is raised, see `ask`."""
-    if not (step.recalled or step.chunk.pictures or step.chunk.text.strip()):
+    if not (step.chunk.pictures or step.chunk.text.strip()):
         return Update(None)
     started = perf_counter()
     try:
@@ -191,10 +178,6 @@ async def _overwrite(
         if isinstance(error, BadRequestError) and not _may_be_too_long(reading, step):
             raise
         failed = Update(None, usage=Usage(1, seconds=perf_counter() - started))
-        if step.recalled and len(step.chunk.text) <= 1:
-            less = replace(step, recalled=())
-            update = await _overwrite(reading, less, again=again, config=config)
-            return replace(update, usage=failed.usage + update.usage)
         if len(step.chunk.text) == 1:
             raise
         return await _overwrite_halves(reading, step, failed, again=again, config=config)
@@ -203,8 +186,7 @@ async def _overwrite(
 def _may_be_too_long(reading: Reading, step: Step) -> bool:
     """Whether a prompt is so long that its length may be why the server rejected it."""
     window = reading.reader.identity.window_tokens
-    texts = [step.memory.text, *(item.text for item in step.recalled)]
-    shown = step.chunk.tokens + sum(map(reading.tokenizer.count, texts))
+    shown = step.chunk.tokens + reading.tokenizer.count(step.memory.text)
     return shown >= (_LONG if window is None else window // 2)
 
 
@@ -227,7 +209,7 @@ async def _within_budget(
         for observer in observers(config):
             observer.on_refuse(step_of(config), refused)
     usage = Usage(1, seconds=perf_counter() - started) if kept is update else kept.usage
-    return replace(kept, usage=update.usage + usage, recall=kept.recall or update.recall)
+    return replace(kept, usage=update.usage + usage)
 
 
 async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
@@ -263,14 +245,12 @@ async def _overwrite_halves(
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory
         # The last half decides on "enough": what it would leave out counts as read.
-        wanted = update.recall or total.recall
         left_out = {**Counter(total.left_out) + Counter(update.left_out)}
         total = replace(
             update,
             memory=memory,
             usage=usage,
             unfinished=unfinished,
-            recall=wanted,
             left_out=left_out,
         )
     return total

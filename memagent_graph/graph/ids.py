@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of, spans_of
+from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
 from memagent_graph.memory.version import (
     ChunkRead,
     MemoryVersion,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-    from memagent_graph.evidence.places import Recall, Recalled
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Document, Fold, Scope
@@ -85,13 +84,9 @@ class Lineage:
         """Return the fingerprint of a reading: of its question, settings and document."""
         return make_fingerprint(self._asked, source["digest"])
 
-    def child(self, parent: str, chunk: Chunk, recalled: Sequence[Recalled] = ()) -> str:
-        """Return the id after a chunk that is read from `parent`, with what is shown again."""
-        shown = [
-            "\n".join([item.place, item.text, *(one.picture.digest for one in item.pictures)])
-            for item in recalled
-        ]
-        return child_id(parent, chunk.digest, self.fingerprint, shown)
+    def child(self, parent: str, chunk: Chunk) -> str:
+        """Return the id after a chunk that is read from `parent`."""
+        return child_id(parent, chunk.digest, self.fingerprint)
 
     def first_of_each(self, cutter: Cutter) -> list[str]:
         """Return for each chunk the first id of a segment that begins there."""
@@ -131,7 +126,6 @@ class Lineage:
         chunk: Chunk,
         tokens: int,
         *,
-        recalled: Sequence[Recalled],
         made_by: ChunkRead,
         unchanged: str | None,
     ) -> MemoryVersion:
@@ -142,13 +136,12 @@ class Lineage:
             fold: the fold after the chunk.
             chunk: the chunk.
             tokens: length of the memory in tokens.
-            recalled: passages and memories that were shown with the chunk.
             made_by: the record of the chunk.
             unchanged: id of the version that has the same text, which is then not stored again.
         """
         progress = fold["progress"]
         return MemoryVersion(
-            id=self.child(parent, chunk, recalled),
+            id=self.child(parent, chunk),
             parent=parent,
             root=self.root,
             question=self.question,
@@ -279,26 +272,17 @@ def _fields_of(fold: Fold) -> dict[str, Any]:
     }
 
 
-def read_of(
-    fold: Fold, chunk: Chunk, recalled: Sequence[Recalled], recall: Recall | None
-) -> ChunkRead:
+def read_of(fold: Fold, chunk: Chunk) -> ChunkRead:
     """Return the record of a chunk for its version.
 
     Args:
         fold: the fold after the chunk.
         chunk: the chunk.
-        recalled: passages and memories that were shown with the chunk.
-        recall: what the update asked to see again.
     """
-    progress, spans = fold["progress"], spans_of(recalled)
-    spans += [(chunk.start, chunk.end)] if chunk.text else []
+    progress = fold["progress"]
     return ChunkRead(
         chunk.start,
-        parts=tuple(
-            dict.fromkeys(row for span in spans for row in identify_parts(chunk.source, *span))
-        ),
-        recall=recall,
-        recalled=tuple(item.version for item in recalled if item.version is not None),
+        parts=tuple(dict.fromkeys(identify_parts(chunk.source, chunk.start, chunk.end))),
         enough=progress["enough"] if progress["stopped"] == "done" else None,
     )
 

@@ -34,7 +34,6 @@ from memagent_graph.graph.events import (
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import count_closed, unread_spans, warn_of_misuse
-from memagent_graph.graph.layers.look_back import looks_of, warn_of_looks
 from memagent_graph.graph.passages import find_passages, holds_whole
 from memagent_graph.graph.reading import (
     Call,
@@ -91,7 +90,6 @@ from memagent_graph.readers.completion import listener_of
 from memagent_graph.readers.scope import scope
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
-from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import parts_with_offsets, sources_of, warnings_of
 
@@ -104,6 +102,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import FoldUpdate, Reading
     from memagent_graph.graph.state import How, Progress, QuestionState, Scope, Stopped
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.text.chunks import Chunk
 
 
 CALLS_EACH = "memagent_calls_each"
@@ -135,9 +134,6 @@ async def open_document(
     if run.store is None and (stored or name):
         kind = "stored" if stored else "named"
         message = f"A {kind} memory needs a store: create_memagent(store=...)."
-        raise ConfigurationError(message)
-    if run.store is None and reading.config.recall_from:
-        message = "recall_from needs a store: create_memagent(store=...)."
         raise ConfigurationError(message)
     if stored:
         source, scope = _NOT_OPENED, whole_scope(0)
@@ -353,10 +349,7 @@ def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
 
 
 def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
-    cutter, end = reading.find_cutter(run, fold), fold["scope"]["end"]
-    if fold["progress"]["position"] >= end:  # only what was asked for is still to be shown
-        return Chunk("", end, end, 0, cutter.source)
-    return cutter.chunk(fold["progress"]["position"])
+    return reading.find_cutter(run, fold).chunk(fold["progress"]["position"])
 
 
 def _report(
@@ -676,7 +669,6 @@ def _output(
         "usage": {
             **asdict(usage_of(progress)),
             "gated": count_closed(fold),
-            "recalled": looks_of(fold).get("shown", 0),
             "document_tokens": progress["tokens"],
         },
         "coverage": coverage,
@@ -692,7 +684,6 @@ def _output(
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
             *warn_of_left_out(progress, answer.left_out),
             *warn_of_misuse(fold),
-            *warn_of_looks(fold),
             *warn(memory),
             *warn_of_answer(answer, dropped=drops),
         ],

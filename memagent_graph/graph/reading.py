@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory, Recalled
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.state import (
         Document,
         Fold,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         Scope,
         Stopped,
     )
-    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -165,7 +164,6 @@ class FoldUpdate(Update):
     Attributes:
         chunk: what became of the chunk: it was read, skipped, or is still to be read.
         tokens: length of the memory after the step, in tokens.
-        recalled: what was shown again.
         version: id of the stored version of the memory; None if none was stored.
         stopped: why the fold ends with this step, if a layer ends it.
         layers: new states of layers, by name.
@@ -173,7 +171,6 @@ class FoldUpdate(Update):
 
     chunk: Literal["read", "skipped", "left"] = "read"
     tokens: int = 0
-    recalled: tuple[Recalled, ...] = ()
     version: str | None = None
     stopped: Stopped | None = None
     layers: Mapping[str, LayerState] = field(default_factory=dict)
@@ -213,15 +210,6 @@ class Layer:
                 have none yet are left out.
         """
         raise NotImplementedError
-
-    def restart(self, state: Any) -> LayerState:
-        """Return the state of a fold that reads its document from the beginning once more."""
-        found: LayerState = state
-        return found
-
-    def resume(self, version: MemoryVersion) -> LayerState | None:
-        """Return the state of a fold that begins after a stored version; None for none."""
-        return None
 
 
 @dataclass(frozen=True)

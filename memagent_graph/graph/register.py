@@ -15,13 +15,11 @@ from memagent_graph.memory.sharing import Edit, UnderWay, enlist, holder_of
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import EllipsisType
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.graph.reading import Layer
-    from memagent_graph.graph.state import Fold, LayerState, Progress
+    from memagent_graph.graph.state import Fold, Progress
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
@@ -219,7 +217,7 @@ def lease_key(fold: Fold, root: str) -> str:
     return f"{fold['scope']['head'] or ''}-{root}-{fold['source']['digest']}"
 
 
-def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str, layers: Sequence[Layer]) -> Fold:
+def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
     """Return a fold at an edit of the version `edited`, which it is at or has read on from."""
     scope, progress = fold["scope"], fold["progress"]
     at, stopped = progress["version"], progress["stopped"]
@@ -232,7 +230,7 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str, layers: Sequence[
             "progress": {**progress, "version": edit.id},
         }
     elif edited == scope["head"]:
-        after = begin_anew(fold, edit, edit.id, layers)
+        after = begin_anew(fold, edit, edit.id)
     else:
         document = edit.document
         skipped = [[*span] for span in document.skipped]
@@ -249,19 +247,17 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str, layers: Sequence[
             "stopped": stopped,
             "version": edit.id,
         }
-        restarted = _restart(fold, layers)
-        after = {**fold, **to_plain(edit.memory), "progress": back, "layers": restarted}
+        after = {**fold, **to_plain(edit.memory), "progress": back}
     return mark_taken(after, edit.id)
 
 
-def begin_anew(fold: Fold, head: MemoryVersion | None, at: str, layers: Sequence[Layer]) -> Fold:
+def begin_anew(fold: Fold, head: MemoryVersion | None, at: str) -> Fold:
     """Return a fold at the beginning of its span, with a named memory's head.
 
     Args:
         fold: the fold.
         head: the head; None if the name is gone.
         at: its id, or the root's.
-        layers: of the reading.
     """
     return {
         **fold,
@@ -275,10 +271,4 @@ def begin_anew(fold: Fold, head: MemoryVersion | None, at: str, layers: Sequence
             "skipped": [],
             "again": False,
         },
-        "layers": _restart(fold, layers),
     }
-
-
-def _restart(fold: Fold, layers: Sequence[Layer]) -> dict[str, LayerState]:
-    own = {layer.name: layer for layer in layers}
-    return {name: own[name].restart(state) for name, state in fold["layers"].items()}

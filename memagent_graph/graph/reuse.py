@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.reading import Layer
     from memagent_graph.graph.register import Entry
     from memagent_graph.graph.state import Fold, Scope
     from memagent_graph.memory.bank import MemoryBank
@@ -52,7 +51,6 @@ class Reuse:
         lineage: the fold's versions.
         bank: has those that are stored.
         entry: gets the name of a named memory.
-        layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
         given: id and text of the memory that it began with, if that is stored.
@@ -61,11 +59,8 @@ class Reuse:
         mends: whether versions after a gap are stored: the gap is read, and they are taken over.
     """
 
-    def __init__(
-        self, lineage: Lineage, bank: MemoryBank, entry: Entry, layers: Sequence[Layer]
-    ) -> None:
+    def __init__(self, lineage: Lineage, bank: MemoryBank, entry: Entry) -> None:
         self._lineage, self._bank, self._entry = lineage, bank, entry
-        self._layers = layers
         self.given: tuple[str, str] | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
@@ -260,22 +255,14 @@ class Reuse:
         }
         if crowded := {str(one.start): one.crowded_out for one in known if one.crowded_out}:
             fold["progress"]["not_shown"] = crowded
-        self._seek(fold, found, stops=stops)
+        # As what was skipped will be read for, if it has to be.
+        fold["scope"]["query"] = found.document.sought or fold["scope"]["query"]
         fold = {**fold, **to_plain(found.memory)}
         if name and stops:
             await self._name_known(fold, name)
         if edit is None or stops:
             return fold
         return await self._past_what_is_known(cutter, fold, edited=True)
-
-    def _seek(self, fold: Fold, found: MemoryVersion, *, stops: bool) -> None:
-        """Continue with what the reading of a version looked for, and asked to see again."""
-        sought = found.document.sought
-        if sought is not None:  # as what was skipped will be read, if it has to be
-            fold["scope"]["query"] = sought
-        if not stops:
-            states = ((layer.name, layer.resume(found)) for layer in self._layers)
-            fold["layers"] |= {name: state for name, state in states if state is not None}
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.graph.layers.check import CheckLayer
 from memagent_graph.graph.layers.gates import Deadline, Gates, Trust
-from memagent_graph.graph.layers.look_back import LookBackLayer
 from memagent_graph.graph.versions import Versions
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ def layers_of(reading: Reading) -> list[Layer]:
     return [
         *([Deadline()] if config.deadline is not None else ()),
         *([Skim(config)] if config.skim is not None else ()),
-        *([LookBackLayer(config)] if config.recalls else ()),
         *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
         Versions(),
         *([Trust()] if trusted else ()),

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.chunks import Cutter
-    from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
@@ -339,7 +337,6 @@ class Cost(TypedDict):
     Attributes:
         calls: see `Usage`.
         gated: number of chunks for which the update gate was closed.
-        recalled: number of passages and memories that were shown again.
         input_tokens: see `Usage`.
         output_tokens: see `Usage`.
         seconds: see `Usage`.
@@ -348,7 +345,6 @@ class Cost(TypedDict):
 
     calls: int
     gated: int
-    recalled: int
     input_tokens: int
     output_tokens: int
     seconds: float
@@ -481,12 +477,6 @@ class FoldVersions(Protocol):
 
     async def end(self, fold: Fold) -> Fold:
         """End a fold with its last version; move a named memory's head to it."""
-
-    async def find_named(self, name: str) -> MemoryVersion | None:
-        """Return another memory, as it is now; None if there is none to be read."""
-
-    async def find_earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
-        """Return an earlier memory of this reading; None if there is none to be read."""
 
 
 @dataclass
@@ -651,10 +641,3 @@ def count_covered(progress: Progress, start: int, end: int, shown: Sequence[list
     if not shown:
         return read
     return read + sum(last - first for first, last in common_spans(unread(progress, end), shown))
-
-
-def spans_of(recalled: Sequence[Recalled]) -> list[tuple[int, int]]:
-    """Return the spans of recalled passages in the document; memories have none."""
-    return [
-        (item.start, item.start + len(item.text)) for item in recalled if item.start is not None
-    ]

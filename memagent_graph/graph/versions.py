@@ -42,7 +42,7 @@ from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.forget import remove_strays
 from memagent_graph.memory.lookup import readable
 from memagent_graph.memory.sharing import Follower
-from memagent_graph.memory.version import ChunkRead, MemoryVersion, VersionMerge, edit_version
+from memagent_graph.memory.version import MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
@@ -50,7 +50,6 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from memagent_graph.evidence.places import Recalled
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
     from memagent_graph.graph.state import Run, Scope
     from memagent_graph.memory.atomic import Value
@@ -83,7 +82,7 @@ class Versions(Layer):
         chain = step.call.chain
         assert isinstance(chain, Chain)  # noqa: S101 - the layer needs a store
         step = replace(step, memory=await chain.open(step.fold))
-        update = await chain.follow(step.fold, step.chunk, step.recalled)
+        update = await chain.follow(step.fold, step.chunk)
         if update is None:
             async with chain.follower.beat():
                 update = await read(step)
@@ -172,7 +171,7 @@ class Chain:
             else Register(self.bank.records, self.lineage.memory(fold), shares=self._shares)
         )
         self.entry = Entry(self.register, self.lineage.root)
-        self.reuse = Reuse(self.lineage, self.bank, self.entry, reading.layers)
+        self.reuse = Reuse(self.lineage, self.bank, self.entry)
         self.reuse.mends = whole is not None and whole.reuse.mends
         left = partial(reading.seconds_left, run)
         self.follower = Follower(self.bank.records, left, alone=not self._shares)
@@ -279,7 +278,7 @@ class Chain:
         self._stored_last, self._holder, self._last = (edit.id, edit.text), edit.id, edit
         if self._finished is not None:
             self._finished = edit if edited == at else None
-        after = move_to_edit(fold, edit, edited, self._reading.layers)
+        after = move_to_edit(fold, edit, edited)
         self._run.emit(edit_event(self._reading, self._run, after, self.memory))
         if self.follower.leads:
             await self.enlist(after)
@@ -295,21 +294,18 @@ class Chain:
     def _is_near(self, writer: VersionWriter) -> bool:
         return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
 
-    async def follow(
-        self, fold: Fold, chunk: Chunk, recalled: Sequence[Recalled]
-    ) -> FoldUpdate | None:
+    async def follow(self, fold: Fold, chunk: Chunk) -> FoldUpdate | None:
         """Return the update that another reading makes of a chunk; None to read it here.
 
         Args:
             fold: before the chunk.
             chunk: to read.
-            recalled: what is shown again with it.
 
         Raises:
             TimeoutError: The deadline came first.
             EditedError: The memory was edited.
         """
-        key, root = self.lineage.child(self.parent, chunk, recalled), self.lineage.root
+        key, root = self.lineage.child(self.parent, chunk), self.lineage.root
         begins, found, look = not self._listed, None, partial(self._find_stored, fold, key)
         if self._shares:
             lists = [self.entry.note(fold)] if begins else []
@@ -325,12 +321,10 @@ class Chain:
         if found is None:
             return None
         self._listed &= self.follower.leads
-        made = found.made_by
         return FoldUpdate(
             None if found.unchanged else found.memory,
             done=found.enough is not None,
             answer=found.enough or "",
-            recall=made.recall if isinstance(made, ChunkRead) else None,
             unfinished=found.cut,
             tokens=found.tokens,
         )
@@ -379,33 +373,6 @@ class Chain:
         self.parent, self._holder = other.id, other.unchanged or other.id
         return other.memory
 
-    async def find_named(self, name: str) -> MemoryVersion | None:
-        """Return another memory, as it is now; None if there is none to be read."""
-        try:
-            return await self.bank.ahead(name)
-        except (StoreError, MemoryNotFoundError) as error:
-            self.reuse.missed = str(error)
-            return None
-
-    async def find_earlier(self, fold: Fold, which: int | str) -> MemoryVersion | None:
-        """Return an earlier memory of this reading; None if there is none to be read.
-
-        Args:
-            fold: the fold, which has read further.
-            which: number of a step, or a version's id.
-        """
-        if self._writer is not None:
-            await self._writer.settle()
-        try:
-            history = await self.bank.ahistory(fold["progress"]["version"] or self.lineage.root)
-        except MemoryNotFoundError:  # nothing was read yet
-            return None
-        except StoreError as error:
-            self.reuse.missed = str(error)
-            return None
-        own = (version for version in history if version.root == self.lineage.root)
-        return next((one for one in own if which in {one.id, one.step}), None)
-
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
         """Begin to store the memory after a chunk, and return the fold with its version.
 
@@ -420,13 +387,12 @@ class Chain:
         # something that is not written yet, in the place of which another may be stored.
         ends = progress["stopped"] or chunk.end >= fold["scope"]["end"]
         shares = gated and not ends and writer.idle
-        made = read_of(fold, chunk, step.recalled, None if update.done else update.recall)
+        made = read_of(fold, chunk)
         version = self.lineage.after_chunk(
             self.parent,
             fold,
             chunk,
             update.tokens,
-            recalled=step.recalled,
             made_by=made,
             unchanged=self._holder if shares else None,
         )
@@ -651,7 +617,7 @@ class Chain:
         await self.follower.release()
         self._listed = False
         at = self.lineage.root if head is None else head.id
-        after = begin_anew(fold, head, at, self._reading.layers)
+        after = begin_anew(fold, head, at)
         return mark_taken(after, noted) if noted else after
 
     def _writes(self, fold: Fold) -> VersionWriter:

@@ -180,7 +180,7 @@ def _loose(found: _BankContents, versions: dict[str, MemoryVersion]) -> list[Fin
     findings = []
     kept = _led_to(found)
     for key, version in versions.items():
-        gone = [before for before in version.follows if before not in found.versions]
+        gone = [before for before in version.parents if before not in found.versions]
         if key in kept and gone:
             text = f"follows {gone[0]}, which is gone: what led to it is lost"
             findings.append(Finding("gap", key, text))
@@ -247,7 +247,7 @@ async def import_lines(records: Records, lines: Iterable[str]) -> int:
             key = left.pop()
             if key in versions and name not in owned[key]:
                 owned[key].append(name)
-                left += versions[key].follows
+                left += versions[key].parents
     for key, version in versions.items():
         if not owned[key]:
             await append_version(records, version)

@@ -60,7 +60,7 @@ class VersionSources:
             return True
         # A reading without a name has one document; joined ones are named in `parts`.
         alone = [make_reading_key(str(value.get("root")), str(value.get("digest")))]
-        joined = value.get("parts") or value.get("merged") or value.get("recalled")
+        joined = value.get("parts") or value.get("merged")
         return value.get("owners") == alone and not joined
 
 
@@ -191,8 +191,7 @@ class Inventory:
                 break
             value = self.values[at]
             lost += rows_of(value) + list_missing(value)
-            known = {*left, *(value.get("recalled") or ())}  # what was shown is of other memories
-            new = [one for one in follows_of(value) if one not in known]
+            new = [one for one in follows_of(value) if one not in left]
             left += [one for one in new if one in self.values]
             has_gap |= not {*new} <= self.values.keys()
         else:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.evidence.places import Memory, Recall, from_plain, to_plain, with_text
+from memagent_graph.evidence.places import Memory, from_plain, to_plain, with_text
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -81,15 +81,11 @@ class ChunkRead:
     Attributes:
         start: first code point of the chunk, which ends at `ReadDocument.end`.
         parts: digest and name of each document in the chunk, if documents were joined.
-        recall: request of the next step to see something again; None for none.
-        recalled: ids of the versions of other memories that were shown with the chunk.
         enough: the answer, if reading ended because the reader had enough.
     """
 
     start: int
     parts: tuple[tuple[str, str], ...] = ()
-    recall: Recall | None = None
-    recalled: tuple[str, ...] = ()
     enough: str | None = None
 
 
@@ -205,12 +201,6 @@ class MemoryVersion:
         if isinstance(self.made_by, VersionMerge):
             return [*self.made_by.merged]
         return [] if self.parent == self.root else [self.parent]
-
-    @property
-    def follows(self) -> list[str]:
-        """Ids of its parents, and of the versions that were shown with the chunk."""
-        shown = self.made_by.recalled if isinstance(self.made_by, ChunkRead) else ()
-        return [*shown, *self.parents]
 
     def to_record(self) -> Value:
         """Return plain values for a store: fields, schema, and a checksum of the fields."""
@@ -336,10 +326,7 @@ def _freeze(value: Any) -> Any:
 
 def _read_kind(record: Mapping[str, Any]) -> MadeBy:
     kind: type[MadeBy] = _KINDS[record["made_by"]]
-    own = _take(kind, record)
-    if "recall" in own:
-        own["recall"] = Recall(*own["recall"])
-    return kind(**own)
+    return kind(**_take(kind, record))
 
 
 def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
@@ -370,8 +357,8 @@ def end_gone(sources: Sequence[LineSource], text: str, now: str) -> tuple[LineSo
 
 
 def follows_of(record: Mapping[str, object]) -> list[str]:
-    """Return `MemoryVersion.follows` of a record, which may be damaged."""
-    keys = record.get("merged") or record.get("recalled")
+    """Return `MemoryVersion.parents` of a record, which may be damaged."""
+    keys = record.get("merged")
     more = [str(key) for key in keys] if isinstance(keys, list) else []
     parent = str(record.get("parent"))
     return more if parent == record.get("root") else [*more, parent]
@@ -398,16 +385,15 @@ def root_id(question: str, fingerprint: str) -> str:
     return _digest("root", question, fingerprint)
 
 
-def child_id(parent: str, chunk_digest: str, fingerprint: str, recalled: Sequence[str] = ()) -> str:
+def child_id(parent: str, chunk_digest: str, fingerprint: str) -> str:
     """Return the id of the version that follows `parent` after a chunk.
 
     Args:
         parent: id of the version before.
         chunk_digest: digest of the chunk.
         fingerprint: fingerprint of the reading.
-        recalled: ids of what was shown again with the chunk.
     """
-    return _digest("chunk", parent, chunk_digest, fingerprint, *recalled)
+    return _digest("chunk", parent, chunk_digest, fingerprint)
 
 
 def merge_id(versions: Sequence[str], fingerprint: str) -> str:
@@ -478,13 +464,13 @@ def walk(
                 continue
         history.append(found)
         listed.add(found.id)
-        wanted += found.follows
+        wanted += found.parents
     return history
 
 
 def _newest_end(left: list[MemoryVersion], listed: set[str]) -> MemoryVersion | None:
     """The newest version that no other follows, except for branches off the history."""
-    followed = {key for version in left for key in version.follows}
+    followed = {key for version in left for key in version.parents}
     ends = [v for v in left if v.id not in followed | listed and v.parent not in listed]
     return max(ends, key=lambda version: version.created_at, default=None)
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence as Evidence
 from memagent_graph.evidence.places import Memory as Memory
-from memagent_graph.evidence.places import Recall as Recall
-from memagent_graph.evidence.places import Recalled as Recalled
 from memagent_graph.evidence.places import Unsupported as Unsupported
 
 if TYPE_CHECKING:
@@ -64,13 +62,8 @@ class Step:
         question: the question of the reading.
         query: query of this round; in the first round, the question itself.
         memory: the memory to overwrite.
-        chunk: the next part of the document; empty in a step after the last chunk, which only
-            shows what was recalled.
+        chunk: the next part of the document.
         number: number of the step, counted from 1.
-        recalled: passages and memories that the previous update asked to see.
-        look_back: whether the update may ask for something to be shown again. Without it,
-            `Update.recall` is ignored.
-        recall_from: names of other memories that it may ask for.
         shorter: whether this repeats a step whose memory was over its budget.
         fault: what was wrong with the reply to this step, which is asked once more; None if it is
             asked for the first time.
@@ -85,9 +78,6 @@ class Step:
     memory: Memory
     chunk: Chunk
     number: int = 1
-    recalled: tuple[Recalled, ...] = ()
-    look_back: bool = False
-    recall_from: tuple[str, ...] = ()
     shorter: bool = False
     fault: Fault | None = None
     exact: bool = False
@@ -103,7 +93,6 @@ class Update:
         memory: the new memory; None leaves the old one unchanged.
         done: True asks to stop reading here, because the memory can answer the question.
         answer: the answer if `done`, to be compared with the findings of other segments.
-        recall: request for the next step to show something again; None for none.
         usage: cost of this update.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...), if known.
         unfinished: whether the memory's end is missing, because the reply was cut off.
@@ -115,7 +104,6 @@ class Update:
     memory: Memory | None
     done: bool = False
     answer: str = ""
-    recall: Recall | None = None
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     unfinished: bool = False

@@ -21,7 +21,7 @@ from memagent_graph.evidence.places import Memory, Unsupported, cite
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
 from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
-from memagent_graph.prompts import SHORTER, LookBack, Prompts, join_query
+from memagent_graph.prompts import SHORTER, Prompts, join_query
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
     AnswerRelay,
@@ -39,7 +39,6 @@ from memagent_graph.readers.replies import (
     says_not_found,
     says_nothing,
     split_enough,
-    split_look_back,
     take_verdict,
 )
 from memagent_graph.seams import find_identifying_params
@@ -169,18 +168,14 @@ class ChatReader(Reader):
             repeat=step.fault is not None,
             gate=step.update_gate,
             exit_gate=step.exit_gate,
-            recalled=[(item.place, item.text) for item in step.recalled],
-            look_back=LookBack(step.number, step.recall_from) if step.look_back else None,
         )
-        seen, left_out = await _to_blocks(_find_sights(step))
+        seen, left_out = await _to_blocks(step.chunk.pictures)
         reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
         text, answer = split_enough(text) if step.exit_gate else (text, None)
-        text, recall = split_look_back(text, step.recall_from) if step.look_back else (text, None)
         update = Update(
             None,
             done=answer is not None,
             answer=answer or "",
-            recall=recall,
             usage=usage_of(reply),
             finish_reason=finish_reason(reply),
             unfinished=is_cut_off(reply),
@@ -192,9 +187,9 @@ class ChatReader(Reader):
                     'Asked for shorter notes, the model replied "unchanged": raise memory_tokens.'
                 )
             return update
-        if not text and (step.memory.text or recall is not None):
+        if not text and step.memory.text:
             return update
-        if self.adds and not (step.exit_gate or step.look_back):
+        if self.adds and not step.exit_gate:
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
 
@@ -212,7 +207,7 @@ class ChatReader(Reader):
         found = check_overwrite(
             text,
             step.memory.text,
-            "\n".join([step.chunk.text, *(item.text for item in step.recalled)]),
+            step.chunk.text,
             question="" if self.standing else step.question,
             tags=self._tags,
             prompt=self._instructions,
@@ -223,16 +218,14 @@ class ChatReader(Reader):
             if found.unchanged or not found.text:
                 return update
             text = found.text
-        memory = await self._mark(
-            align(text, step.memory, step.chunk, step.question, step.recalled)
-        )
-        return replace(update, memory=_without_seen(memory, _find_sights(step)))
+        memory = await self._mark(align(text, step.memory, step.chunk, step.question))
+        return replace(update, memory=_without_seen(memory, step.chunk.pictures))
 
     async def _add(
         self, step: Step, text: str, update: Update, config: RunnableConfig | None
     ) -> Update:
         """The update with what the chunk says added to the memory, merged if that is too long."""
-        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
+        read = step.chunk.text
         check = partial(
             check_overwrite, question=step.question, tags=self._tags, prompt=self._instructions
         )
@@ -256,7 +249,7 @@ class ChatReader(Reader):
             whole = (
                 merged if step.exact else found.text if found.text and not found.fault else whole
             )
-        aligned = align(whole, step.memory, step.chunk, step.question, step.recalled)
+        aligned = align(whole, step.memory, step.chunk, step.question)
         # The end of a long reply is missing, and nothing of what was noted.
         return replace(update, memory=await self._mark(aligned), unfinished=False)
 
@@ -456,11 +449,6 @@ def _to_message(prompt: str, seen: Sequence[Block]) -> HumanMessage:
     """Return a prompt as a message, with pictures behind it."""
     content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
     return HumanMessage(content)
-
-
-def _find_sights(step: Step) -> tuple[Sight, ...]:
-    """Return the pictures that a step shows."""
-    return (*step.chunk.pictures, *(one for item in step.recalled for one in item.pictures))
 
 
 async def _to_blocks(shown: Sequence[Sight]) -> tuple[Sequence[Block], Mapping[str, int]]:

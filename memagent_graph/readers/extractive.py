@@ -11,7 +11,7 @@ import regex
 from rank_bm25 import BM25Okapi
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.evidence.places import Memory, Recall, locate
+from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.evidence.statements import (
     LONGEST,
     NOWHERE,
@@ -244,10 +244,6 @@ the memory count as not found."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 _MOST_NAMES = 12
 """Most names that a merge adds to the query of the next round."""
-_MOST_LEADS = 3
-"""Most names of a statement in one request to look back."""
-_LEADING = 0.2
-"""Share of the best score that a new statement needs before its names are looked back for."""
 _SHORTEST = 8
 """Room in the memory, in tokens, below which no more statements are tried."""
 
@@ -286,8 +282,7 @@ class ExtractiveReader(Reader):
         scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._choose_fitting(candidates, scores, len(kept))
         enough = has_enough(step.question, chosen) if step.exit_gate else None
-        wanted = _look_back(step.question, asked, kept, chosen) if step.look_back else None
-        update = Update(None, done=enough is not None, answer=enough or "", recall=wanted)
+        update = Update(None, done=enough is not None, answer=enough or "")
         if chosen == kept:
             return update
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
@@ -403,46 +398,10 @@ def _read_notes(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
 def _new(step: Step, known: set[str]) -> list[Statement]:
     """New statements of a step, each once, with offsets in the whole document."""
     found: dict[str, Statement] = {}
-    for statement in [*_recall_statements(step), *statements_of(step.chunk)]:
+    for statement in statements_of(step.chunk):
         if statement.text not in known:
             found.setdefault(statement.text, statement)
     return list(found.values())
-
-
-def _recall_statements(step: Step) -> list[Statement]:
-    """Statements of the recalled passages of a step."""
-    return [
-        Statement(one.text, item.start + one.start, item.start + one.end)
-        for item in step.recalled
-        if item.start is not None
-        for one in statements(item.text)
-    ]
-
-
-def _look_back(
-    question: str, asked: str, kept: Sequence[Statement], chosen: Sequence[Statement]
-) -> Recall | None:
-    """Ask to look back for the names in a new statement.
-
-    Only a statement that scores well is worth it, and only while the best statements lack words of
-    the question; those words are searched for as well.
-    """
-    if answers(question, chosen):
-        return None
-    known = {*terms(asked), *(term for one in kept for term in terms(one.text))}
-    old = {one.text for one in kept}
-    scores = relevance(asked, chosen, meanings(chosen))
-    least = _LEADING * max(scores, default=0)
-    for index in rank(scores):
-        text = chosen[index].text
-        if text in old or scores[index] < least:
-            continue
-        new = [name for name in names(text) if not known.issuperset(content_terms(name))]
-        if new:
-            said = {*terms(text)}
-            left = [word for word in question.split() if not said.issuperset(content_terms(word))]
-            return Recall(" ".join([*new[:_MOST_LEADS], *left]))
-    return None
 
 
 def _place(statement: Statement, chunk: Chunk) -> Evidence | None:

@@ -21,7 +21,6 @@ from memagent_graph.evidence.claims import (
     roots,
     scripts,
 )
-from memagent_graph.evidence.places import Recall
 from memagent_graph.evidence.statements import leave_out, notes, statements
 from memagent_graph.prompts import NO_MEMORY, UNCHANGED
 from memagent_graph.readers.scope import scope
@@ -61,28 +60,8 @@ def split_enough(reply: str) -> tuple[str, str | None]:
     return (notes.rstrip(), answer) if answer and last.startswith("ENOUGH:") else (reply, None)
 
 
-def split_look_back(reply: str, memories: Collection[str]) -> tuple[str, Recall | None]:
-    """Split a reply into notes and, if its last line asks to look back, the request.
-
-    Args:
-        reply: the model's reply.
-        memories: names of the memories that it may ask for.
-    """
-    notes, _, last = reply.rstrip().rpartition("\n")
-    asks, _, wanted = last.strip(_AROUND_A_LINE).partition(":")
-    wanted, recall = wanted.strip(_AROUND_A_LINE), None
-    if asks == "LOOK BACK" and wanted:
-        recall = Recall(wanted)
-    elif asks == "LOOK BACK NOTES" and wanted.isdecimal() and len(wanted) <= _LONGEST_NUMBER:
-        recall = Recall(earlier=int(wanted))
-    elif asks == "LOOK BACK MEMORY" and wanted in memories:
-        recall = Recall(memory=wanted)
-    return (reply, None) if recall is None else (notes.rstrip(), recall)
-
-
 _AROUND_A_LINE = ' \t*"'
 """Characters that models put around a line, or around what it asks for."""
-_LONGEST_NUMBER = 9
 _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """Characters that models put around a single word."""
 
@@ -252,7 +231,7 @@ def check_overwrite(
     Args:
         reply: the model's reply, without reasoning.
         before: the notes before.
-        read: the text that the model was shown besides them: the chunk, and what was recalled.
+        read: the text that the model was shown besides them: the chunk.
         question: the question of the reading.
         tags: names of the prompt's delimiters.
         prompt: the prompt's own sentences, which are no notes.

@@ -82,7 +82,7 @@ class CheckLayer(Layer):
                 usage = first.usage + update.usage
             except (EmptyReplyError, RefusalError):
                 usage = first.usage + Usage(1)
-            update = replace(update, usage=usage, recall=update.recall or first.recall)
+            update = replace(update, usage=usage)
             if update.fault is None:
                 return update
         return self._keep(step, update)
@@ -90,8 +90,7 @@ class CheckLayer(Layer):
     def _keep(self, step: FoldStep, update: FoldUpdate) -> FoldUpdate:
         """The update that keeps the old notes, and what the reply adds to them if it is notes."""
         reading, before, text = step.call.reading, step.memory, _text(update)
-        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
-        if update.fault != "loss" or not adds_anything(text, before.text, read):
+        if update.fault != "loss" or not adds_anything(text, before.text, step.chunk.text):
             tokens = reading.tokenizer.count(before.text)
             return replace(update, memory=before, tokens=tokens, done=False, unfinished=False)
         lost = find_lost_statements(before.text, text)
