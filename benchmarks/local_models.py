@@ -90,7 +90,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "say skim segments": {"skim": "lexical", "segments": 3},
     "gate": {"update_gate": True},
     "exit": {"exit": "model"},
-    "look-back": {"recalls": 2},
     "segments": {"segments": 3},
     "rounds": {"segments": 2, "rounds": 2},
     "skim": {"skim": "lexical"},

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.samples import Sample
 
 MARKS = ["notes", "text", "question", "answer", NOTHING, NOT, CLOSE]
-GATES = ["unchanged", "ENOUGH:", "LOOK", "BACK:", "\nENOUGH:", "\nLOOK BACK:"]
+GATES = ["unchanged", "ENOUGH:", "\nENOUGH:"]
 """As prompts tell of gates, and, on a line of its own, as replies use them."""
 KNOWN = [*TRAINING.towns, *TRAINING.things, *HELD_OUT.towns, *HELD_OUT.things]
 VOCABULARY = [PAD, END, GO, *MARKS, *GATES, *EMPTY, *NOISE, *KNOWN]

@@ -50,11 +50,10 @@ WAYS: dict[str, list[dict[str, Any]]] = {
     "skim and stop": [SKIM | {"exit": "safe"}, SKIM],
     "skim in segments": [SKIM | {"segments": 16, "exit": "safe"}, SKIM | {"segments": 16}],
     "skim with rounds": [SKIM | {"segments": 16, "rounds": 3, "exit": "safe"}],
-    "with look-back": [SKIM | {"segments": 16, "rounds": 3, "exit": "safe", "recalls": 2}],
     "BM25": [{}],
 }
 """The settings among which each way's is chosen."""
-FAST = ("skim and stop", "skim in segments", "skim with rounds", "with look-back")
+FAST = ("skim and stop", "skim in segments", "skim with rounds")
 MOST_CALLS, MOST_CHAIN, MOST_WORSE = 1 / 4, 1 / 11, 0.03
 QUESTIONS = ("nq_open.jsonl", "hotpotqa_distractor.json", "xquad.en.json")
 SAMPLES = {128 * K: 80, M: 5}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.evidence.places import Evidence, Memory, Recall
+from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 
@@ -64,18 +63,6 @@ class ChainReader(Reader):
         self.answers += 1
         text = memory.text or "nothing was read"
         return Answer(text, text, usage=Usage(calls=1, input_tokens=1, output_tokens=1))
-
-
-class LookingReader(ChainReader):
-    """Its memory covers what it is shown again too; it asks with every chunk, for another line."""
-
-    identity = Identity("looking", "looking-1")
-
-    async def update(self, step, *, config=None):
-        shown = "".join(f"{item.place} {item.text}" for item in step.recalled)
-        memory = Memory(chain(step.memory.text, shown))
-        update = await super().update(replace(step, memory=memory), config=config)
-        return replace(update, recall=Recall(f"line {step.chunk.start // 7}"))
 
 
 class QuotingReader(Reader):

@@ -16,7 +16,6 @@ from memagent_graph.errors import ModelError
 from memagent_graph.graph.events import Observer
 from memagent_graph.graph.reading import NOTHING_SUPPORTED
 from memagent_graph.prompts import (
-    LOOK_BACK_PROMPT,
     MERGE_PROMPT,
     REPEAT_PROMPT,
     SHORTER_PROMPT,
@@ -198,17 +197,13 @@ def test_the_prompt_s_own_sentences_are_never_memory(echo, segments):
         assert set(out["memory"].splitlines()) == {NOTES}
 
 
-@pytest.mark.parametrize("settings", [{}, {"recalls": 1}])
-def test_a_model_that_repeats_the_prompt_at_first_is_asked_again(settings):
+def test_a_model_that_repeats_the_prompt_at_first_is_asked_again():
     asked = UPDATE_PROMPT.partition("<section>")[0]
-    echo = LOOK_BACK_PROMPT.replace("{number}", "1") if settings else asked
-    config = CONFIG.model_copy(update=settings)
 
-    out, heard = read(echo, NOTES, NOTES, "Ann Kestrel", config=config)
+    out, heard = read(asked, NOTES, NOTES, "Ann Kestrel")
 
     assert out["memory"] == NOTES
     assert "of no use as notes" in heard[1]
-    assert "LOOK BACK" not in heard[1]
 
 
 @pytest.mark.parametrize("reply", ["(empty: this is the first section)", "<notes>\n</notes>"])

@@ -243,7 +243,6 @@ def test_the_control_tokens_of_the_tokenizer_are_made_harmless_however_they_look
     text = "a §user§ b ENDTURN\n\nc <eos> x \ue000 § END"
 
     for prompt in (
-        prompts.for_update(text, text, text, 1024, recalled=[(text, text)]),
         prompts.for_answer(text, text),
         prompts.for_structured_answer(text, text),
         prompts.for_merge(text, [text], 1024),

@@ -169,7 +169,6 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
         ((QUESTION, "book.txt", "--set", "chunk_tokens=0"), "chunk_tokens: "),
         ((QUESTION, "book.txt", "--set", "chunks=9"), "chunks: "),
         ((QUESTION, "book.txt", "--set", "chunk_tokens"), "FIELD=VALUE"),
-        ((QUESTION, "book.txt", "--set", "recall_from=[a]"), "recall_from needs recalls"),
         ((QUESTION, "book.txt", "--config", "none.yaml"), "none.yaml cannot be read"),
         ((QUESTION, "book.txt", "--config", "book.txt"), "book.txt cannot be read"),
         ((QUESTION, "book.txt", "--model", "nonsense:x"), "nonsense"),
@@ -577,28 +576,6 @@ def test_exact_cuts_fill_every_chunk(book):
     natural, exact = [plan["chunks"] for plan in plans]
     assert exact < natural
     assert read["usage"]["calls"] == exact + 1
-
-
-def test_recalls_show_again_what_was_passed_over(tmp_path):
-    film, house = (
-        "The Glass Harbour was directed by Ilse Varga.",
-        "Ilse Varga has a house in Trieste.",
-    )
-    text = tmp_path / "text.txt"
-    filler = "".join(f"Line {number} says nothing of it.\n" for number in range(300))
-    text.write_text(f"{house}\n{filler}{film}\n")
-    question = "In which city does the director of The Glass Harbour live?"
-    options = ["--set", "chunk_tokens=300", "--store", "none", "--json"]
-
-    plain = memagent("ask", question, text, *options)
-    done = memagent("ask", question, text, "--set", "recalls=1", *options)
-    planned = memagent("ask", question, text, "--set", "recalls=1", "--dry-run", *options)
-
-    assert "Trieste" not in plain.stdout
-    output = json.loads(done.stdout)
-    assert "Trieste" in output["answer"]
-    assert output["usage"]["recalled"] == 1
-    assert output["usage"]["calls"] <= json.loads(planned.stdout)["calls"]
 
 
 def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):

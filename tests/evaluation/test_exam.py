@@ -36,7 +36,6 @@ class Pupil(GenericFakeChatModel):
             ways = {
                 "update_gate": "unchanged",
                 "exit_gate": f"{notes}\nENOUGH: {task.wants and task.wants[0]}",
-                "look_back": f"{notes}\nLOOK BACK: Ilse Varga",
             }
             return ways[task.offers]
         return " ".join(task.wants) if task.skill == "answer" else notes
@@ -46,7 +45,6 @@ class Pupil(GenericFakeChatModel):
         offered = {
             "update_gate": "single word" in prompt,
             "exit_gate": "ENOUGH: " in prompt,
-            "look_back": "LOOK BACK: " in prompt,
         }
         ways = {way for way, is_offered in offered.items() if is_offered}
         talks = task.skill == "conversation"
@@ -74,7 +72,7 @@ class Parrot(GenericFakeChatModel):
 
 
 def test_there_are_as_many_tasks_as_the_pages_say():
-    assert len(TASKS) == 34
+    assert len(TASKS) == 32
 
 
 async def test_a_model_that_solves_all_may_use_every_way():
@@ -83,7 +81,7 @@ async def test_a_model_that_solves_all_may_use_every_way():
     assert [mark.task for mark in report.marks if not mark.right] == []
     assert report.reads
     assert report.keeps
-    assert report.settings == {"update_gate": True, "exit": "safe", "recalls": 1}
+    assert report.settings == {"update_gate": True, "exit": "safe"}
     ReadingConfig(**report.settings)
 
 
@@ -94,7 +92,7 @@ async def test_a_model_that_says_one_thing_does_not_read(said):
     assert not report.reads
     assert not report.keeps
     assert report.settings["chunk_tokens"] == 250
-    assert not {"update_gate", "exit", "recalls"} & report.settings.keys()
+    assert not {"update_gate", "exit"} & report.settings.keys()
     ReadingConfig(**report.settings)
 
 

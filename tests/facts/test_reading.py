@@ -108,16 +108,6 @@ def test_a_small_model_is_told_relations_by_name_and_not_by_kind():
     assert "Contract" not in model.heard[0]
 
 
-def test_a_small_model_that_may_say_what_the_facts_lack_is_shown_them():
-    model = Named(messages=iter([AIMessage("Lease 7 | rent | 900 euros")] * 4), model="qwen-1.5b")
-
-    read(model, LEASE, config=SMALL.model_copy(update={"recalls": 1}))
-
-    may_say = [prompt for prompt in model.heard if "LOOK BACK:" in prompt]
-    assert may_say
-    assert all("<facts>" in prompt and "subject | relation" in prompt for prompt in may_say)
-
-
 def test_a_small_model_is_asked_again_for_facts():
     replies = "I see a lease.", "Lease 7 | rent | 900 euros", "900 euros"
     model = Named(messages=iter(map(AIMessage, replies)), model="qwen-1.5b")

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from doubles import ChainReader, LookingReader
+from doubles import ChainReader
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from memagent_graph import ReadingConfig, create_memagent
@@ -16,14 +16,12 @@ UNFINISHED = {"configurable": {"thread_id": "killed"}}
 
 
 def main(folder: Path, delay: float, kind: str, mode: str) -> None:
-    looks = kind == "looking"
-    reader = (LookingReader if looks else ChainReader)(delay=delay, log=folder / "updates.log")
+    reader = ChainReader(delay=delay, log=folder / "updates.log")
     document = folder / "document.txt"
     asked = {"question": "?", "document": document if kind != "text" else document.read_text()}
     if kind == "questions":
         asked = {"questions": QUESTIONS, "document": document}
     config = ReadingConfig(chunk_tokens=40, segments=16 if kind == "segments" else 1)
-    config = config.model_copy(update={"recalls": int(looks)})
     with SqliteSaver.from_conn_string(str(folder / "checkpoints.sqlite")) as saver:
         agent = create_memagent(reader, config=config, checkpointer=saver)
         out = agent.invoke(asked if mode == "start" else None, UNFINISHED)

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from doubles import ChainReader, LookingReader, numbered
+from doubles import ChainReader, numbered
 from integration.approving_child import SAID, approve
 from servers.warm_python import WarmProcess
 
@@ -63,39 +63,6 @@ def test_a_killed_run_repeats_at_most_one_chunk_and_ends_with_the_same_answer(
         assert len(spans(folder)) <= total + 1
         assert len(set(spans(folder))) == total
     assert midway > KILLS[delay] * soak / 2  # on a busy machine a kill may come too late
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_killed_run_that_looks_back_is_shown_the_same_and_ends_with_the_same_answer(
-    start, soak, tmp_path
-):
-    text = numbered(150)
-    reader = LookingReader()
-    out = create_memagent(reader, config=ReadingConfig(chunk_tokens=40, recalls=1)).invoke(
-        {"question": "?", "document": text}
-    )
-    total, last = len(reader.spans), (len(text), len(text))
-    chosen = random.Random("kill looking")
-
-    for number in range(4 * soak):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "document.txt").write_text(text)
-
-        kill_at(
-            start("reading_child.py", folder, 0.02, "looking", "start"),
-            folder,
-            total - 1 if number == 0 else chosen.randint(2, total - 2),
-        )
-        resumed = start("reading_child.py", folder, 0.02, "looking", "resume")
-        printed, _ = resumed.communicate(timeout=120)
-
-        assert json.loads(printed) == out["answer"]
-        assert total <= len(spans(folder)) <= total + 1
-        assert {*spans(folder)} == {f"{begin} {end}" for begin, end in reader.spans}
-    assert out["usage"]["recalled"] > 40
-    assert reader.spans[-1] == last
 
 
 @pytest.mark.slow

@@ -272,43 +272,6 @@ def test_an_answer_in_a_shape_sees_the_pictures_as_well(tmp_path):
     assert output["structured_response"] == Door(colour="red")
 
 
-class Looking(Seeing):
-    """Looks back for the barn after its third section."""
-
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        found = super()._generate(messages, **options)
-        message = found.generations[0].message
-        if len(self.seen) == 3:
-            message.content += "\nLOOK BACK: barn"
-        return found
-
-
-LOOKING = {"pictures": 1000, "recalls": 1, "chunk_tokens": 60}
-
-
-def write_barn(path):
-    page = write_page(path, "red", words="of the barn")
-    page.write_text(page.read_text("utf-8") + "<p>Nothing else is to be seen here.</p>" * 20)
-    return page
-
-
-def test_what_is_shown_again_has_its_pictures(tmp_path):
-    model = Looking(seen=[])
-
-    output, _, _ = ask(model, write_barn(tmp_path / "a.html"), **LOOKING)
-
-    assert output["usage"]["recalled"] == 1
-    assert [len(one) for one in model.seen[:4]] == [1, 0, 0, 1]
-
-
-def test_pictures_shown_again_have_the_room_that_the_section_leaves(tmp_path):
-    model = Looking(seen=[])
-
-    ask(model, write_barn(tmp_path / "a.html"), **{**LOOKING, "pictures": 85 + 170})
-
-    assert [len(one) for one in model.seen[:4]] == [0, 0, 0, 0]
-
-
 def test_each_section_has_its_own_pictures(tmp_path):
     model = Seeing(seen=[])
     page = write_page(tmp_path / "a.html", "red", "blue", words="and then some " * 30)
@@ -358,7 +321,6 @@ WAYS = {
         write_page(path, *COLOURS_IN_ORDER),
         {"pictures": 10_000},
     ),
-    "shown again": lambda path: (Looking(seen=[]), write_barn(path), LOOKING),
     "shaped": lambda path: (
         Shaped(seen=[]),
         write_page(path, "red"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.evidence import places
 from memagent_graph.evidence.align import align, carry
-from memagent_graph.evidence.places import Evidence, Memory, Recalled, Unsupported, cite
+from memagent_graph.evidence.places import Evidence, Memory, Unsupported, cite
 from memagent_graph.evidence.statements import statements
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import JoinedSource, Location, TextSource
@@ -29,7 +29,7 @@ def chunk_of(text: str, start: int = 0) -> Chunk:
     return Chunk(text, start, start + len(text), len(text) // 4, source)
 
 
-def read(text, chunk=TEXT, before=Memory(), question="", recalled=()):  # noqa: B008 - immutable
+def read(text, chunk=TEXT, before=Memory(), question=""):  # noqa: B008 - immutable
     return align(text, before, chunk_of(chunk), question, recalled)
 
 
@@ -333,12 +333,11 @@ def test_things_that_the_note_counted_itself_are_not_held_against_it():
     )
 
 
-def test_names_of_the_question_and_of_recalled_passages_are_not_held_against_a_note():
+def test_names_of_the_question_are_not_held_against_a_note():
     text = "Mary Okafor of Lagos was a painter."
 
     assert state(text) == "unsupported"
     assert state(text, question="Who lived in Lagos?") == "supported"
-    assert state(text, recalled=[Recalled("Okafor came from Lagos.", "")]) == "supported"
 
 
 def test_an_ordinary_word_that_opens_a_sentence_is_no_name():

@@ -144,7 +144,7 @@ def test_the_picture_and_the_table_of_the_layers_have_them_in_their_order():
     table = rows[: rows.index("ask") + 1]
 
     def names(**fields):
-        config = ReadingConfig(deadline=1, recalls=1, update_gate=True, **fields)
+        config = ReadingConfig(deadline=1, update_gate=True, **fields)
         reading = Reading("all on", ExtractiveReader(), config, EstimatingTokenizer())
         return [*(layer.name for layer in layers_of(reading)), "ask"]
 
