@@ -53,8 +53,6 @@ MORE = {
         "places.Memory",
         "places.Evidence",
         "places.Unsupported",
-        "places.Recall",
-        "places.Recalled",
     ],
     "memagent_graph.graph": [
         "state.ReadingInput",

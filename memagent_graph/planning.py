@@ -11,6 +11,7 @@ from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingCon
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.chunks import room_of, starts
 from memagent_graph.graph.layers.skim import Lexical, is_skimmed
+from memagent_graph.graph.passages import room_for_passages
 from memagent_graph.graph.segments import (
     calls_each,
     merge_levels,
@@ -18,6 +19,7 @@ from memagent_graph.graph.segments import (
     updates_each,
 )
 from memagent_graph.readers.base import Reader
+from memagent_graph.readers.scope import scope
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
 from memagent_graph.text.index import open_index
@@ -26,7 +28,7 @@ from memagent_graph.text.tokens import load_tokenizer
 if TYPE_CHECKING:
     from memagent_graph.text.files import DocumentLike
     from memagent_graph.text.source import Source
-    from memagent_graph.text.tokens import TokenizerLike
+    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Plan:
             every skipped chunk were read after all, and with look-back as if each step asked
             for something.
         calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
-            that its own words lead to; None with other skims, or without one.
+            that its own words lead to, and with `how="auto"` by what a search finds; None with
+            other skims, or without one.
         prompt_tokens: tokens of all prompts.
         reply_tokens: tokens of all replies.
         window_tokens: tokens of the longest prompt and reply of one call.
@@ -112,8 +115,9 @@ def plan(
         (49, 50, 1.28)
     """
     _check(questions, price, tokens_per_second)
-    config = config or ReadingConfig()
-    counter = load_tokenizer(tokenizer)
+    config, counter = config or ReadingConfig(), load_tokenizer(tokenizer)
+    if config.how == "auto" and config.skim is None:
+        config = config.model_copy(update={"skim": LEXICAL})
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
     source = open_source(document)
     skim = _skim(source, question, config)
@@ -161,13 +165,16 @@ def plan(
     finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
     updates_if_found = min(config.rounds * worth, updates)
     if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
-    answers = 2 if skims and config.fallback else 1
-    calls += [(asked + memory, config.answer_tokens)] * answers
+    first, last = _answers(config, question, counter, everything, again=skims and config.fallback)
+    if not last:  # the window holds the text
+        calls, waiting, shown = [], 0, 0
+    calls, answers = [*first, *calls, *last], len(first) + len(last)
+    if_found = 1 if first else if_found
     if config.max_calls is not None:
         del calls[max(config.max_calls // questions, 2) :]
     prompts = questions * sum(prompt for prompt, _ in calls)
     replies = questions * sum(reply for _, reply in calls)
-    if answers > 1:  # what was skipped is read one chunk after the other, whatever the segments
+    if len(last) > 1:  # what was skipped is read one chunk after the other, whatever the segments
         waiting += sum(map(len, read)) - max(map(len, read))
     if saves:
         waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
@@ -187,6 +194,33 @@ def plan(
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
         minutes=chained / tokens_per_second / 60 if tokens_per_second else None,
     )
+
+
+def _answers(
+    config: ReadingConfig, question: str, counter: Tokenizer, everything: int, *, again: bool
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the calls that answer before anything is read, and after it: prompts and replies.
+
+    Args:
+        config: the budgets.
+        question: the question.
+        counter: counts tokens.
+        everything: tokens of the document.
+        again: whether what was skipped may be read after all.
+    """
+    asked, memory = counter.count(question), config.memory_tokens
+
+    def call(notes: int) -> tuple[int, int]:
+        room = 0 if config.exact_cuts else room_for_passages(config, asked, notes)
+        shown = max(0, min(everything, room))
+        return asked + config.instruction_tokens + notes + shown, config.answer_tokens
+
+    last = [call(memory)] * (1 + again)
+    if config.how != "auto" or config.exact_cuts:
+        return [], last
+    if everything <= room_for_passages(config, asked, 0):
+        return [call(0)], []
+    return [call(0)] if scope(question) == "one" else [], last
 
 
 def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | None:

@@ -144,10 +144,26 @@ def test_tokens_are_upper_bounds_made_of_the_budgets():
 
     fixed = planned.calls * (config.template_tokens + 2)
     assert planned.reply_tokens == planned.chunks * 30 + 20
+    passages = config.window_tokens - config.template_tokens - 2 - 30 - 20  # beside the answer
     assert planned.prompt_tokens == pytest.approx(
-        planned.document_tokens + planned.chunks * 30 + fixed, abs=planned.calls
+        planned.document_tokens + planned.chunks * 30 + fixed + passages, abs=planned.calls
     )
     assert planned.window_tokens <= config.window_tokens
+
+
+def test_a_search_is_one_call_more_or_the_only_one():
+    config = ReadingConfig(chunk_tokens=1000, how="auto")
+    text = numbered(3000)
+
+    looked_up = plan("Where is the observatory?", text, config)
+    counted = plan("How many lines are there?", text, config)
+    whole = plan("How many lines are there?", numbered(100), config)
+
+    skimmed = config.model_copy(update={"how": "read", "skim": "lexical"})
+    assert looked_up.calls == plan("Where is the observatory?", text, skimmed).calls + 1
+    assert looked_up.calls_if_found == 1
+    assert counted.calls == counted.chunks + 1
+    assert (whole.calls, whole.chunks, whole.chain_calls) == (1, 0, 1)
 
 
 class TestSkim:

@@ -64,7 +64,7 @@ async def find_passages(
     for number in dict.fromkeys(_rank(index, source, question, memory)):
         start, end = index.span(number)
         text = source.read(start, end - start)
-        room -= count(f"{_heading(source, start, text)}{text}") + PART_TOKENS
+        room -= count(f"{_place_above(source, start, text)}{text}") + PART_TOKENS
         if room < 0:
             break
         chosen.add(number)
@@ -124,10 +124,10 @@ def _join(chosen: set[int], index: Index, source: Source) -> Iterator[Chunk]:
     spans = [[*index.span(number)] for number in sorted(chosen)]
     for start, end in merge_spans(spans):
         text = source.read(start, end - start)
-        yield Chunk(text, start, end, 0, source, _heading(source, start, text))
+        yield Chunk(text, start, end, 0, source, _place_above(source, start, text))
 
 
-def _heading(source: Source, start: int, text: str) -> str:
+def _place_above(source: Source, start: int, text: str) -> str:
     """What is shown above a passage: the place in one of several files, the header of a table."""
     header = table_header(source, start, text)
     if not isinstance(source, JoinedSource):

@@ -30,7 +30,7 @@ def chunk_of(text: str, start: int = 0) -> Chunk:
 
 
 def read(text, chunk=TEXT, before=Memory(), question=""):  # noqa: B008 - immutable
-    return align(text, before, chunk_of(chunk), question, recalled)
+    return align(text, before, chunk_of(chunk), question)
 
 
 def quoted(aligned, chunk=TEXT):

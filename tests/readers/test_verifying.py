@@ -169,10 +169,11 @@ def test_graph_node_tool_and_retriever_take_it():
     asked = {"question": "Who?", "document": TEXT}
     wanted = f'1 statement of the memory has no support in what was read: "{PAINTER}".'
     node = MemAgentNode(model(), verify=refusing, answer=lambda out: {"said": out["warnings"]})
-    tool = create_reading_tool(model(), sources={"text": TEXT}, verify=refusing)
+    reads = ReadingConfig(how="read")
+    tool = create_reading_tool(model(), sources={"text": TEXT}, verify=refusing, config=reads)
     call = {"name": "read", "id": "1", "type": "tool_call"}
     message = tool.invoke({**call, "args": {"questions": ["Who?"], "source": "text"}})
-    config = ReadingConfig(unsupported="drop")
+    config = ReadingConfig(unsupported="drop", how="read")
     retriever = MemAgentRetriever(corpus=TEXT, model=model(), config=config, verify=refusing)
 
     answered = f'The answer has no support in what was read: "{PAINTER}".'
