@@ -518,7 +518,7 @@ async def search(
     if memory.passages:
         first = memory.passages[0]
         whole = first.end - first.start == fold["source"]["length"]
-        wrote = _write(reading, state, run, config, memory, held=not whole)
+        wrote = _write(reading, state, run, config, fold, memory, held=not whole)
         answer, speech, progress = await wrote
         fold = {**fold, "progress": progress}
         if whole or (answer.found and answer.evidence and not answer.unsupported):
@@ -558,7 +558,7 @@ async def write_answer(
     # If the answer is not found, what the fold has skipped is read after all.
     held = not state.get("version") and _further(reading, fold) is not None
     async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
-        wrote = _write(reading, state, run, config, memory, held=held)
+        wrote = _write(reading, state, run, config, fold, memory, held=held)
         answer, speech, progress = await wrote
     fold = {**fold, "progress": progress}
     if is_segmented(fold["scope"]) or progress["again"]:
@@ -590,12 +590,13 @@ async def _write(
     state: ReadingState,
     run: Run,
     config: RunnableConfig,
+    fold: Fold,
     memory: Memory,
     *,
     held: bool,
 ) -> tuple[Answer, Speech, Progress]:
     """Ask for the answer; return it, its stream, held back if need be, and the progress after."""
-    fold, held = fold_of(state), held or _drops(reading, config)
+    held = held or _drops(reading, config)
     shown = _with_pictures(run, memory) if reading.config.pictures else memory
 
     async def answer_once(_attempt: int) -> tuple[Answer, Speech, float]:
