@@ -32,7 +32,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
-from memagent_graph import ConversationMemory, Facts, ReadingConfig
+from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.messages import SAID_AT, ConversationSource
 from memagent_graph.evaluation.methods import PassageSearch
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 BUDGETS = (1000, 1500, 2500)
 OURS, BM25 = "ConversationMemory", "BM25 over messages"
-FACTS = "the same, as facts"
 SUMMARY, LAST = "SummarizationMiddleware", "last messages"
 MARK = re.compile(r"->->\s*+\d[\d,\s]*+(?:N/A)?(?=\)?\s*+\Z)")
 """What BEAM's generator wrote at the end of messages."""
@@ -190,20 +189,14 @@ def contexts(
     messages: list[BaseMessage], asked: list[Asked], budget: int
 ) -> Iterator[tuple[str, Asked, str]]:
     config = ReadingConfig(memory_tokens=budget)
-    memories = {
-        way: ConversationMemory("extractive", remember_within=1e6, config=config, schema=schema)
-        for way, schema in ((OURS, str), (FACTS, Facts))
-    }
-    for memory in memories.values():
-        memory.save(messages, user="both", thread="one")
+    memory = ConversationMemory("extractive", remember_within=1e6, config=config)
+    memory.save(messages, user="both", thread="one")
     passages = PassageSearch([text_of([message]) for message in messages])
     summary = summarized(messages, budget)
     last = whole(messages, [*range(len(messages))][::-1], budget)
     for one in asked:
-        for way, memory in memories.items():
-            (prompt,) = memory.prompt("both", about=one.question)
-            text = re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
-            yield way, one, text
+        (prompt,) = memory.prompt("both", about=one.question)
+        yield OURS, one, re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
         yield BM25, one, whole(messages, passages.rank(one.question), budget)
         yield SUMMARY, one, summary
         yield LAST, one, last

@@ -35,7 +35,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
-from memagent_graph.facts.reader import read_for_facts, state_fact
+from memagent_graph.facts.reader import read_for_facts
 from memagent_graph.facts.record import Fact, read_fact, read_lines
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.models.resolve import resolve_model
@@ -111,10 +111,11 @@ class Question(NamedTuple):
 
 
 class Dossier(NamedTuple):
-    """A contract with its amendments."""
+    """A contract with its amendments: their texts, and the line of a fact of each sentence."""
 
     documents: tuple[str, ...]
     questions: tuple[Question, ...]
+    lines: dict[str, str]
 
 
 def make_dossier(number: int) -> Dossier:
@@ -123,11 +124,13 @@ def make_dossier(number: int) -> Dossier:
     name = f"Lease {100 + number}"
     history: dict[str, list[tuple[int, str]]] = {}
     corrected: dict[str, str] = {}
-    texts = []
+    texts: list[str] = []
+    lines: dict[str, str] = {}
     for clause, form in CLAUSES.items():
         value = form.format(pick.randrange(200, 900))
         history[clause] = [(2015, value)]
         texts.append(f"The {clause} of {name} is {value} since 1 January 2015.")
+        lines[texts[-1]] = f"{name} | {clause} | {value} | since 2015-01-01"
     clauses = [*CLAUSES]
     pick.shuffle(clauses)
     wrong, gone, *others = clauses
@@ -141,14 +144,17 @@ def make_dossier(number: int) -> Dossier:
             texts.append(
                 f"With effect from 1 January {year}, the {clause} of {name} is amended to {value}."
             )
+            lines[texts[-1]] = f"{name} | {clause} | {value} | since {year}-01-01"
         if at == 0:
             right = CLAUSES[wrong].format(pick.randrange(900, 9000))
             corrected[wrong] = history[wrong][0][1]
             history[wrong] = [(2015, right)]
             texts.append(f"The {wrong} of {name} is not {corrected[wrong]} but {right}.")
+            lines[texts[-1]] = f"{name} | {wrong} | {right}"
         if at == 1:
             value = history[gone][0][1]
             texts.append(f"The {gone} of {name} is {value} until 31 December 2018.")
+            lines[texts[-1]] = f"{name} | {gone} | {value} | until 2018-12-31"
         documents.append(texts)
     questions = [
         Question("corrected", *_ask(wrong, name, 2016, history[wrong], [corrected[wrong]])),
@@ -164,7 +170,7 @@ def make_dossier(number: int) -> Dossier:
         " ".join(part for text in texts for part in (text, pick.choice(FILLER)))
         for texts in documents
     ]
-    return Dossier(tuple(filled), tuple(questions))
+    return Dossier(tuple(filled), tuple(questions), lines)
 
 
 def _ask(
@@ -180,9 +186,11 @@ class Script(BaseChatModel):
 
     Attributes:
         careful: whether it works out what held on a date.
+        lines: the line of a fact of each sentence.
     """
 
     careful: bool
+    lines: dict[str, str]
 
     @property
     def _llm_type(self) -> str:
@@ -194,9 +202,9 @@ class Script(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
 
     def _update(self, prompt: str) -> str:
-        said = [one for one in _sentences(_inside(prompt, "section")) if state_fact(one)]
+        said = [one for one in _sentences(_inside(prompt, "section")) if one in self.lines]
         if "<facts>" in prompt:
-            return "\n".join(state_fact(one).line for one in said) or "unchanged"
+            return "\n".join(self.lines[one] for one in said) or "unchanged"
         notes = [line for line in _inside(prompt, "notes").splitlines() if "(empty" not in line]
         room = int(prompt.partition("room for about ")[2].split()[0])
         notes += [one for one in said if one not in notes]
@@ -212,7 +220,7 @@ class Script(BaseChatModel):
         name, _, date = rest.rstrip("?").partition(" on ")
         found = []
         for line in _sentences(_inside(prompt, "notes")):
-            fact = read_fact(line) or state_fact(line)
+            fact = read_fact(line) or read_fact(self.lines.get(line, ""))
             if fact and (fact.subject, fact.relation) == (name, clause):
                 found.append(fact)
         if self.careful:
@@ -298,7 +306,8 @@ def count_lines(model: BaseChatModel, dossiers: Iterable[Dossier], config: Readi
         for text in dossier.documents:
             prompt = reader.prompts.for_update(STANDING, "", text, config.memory_tokens)
             reply = model.invoke([HumanMessage(prompt)], max_tokens=config.memory_tokens).text
-            wanted = {key(fact): fact for one in _sentences(text) if (fact := state_fact(one))}
+            said = (dossier.lines.get(one, "") for one in _sentences(text))
+            wanted = {key(fact): fact for one in said if (fact := read_fact(one))}
             found = {
                 key(fact): fact
                 for one in read_lines(reply).facts
@@ -347,10 +356,11 @@ def main() -> None:
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.dossiers)
     dossiers = {number: make_dossier(number) for number in numbers}
+    lines = {said: line for one in dossiers.values() for said, line in one.lines.items()}
     if given.lines and not given.model:
         parser.error("--lines counts the replies of a model: name one with --model")
     models: dict[str, BaseChatModel] = {
-        name: Script(careful=name == "careful") for name in ("careful", "last")
+        name: Script(careful=name == "careful", lines=lines) for name in ("careful", "last")
     }
     if given.model:
         model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)

@@ -262,7 +262,7 @@ def create_facts_tool(
         >>> from memagent_graph import Facts, MemoryBank, create_facts_tool, create_memagent
         >>> store = InMemoryStore()
         >>> asked = {"question": "What is the rent?", "memory_name": "lease"}
-        >>> agent = create_memagent(schema=Facts, store=store)
+        >>> agent = create_memagent("openai:gpt-4o-mini", schema=Facts, store=store)
         >>> out = agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
         >>> look_up = create_facts_tool(MemoryBank(store), "lease")  # create_agent(..., tools=...)
         >>> print(look_up.invoke({"subject": "Lease 7"}))

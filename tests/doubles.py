@@ -7,7 +7,10 @@ import hashlib
 import re
 from pathlib import Path
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.evidence.places import Evidence, Memory
@@ -115,6 +118,40 @@ class Hearing(GenericFakeChatModel):
     def _generate(self, messages, *args, **options):
         self.heard.append(str(messages))
         return super()._generate(messages, *args, **options)
+
+
+class Stating(BaseChatModel):
+    """Writes the facts that simple sentences state, and answers with all of its notes."""
+
+    asked: list[str] = []
+
+    @property
+    def _llm_type(self):
+        return "stating"
+
+    def _generate(self, messages, *_, **__):
+        text = messages[-1].text
+        self.asked.append(text)
+        shown = re.search(r"<(section|conversation)>(.*?)</\1>", text, re.DOTALL)
+        if shown:
+            reply = "\n".join(self._state(shown[2])) or "unchanged"
+        else:
+            reply = rf"\boxed{{{text.partition('<notes>')[2].partition('</notes>')[0].strip()}}}"
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
+
+    def _state(self, shown):
+        speaker, shown = "user", re.sub(r"\(instead of: '.*?'\) ", "", shown)
+        for said in re.split(r"(?<=\.)\s|\n|(?<=\w: )", shown):
+            speaker = name[1] if (name := re.search(r"(\w+): \Z", said)) else speaker
+            if found := re.fullmatch(r"The (.+?) of (.+?) is (.+?)( (?:since|until) \d+)?\.", said):
+                relation, subject, thing, time = found.groups()
+                yield f"{subject} | {relation} | {thing} |{time or ''}"
+            verbs = "lives? in|moved to|likes?|speaks?"
+            if found := re.fullmatch(rf"(\w+) (no longer )?({verbs}) (.+)\.", said):
+                name, ended, verb, thing = found.groups()
+                relation = "lives in" if "in" in verb or "to" in verb else verb.rstrip("s") + "s"
+                name = speaker if name == "I" else name
+                yield f"{name} | {relation} | {thing}{' | ended' if ended else ''}"
 
 
 class Words:

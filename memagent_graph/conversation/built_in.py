@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from copy import copy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,20 +12,19 @@ import regex
 
 from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evidence.places import Memory, locate
+from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import instant, notes, statements
 from memagent_graph.readers.base import Merge, Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import Line
-    from memagent_graph.facts.record import Fact
     from memagent_graph.readers.base import Step
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
@@ -403,32 +401,6 @@ _SEVERAL = 2
 
 def _is_checkable(text: str) -> bool:
     return bool(names(text) or figures(text)) or len(_plain_words(text)) >= _SEVERAL
-
-
-def find_spoken_facts(never: str = "") -> Callable[[Chunk], Iterator[Fact]]:
-    """Return the function that finds the facts which users state, with their places.
-
-    Args:
-        never: words of statements to leave out.
-    """
-    from memagent_graph.facts.reader import attribute, state_fact
-
-    banned = topics(never)
-
-    def find(chunk: Chunk) -> Iterator[Fact]:
-        for line, said in find_said(chunk):
-            for text, start, end in statements(said):
-                allowed = banned.isdisjoint(terms(text))
-                fact = state_fact(text, line.speaker) if allowed else None
-                if fact is not None:
-                    at = line.words
-                    place = locate(fact.line, chunk.source, at + start, at + end)
-                    yield attribute(
-                        replace(fact, evidence=(place,)),
-                        "" if line.speaker == USER else line.speaker,
-                    )
-
-    return find
 
 
 def find_speaker(chunk: Chunk, at: int) -> str:

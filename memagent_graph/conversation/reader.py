@@ -20,7 +20,6 @@ from memagent_graph.conversation.built_in import (
     UserStatements,
     find_said,
     find_speaker,
-    find_spoken_facts,
     topics,
 )
 from memagent_graph.conversation.profile_reader import ProfileReader
@@ -401,12 +400,7 @@ def resolve_keeper(
         from memagent_graph.facts.reader import read_for_facts
 
         return read_for_facts(
-            reader,
-            facts,
-            config=config,
-            tokenizer=known,
-            said=find_spoken_facts(never),
-            speaker_at=find_speaker,
+            reader, facts, config=config, tokenizer=known, speaker_at=find_speaker
         )
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
         return NewestReader(config, load_tokenizer(known), keep=keep, never=never)

@@ -28,11 +28,28 @@ ANSWERS = {
     "": "Nothing yet.",
 }
 """What a model says that has read this."""
+FACTS = {
+    "900 euros since 1 March 2022": "Lease 7 | rent | 900 euros | since 1 March 2022",
+    "The rent of Lease 7 is 900 euros.": "Lease 7 | rent | 900 euros",
+    "The rent of Lease 7 is 950 euros since 2024": "Lease 7 | rent | 950 euros | since 2024",
+    "The tenant of Lease 7 is Nora Brand": "Lease 7 | tenant | Nora Brand",
+    "raised to 950 euros": "Lease 7 | rent | 950 euros | since 1 May 2024",
+    "The heating of Lease 7 is Gas": "Lease 7 | heating | Gas",
+    "The colour of Lease 7 is red": "Lease 7 | colour | red",
+    "Nora Brand works at Acme": "Nora Brand | works at | Acme",
+    "I live in Paris": "user | lives in | Paris",
+    "I like tea": "user | likes | tea",
+    "I moved to Berlin": "user | lives in | Berlin",
+}
+"""What a model says are the facts, once this was said."""
 
 
 def reply(body):
     """As a model that keeps what it is told, and replies in the form that it is asked for."""
     text = "\n".join(str(message["content"]) for message in body["messages"])
+    if "subject | relation | object" in text:
+        read = re.split("</?(?:section|conversation)>", text)[1]
+        return "\n".join(line for said, line in FACTS.items() if said in read)
     if "You keep the profile" in text:
         found = next(fields for said, fields in PROFILES.items() if said in text)
         action = {"action": "set", "message": 1}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from doubles import Stating
 from langchain_core.messages import HumanMessage
 from langgraph.store.memory import InMemoryStore
 
@@ -142,7 +143,7 @@ def test_without_networkx_the_error_names_the_extra():
 
 def test_an_agent_looks_up_facts_of_a_memory():
     store = InMemoryStore()
-    agent = create_memagent(schema=Facts, store=store)
+    agent = create_memagent(Stating(), schema=Facts, store=store)
     asked = {"question": "What is the rent?", "memory_name": "lease"}
     agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros since 2020."})
 
@@ -162,7 +163,7 @@ def test_an_agent_looks_up_facts_of_its_user():
     from memagent_graph import create_memory_tools
 
     store = InMemoryStore()
-    memory = ConversationMemory(store=store, schema=Facts)
+    memory = ConversationMemory(Stating(), store=store, schema=Facts)
     memory.save([HumanMessage("I live in Husum.", id="1")], user="ann", thread="a")
     tools = create_memory_tools(memory)
     call = {"name": "look_up_facts", "args": {"relation": "lives in"}, "id": "c"}
@@ -181,7 +182,7 @@ def test_an_agent_looks_up_facts_of_its_user():
 
     assert [tool.name for tool in tools][-1] == "look_up_facts"
     assert out["messages"][-2].text.startswith("user | lives in | Husum [20")
-    attached = create_memory_tools(ConversationMemory(schema=Facts, read_only=True))
+    attached = create_memory_tools(ConversationMemory(Stating(), schema=Facts, read_only=True))
     assert [tool.name for tool in attached] == ["recall", "look_up_facts"]
 
 

@@ -7,10 +7,8 @@ import sys
 from typing import Literal, TypedDict
 
 import pytest
-from doubles import ChainReader, Hearing
-from langchain_core.language_models import BaseChatModel
+from doubles import ChainReader, Hearing, Stating
 from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -27,7 +25,7 @@ from memagent_graph import (
     facts_of,
 )
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.facts.reader import fit, state_fact
+from memagent_graph.facts.reader import fit
 from memagent_graph.facts.record import read_fact
 from memagent_graph.facts.rules import MADE_UP
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -158,16 +156,11 @@ AMENDED = pad(
         ),
         (  # the date of the old fact, which this section does not have
             "Lease 7 | rent | 990 euros | since 2015",
-            "Lease 7 | rent | 990 euros | since 2021-01-01",
-            "Lease 7 | deposit | 300 francs",
-        ),
-        (
-            "Lease 7 | rent | 990 euros | since 2021\nLease 7 | deposit | 300 francs | ended",
-            "Lease 7 | rent | 990 euros | since 2021",
+            "Lease 7 | rent | 990 euros",
             "Lease 7 | deposit | 300 francs",
         ),
     ],
-    ids=["ends before it begins", "ends when it begins", "a repeat", "a copied date", "an end"],
+    ids=["ends before it begins", "ends when it begins", "a repeat", "a copied date"],
 )
 def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, rent, deposit):
     first = "Lease 7 | rent | 900 euros | since 2015\nLease 7 | deposit | 300 francs"
@@ -195,7 +188,7 @@ def test_an_end_that_no_sentence_says_is_left_out_and_counted(made_up, begins):
     assert out["warnings"] == [f"What was left out: 1 ({MADE_UP})."]
 
 
-def test_an_end_is_that_of_a_successor_in_the_memory():
+def test_a_fact_that_a_reply_calls_replaced_closes_nothing():
     replies = (
         "Lease 7 | rent | 950 euros | since 2024-05-01",
         "Lease 7 | rent | 900 euros | until 2024-05-01; replaced",
@@ -206,8 +199,10 @@ def test_an_end_is_that_of_a_successor_in_the_memory():
 
     out = read(scripted(*replies), text)
 
-    assert "Lease 7 | rent | 900 euros | until 2024-05-01; replaced" in out["memory"]
-    assert out["warnings"] == []
+    assert out["memory"].splitlines() == [
+        "Lease 7 | rent | 950 euros | since 2024-05-01",
+        "Lease 7 | rent | 900 euros | replaced",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -273,9 +268,9 @@ def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice(
     assert out["memory"] == "Lease 7 | heating | unknown"
 
 
-def test_an_amendment_that_copies_the_old_date_closes_the_fact_of_another_document(tmp_path):
+def test_a_value_that_copies_the_old_date_is_in_conflict_with_that_of_another_document(tmp_path):
     (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros since 2015.")
-    (tmp_path / "2.txt").write_text("The rent of Lease 7 is amended to 990 euros.")
+    (tmp_path / "2.txt").write_text("The rent of Lease 7 is 990 euros.")
     model = scripted(
         "Lease 7 | rent | 900 euros | since 2015", "Lease 7 | rent | 990 euros | since 2015", "990"
     )
@@ -283,8 +278,8 @@ def test_an_amendment_that_copies_the_old_date_closes_the_fact_of_another_docume
     agent = create_memagent(model, config=SMALL, schema=Facts)
 
     assert agent.invoke({"question": ASKED, "document": tmp_path})["memory"].splitlines() == [
-        "Lease 7 | rent | 900 euros | since 2015; replaced",
-        "Lease 7 | rent | 990 euros | replaces 900 euros",
+        "Lease 7 | rent | 900 euros | since 2015; disputed",
+        "Lease 7 | rent | 990 euros | disputed",
     ]
 
 
@@ -298,41 +293,29 @@ def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
     assert out["memory"].splitlines()[0] == "Lease 7 | rent | 900 euros | until 2024-05; replaced"
 
 
-@pytest.mark.parametrize("schema", [Facts, Facts()])
-def test_an_undated_amendment_of_a_second_document_closes_the_first(tmp_path, schema):
-    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros. Acme Inc. owns Lease 7.")
-    (tmp_path / "2.txt").write_text("The rent of Lease 7 is hereby raised to 950 euros.")
-
-    out = create_memagent(schema=schema).invoke({"question": ASKED, "document": tmp_path})
-
-    assert out["memory"].splitlines() == [
-        "Lease 7 | rent | 900 euros | replaced",
-        "Acme Inc. | owns | Lease 7",
-        "Lease 7 | rent | 950 euros | replaces 900 euros",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("said", "settled"),
     [
-        ("The rent of Lease 7 is raised to 990 euros.", "990 euros | replaces 900 euros"),
-        ("The rent of Lease 7 is not 900 euros but 990 euros.", "990 euros | not 900 euros"),
-        ("The rent of Lease 7 is 990 euros.", None),
+        ("The rent of Lease 7 is raised from 900 euros to 990 euros.", True),
+        ("The rent of Lease 7 is not 900 euros but 990 euros.", True),
+        ("Die Miete von Lease 7 wird von 900 auf 990 euros erhöht.", True),
+        ("The rent of Lease 7 is 990 euros.", False),
     ],
 )
-def test_a_small_model_is_not_asked_for_what_a_sentence_changes(tmp_path, said, left):
+def test_what_a_sentence_names_beside_a_new_value_is_replaced(tmp_path, said, settled):
     (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros.")
     (tmp_path / "2.txt").write_text(said)
     replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 990 euros", "990"
-    model = Named(messages=iter(map(AIMessage, replies)), heard=[], model="qwen-1.5b")
 
-    out = create_memagent(model, config=SMALL, schema=Facts).invoke(
+    out = create_memagent(scripted(*replies), config=SMALL, schema=Facts).invoke(
         {"question": ASKED, "document": tmp_path}
     )
 
-    new = facts_of(out)[-1]
-    assert new.disputed == (left is None)
-    assert left is None or new.line == f"Lease 7 | rent | {left}"
+    assert out["memory"].splitlines() == (
+        ["Lease 7 | rent | 900 euros | replaced", "Lease 7 | rent | 990 euros | replaces 900 euros"]
+        if settled
+        else ["Lease 7 | rent | 900 euros | disputed", "Lease 7 | rent | 990 euros | disputed"]
+    )
 
 
 @pytest.mark.parametrize("behind", ["not 800 euros", "replaces 800 euros", "not Bo Zorn"])
@@ -350,18 +333,6 @@ def test_a_fact_may_refer_to_a_picture():
 
     assert out["memory"] == "Lease 7 | chart | [picture 1, p. 2: Rents]"
     assert not facts_of(out)[0].unsupported
-
-
-def test_the_built_in_reader_counts_what_it_leaves_out():
-    class Lease(BaseModel):
-        rent: str | None = None
-
-    text = "The rent of Lease 7 is 900 euros. The colour of Lease 7 is red."
-    outside = read("extractive", text, schema=Facts(Lease))
-    crowded = read("extractive", text, config=SMALL.model_copy(update={"memory_tokens": 12}))
-
-    assert "1 (a fact outside the schema)" in outside["warnings"][0]
-    assert "1 (without room in memory_tokens)" in crowded["warnings"][0]
 
 
 def test_what_a_reply_leaves_out_is_kept():
@@ -489,27 +460,6 @@ def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
     )
 
 
-class Echo(BaseChatModel):
-    """Writes the facts that the built-in rule finds in what it is shown, and answers with notes."""
-
-    asked: list[str] = []
-
-    @property
-    def _llm_type(self):
-        return "echo"
-
-    def _generate(self, messages, *_, **__):
-        text = messages[-1].text
-        self.asked.append(text)
-        if "<section>" in text:
-            shown = text.partition("<section>")[2].partition("</section>")[0]
-            found = [state_fact(one) for one in shown.split(". ")]
-            reply = "\n".join(fact.line for fact in found if fact) or "unchanged"
-        else:
-            reply = rf"\boxed{{{text.partition('<notes>')[2].partition('</notes>')[0].strip()}}}"
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
-
-
 RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in range(2010, 2018)))
 
 
@@ -517,11 +467,11 @@ RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in r
     "ways", [{"segments": 3}, {"segments": "chunks"}, {"segments": 2, "rounds": 2}]
 )
 def test_segments_are_merged_by_the_rules_without_a_call(ways):
-    model = Echo(asked=[])
+    model = Stating(asked=[])
 
     out = read(model, RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600, **ways))
 
-    whole = read(Echo(asked=[]), RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600))
+    whole = read(Stating(asked=[]), RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600))
     assert out["memory"] == whole["memory"]
     assert len(out["memory"].splitlines()) == 8
     assert all("<section>" in one or "Put the final answer" in one for one in model.asked)
@@ -533,7 +483,7 @@ def test_a_further_round_looks_for_the_names_that_were_learned():
         "Nothing here.",
         "The owner of Acme Mill is Bo Lund.",
     )
-    model = Echo(asked=[])
+    model = Stating(asked=[])
 
     out = read(
         model,
@@ -547,7 +497,7 @@ def test_a_further_round_looks_for_the_names_that_were_learned():
 
 
 def test_several_questions_have_facts_of_their_own():
-    agent = create_memagent(Echo(asked=[]), config=SMALL, schema=Facts)
+    agent = create_memagent(Stating(asked=[]), config=SMALL, schema=Facts)
 
     out = agent.invoke({"questions": [ASKED, "Who is the tenant?"], "document": LEASE})
 
@@ -555,7 +505,7 @@ def test_several_questions_have_facts_of_their_own():
 
 
 def test_the_answer_to_a_question_about_a_date_is_written_from_what_held_then():
-    model = Echo(asked=[])
+    model = Stating(asked=[])
 
     out = read(model, RENTS, question="What was the rent of Lease 7 in 2012?")
 
@@ -588,7 +538,7 @@ def test_facts_without_room_are_warned_of():
     config = ReadingConfig(chunk_tokens=40, memory_tokens=24)
     text = pad(*(f"The owner of Mill {at} is Nora Brand." for at in range(4)))
 
-    out = read(Echo(asked=[]), text, config=config, question="Who owns Mill 3?")
+    out = read(Stating(asked=[]), text, config=config, question="Who owns Mill 3?")
 
     assert "Mill 3" in out["memory"]
     assert "without room in memory_tokens" in out["warnings"][0]
@@ -598,13 +548,13 @@ def test_facts_without_room_are_warned_of():
 def test_a_stored_reading_is_continued_and_its_edit_stands(fresh):
     store = InMemoryStore()
     asked = {"question": ASKED, "memory_name": "lease"}
-    agent = create_memagent(config=SMALL, store=store, schema=Facts)
+    agent = create_memagent(Stating(), config=SMALL, store=store, schema=Facts)
     agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
     bank = MemoryBank(store)
     bank.edit("lease", "Lease 7 | rent | 910 euros\nAsk Nora again.")
 
     if fresh:
-        agent = create_memagent(config=SMALL, store=store, schema=Facts)
+        agent = create_memagent(Stating(), config=SMALL, store=store, schema=Facts)
     out = agent.invoke({**asked, "document": "The rent of Lease 7 is 950 euros since 2024."})
 
     assert out["memory"].splitlines() == [
@@ -617,9 +567,11 @@ def test_a_stored_reading_is_continued_and_its_edit_stands(fresh):
 
 def test_facts_and_notes_of_one_model_do_not_share_a_reading():
     store = InMemoryStore()
-    create_memagent(config=SMALL, store=store).invoke({"question": ASKED, "document": LEASE})
+    create_memagent(Stating(), config=SMALL, store=store).invoke(
+        {"question": ASKED, "document": LEASE}
+    )
 
-    out = create_memagent(config=SMALL, store=store, schema=Facts).invoke(
+    out = create_memagent(Stating(), config=SMALL, store=store, schema=Facts).invoke(
         {"question": ASKED, "document": LEASE}
     )
 
@@ -628,6 +580,7 @@ def test_facts_and_notes_of_one_model_do_not_share_a_reading():
 
 def test_a_checkpoint_resumes_with_the_evidence_of_its_facts():
     agent = create_memagent(
+        Stating(),
         config=SMALL,
         schema=Facts,
         checkpointer=InMemorySaver(),
@@ -646,161 +599,17 @@ def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
     (tmp_path / "a.txt").write_text("The rent of Lease 7 is 900 euros.")
     (tmp_path / "b.txt").write_text("The rent of Lease 7 is 950 euros.")
 
-    out = create_memagent(schema=Facts).invoke({"question": ASKED, "document": tmp_path})
+    out = create_memagent(Stating(), schema=Facts).invoke({"question": ASKED, "document": tmp_path})
 
     one, other = facts_of(out)
     assert (one.disputed, other.disputed) == (True, True)
     assert [fact.evidence[0].source[-5:] for fact in (one, other)] == ["a.txt", "b.txt"]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "line"),
-    [
-        (
-            "The rent of Mill 7 is 9 euros since May 2023.",
-            "Mill 7 | rent | 9 euros | since 2023-05",
-        ),
-        ("From 1 May 2024, the fee of A is raised to 9.", "A | fee | 9 | since 2024-05-01"),
-        ("Anna Bell's employer is Acme.", "Anna Bell | employer | Acme"),
-        ("Anna no longer works at Acme.", "Anna | works at | Acme | ended"),
-        ("The seat of Acme is not Rome but Bern.", "Acme | seat | Bern | not Rome"),
-        ("Acme is also known as Acme Mills.", "Acme | same as | Acme Mills"),
-        ("I moved to Husum.", "user | lives in | Husum"),
-        ("My diet is vegan.", "user | diet | vegan"),
-        ("Anna | likes | tea", "Anna | likes | tea"),
-        (
-            "By Amendment No. 1, with effect from 1 March 2021, the rent of A is increased to 9.",
-            "A | rent | 9 | since 2021-03-01",
-        ),
-        (
-            "By Amendment 2, the rent of A is hereby reduced to 8 as of 1 July 2022.",
-            "A | rent | 8 | since 2022-07-01",
-        ),
-        ("Correction: the seat of Acme is not Rome but Bern.", "Acme | seat | Bern | not Rome"),
-        ("My wife isn't Ana, it's Anna.", "user | wife | Anna | not Ana"),
-        ("My diet is no longer vegan.", "user | diet | vegan | ended"),
-        ("The rent of A is not 9 any more.", "A | rent | 9 | ended"),
-        ("I don't like tea anymore.", "user | likes | tea | ended"),
-        ("Anna doesn’t work at Acme.", "Anna | works at | Acme | ended"),
-        ("Actually, I moved to Lyon last year.", "user | lives in | Lyon"),
-        ("But I left Acme in 2020.", "user | works at | Acme | until 2020"),
-        ("Now I live in Bern again.", "user | lives in | Bern"),
-        ("I moved to Bern on 3 May 2021.", "user | lives in | Bern | since 2021-05-03"),
-        ("Anna no longer works at Acme since May 2023.", "Anna | works at | Acme | until 2023-05"),
-        (
-            "The rent of A is raised from 8 to 9 with effect from 1 May 2024.",
-            "A | rent | 9 | since 2024-05-01; replaces 8",
-        ),
-        ("The fee of A rose from 8 to 9 in May 2024.", "A | fee | 9 | since 2024-05; replaces 8"),
-        ("The tenant of A was Bo from 2020 to 2023.", "A | tenant | Bo | since 2020; until 2023"),
-        ("The tenant of A until 2023 was Bo.", "A | tenant | Bo | until 2023"),
-        ("My brother is called Bo.", "user | brother | Bo"),
-        ("Die Miete von Haus 7 beträgt 850 Euro.", "Haus 7 | miete | 850 Euro"),
-        (
-            "Die monatliche Miete für Haus 7 beträgt seit dem 1. Mai 2023 850 Euro.",
-            "Haus 7 | monatliche miete | 850 Euro | since 2023-05-01",
-        ),
-        (
-            "Nachtrag: Die Miete des Hauses 7 wird ab dem 01.05.2024 auf 900 Euro erhöht.",
-            "Hauses 7 | miete | 900 Euro | since 2024-05-01",
-        ),
-        (
-            "Mit Wirkung vom 1. Mai 2024 wird die Miete von Haus 7 von 850 Euro auf 900 erhöht.",
-            "Haus 7 | miete | 900 | since 2024-05-01; replaces 850 Euro",
-        ),
-        ("Die Miete von Haus 7 steigt auf 900 Euro.", "Haus 7 | miete | 900 Euro | amends"),
-        (
-            "Die Miete von Haus 7 beträgt bis zum 31.12.2024 850 Euro.",
-            "Haus 7 | miete | 850 Euro | until 2024-12-31",
-        ),
-        ("Le loyer mensuel du bail 7 est de 850 euros.", "bail 7 | loyer mensuel | 850 euros"),
-        (
-            "Le loyer de l'appartement 7 s'élève à 850 euros depuis le 1er mai 2023.",
-            "appartement 7 | loyer | 850 euros | since 2023-05-01",
-        ),
-        (
-            "À compter du 1er mai 2024, le loyer du bail 7 est porté de 850 euros à 900 euros.",
-            "bail 7 | loyer | 900 euros | since 2024-05-01; replaces 850 euros",
-        ),
-        ("La locataire du bail 7 est Nora Brand.", "bail 7 | locataire | Nora Brand"),
-        ("7号租约的月租金为850欧元。", "7号租约 | 月租金 | 850欧元"),
-        (
-            "自2024年5月1日起，7号租约的月租金由850欧元改为900欧元。",
-            "7号租约 | 月租金 | 900欧元 | since 2024-05-01; replaces 850欧元",
-        ),
-        ("7号租约的月租金提高至900欧元。", "7号租约 | 月租金 | 900欧元 | amends"),
-    ],
-)
-def test_the_built_in_reader_knows_simple_sentences(sentence, line):
-    assert state_fact(sentence, "user").line == line
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "She lives in Rome.",
-        "Is the rent of Lease 7 900 euros?",
-        "It rained.",
-        "I live in Rome.",
-        "The deposit of A was wrongly stated; it is 9.",
-        "The diet of Anna is not vegan.",
-        "Each party bears its own costs of negotiation.",
-        "Anna would like tea.",
-        "Anna left Acme in 2020 and joined Bolt.",
-        "Die Miete wird von 850 Euro auf 900 Euro erhöht.",
-        "Die monatliche Miete beträgt 850 Euro.",
-        "Die Farbe von Haus 7 ist nicht rot.",
-        "Wie hoch ist die Miete von Haus 7?",
-        "Le loyer est de 850 euros.",
-        "Le loyer du bail 7 n'est pas de 850 euros.",
-        "月租金为850欧元。",
-        "7号租约的月租金不是850欧元。",
-        "7号租约的月租金是多少？",
-    ],
-)
-def test_the_built_in_reader_guesses_nothing(sentence):
-    assert state_fact(sentence) is None
-
-
-@pytest.mark.parametrize(
-    ("question", "old", "new", "left"),
-    [
-        (
-            "Wie hoch ist die Miete von Haus 7?",
-            "Die Miete von Haus 7 beträgt 850 Euro.",
-            "Die Miete von Haus 7 wird auf 900 Euro erhöht.",
-            "Haus 7 | miete | 900 Euro | replaces 850 Euro",
-        ),
-        (
-            "Quel est le loyer du bail 7 ?",
-            "Le loyer du bail 7 est de 850 euros.",
-            "Le loyer du bail 7 est porté à 900 euros.",
-            "bail 7 | loyer | 900 euros | replaces 850 euros",
-        ),
-        (
-            "7号租约的月租金是多少？",
-            "7号租约的月租金为850欧元。",
-            "7号租约的月租金改为900欧元。",
-            "7号租约 | 月租金 | 900欧元 | replaces 850欧元",
-        ),
-    ],
-    ids=["German", "French", "Chinese"],
-)
-def test_the_built_in_reader_takes_an_amendment(tmp_path, question, old, new, left):
-    (tmp_path / "1.txt").write_text(old, "utf-8")
-    (tmp_path / "2.txt").write_text(new, "utf-8")
-
-    out = read("extractive", tmp_path, question=question)
-
-    assert facts_of(out)[0].status == "replaced"
-    assert out["memory"].splitlines()[1] == left
-    assert out["answer"].splitlines()[0] == left
-    assert (out["found"], out["warnings"]) == (True, [])
-
-
-def test_another_reader_is_refused_with_what_to_use():
-    with pytest.raises(ConfigurationError, match="name a chat model"):
-        create_memagent(ChainReader(), schema=Facts)
+@pytest.mark.parametrize("reader", [None, ChainReader()])
+def test_another_reader_is_refused_with_what_to_use(reader):
+    with pytest.raises(ConfigurationError, match='model="openai:gpt-4o-mini"'):
+        create_memagent(reader, schema=Facts)
 
 
 @pytest.mark.slow
@@ -827,7 +636,7 @@ def test_a_node_of_another_graph_keeps_facts():
         notes: str
 
     builder = StateGraph(Review)
-    builder.add_node("read", MemAgentNode(schema=Facts, memory="notes"))
+    builder.add_node("read", MemAgentNode(Stating(), schema=Facts, memory="notes"))
     graph = builder.add_edge(START, "read").compile()
 
     out = graph.invoke({"question": ASKED, "document": "The rent of Lease 7 is 900 euros."})

@@ -77,7 +77,7 @@ def test_what_is_known_of_the_time_and_of_other_facts_stands_behind_the_object()
     )
 
     assert (fact.since, fact.until, fact.status) == ("2023-05-01", "2024", "ended")
-    assert (fact.replaces, fact.corrects) == (("900",), ("9",))
+    assert fact.replaces == ("900", "9")
     assert read_fact("Lease 7 | rent | 950 euros | per month").object == "950 euros, per month"
 
 
@@ -95,7 +95,7 @@ times = st.sampled_from([None, "2021", "2021-03", "2021-03-15", "the merger"])
 def test_a_line_is_read_back_as_its_fact(one, other, since, until, status, disputed):
     status = "ended" if until and status == "holds" else status
     extra = {"since": since, "until": until, "status": status, "disputed": disputed}
-    fact = Fact(one.subject, "knows", other.subject, replaces=("A b",), corrects=("C",), **extra)
+    fact = Fact(one.subject, "knows", other.subject, replaces=("A b",), **extra)
 
     assert read_fact(fact.line) == fact
     assert "\n" not in fact.line

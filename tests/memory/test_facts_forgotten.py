@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from doubles import Stating
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import Facts, MemoryBank, ReadingConfig, create_memagent, facts_of
@@ -16,7 +17,7 @@ LATER = TextSource("The rent of Lease 7 is 990 euros since 2024.", "later.txt")
 
 
 def read(store, *documents, config=None):
-    agent = create_memagent(store=store, schema=Facts, config=config)
+    agent = create_memagent(Stating(), store=store, schema=Facts, config=config)
     for document in documents:
         agent.invoke({**ASKED, "document": document})
     return MemoryBank(store)
@@ -40,7 +41,7 @@ def test_without_an_amendment_what_it_had_closed_holds_again(store):
 def test_a_document_is_forgotten_by_its_file(tmp_path):
     lease, amendment = tmp_path / "lease.txt", tmp_path / "amendment.txt"
     lease.write_text("The rent of Lease 7 is 900 euros since 2020.")
-    amendment.write_text("The rent of Lease 7 is raised to 950 euros.")
+    amendment.write_text("The rent of Lease 7 is 950 euros since 2022.")
     bank = read(InMemoryStore(), lease, amendment)
 
     bank.forget_source(amendment)
