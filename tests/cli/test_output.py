@@ -133,10 +133,8 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
     batch = ["batch", str(folder / "tasks.jsonl"), "--out", str(folder / "out.jsonl")]
     nowhere = ["--store", "none"]
-    checkpoint = ["--checkpoint", str(folder / "run.sqlite")]
     blamed = {
         "The store": [ask, batch, ["memory", "list"]],
-        "The checkpoint file": [[*ask, *nowhere, *checkpoint]],
         "the output": [[*batch, *nowhere], evaluation(folder)],
     }
     commands = [(words, what) for what, found in blamed.items() for words in found]
