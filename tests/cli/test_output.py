@@ -161,14 +161,8 @@ def hostile(tmp_path):
         f"{HOSTILE}.jsonl": json.dumps({"id": HOSTILE, "question": HOSTILE, "document": HOSTILE}),
         f"{HOSTILE}.bad": "not of any format\n",
         f"{HOSTILE}.yaml": f"{json.dumps(HOSTILE)}: 1\n",
-        "before/samples.jsonl": "",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    for folder in ("before", "after"):
-        sample = {"id": HOSTILE, "method": "whole", "task": HOSTILE, "length": 8, "question": "?"}
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "samples.jsonl").write_text(json.dumps({**sample, "answers": []}))
     (tmp_path / HOSTILE).mkdir()
     return tmp_path
 
@@ -209,7 +203,6 @@ def hostile_commands(folder):
             ["eval", "--tasks", HOSTILE, *out],
             ["eval", "--methods", HOSTILE, "--lengths", "8k", *out],
             ["eval", "--tasks", f"ruler:{bad}", *out],
-            ["eval", "--compare", str(folder / "before"), str(folder / "after")],
             ["train", "--set", HOSTILE],
             ["doctor", "--model", HOSTILE],
         ],

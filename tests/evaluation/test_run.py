@@ -13,7 +13,7 @@ from vaults import VaultTask
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.evaluation.report import cells, differences, markdown, table, write_report
+from memagent_graph.evaluation.report import cells, markdown, write_report
 from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load
 from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks.questions import QuestionTask
@@ -294,47 +294,13 @@ def test_the_table_has_a_row_for_each_task_length_and_method_with_intervals():
     ]
 
 
-def test_two_runs_are_compared_where_both_have_the_same_sample():
-    before = [replace(result(0), document=str(number)) for number in range(32)]
-    others = [
-        replace(result(1), document="0", question="another, of another seed"),
-        replace(result(1), document="of another file"),
-        replace(result(1), document="1", metric="judge"),
-        replace(result(None), document="2"),
-        result(1, length=2**20),
-    ]
-    after = [replace(one, score=1.0) for one in before[3:]] + others
-
-    (found,) = differences(before, after)
-
-    assert (found.samples, found.before, found.after) == (29, 0, 1)
-    assert found.is_clear
-    assert (
-        table([found]).splitlines()[2].startswith("| vt | memagent | 8K | 29 | 0 | 100 | +100.0*")
-    )
-
-
-def test_runs_that_share_no_sample_cannot_be_compared():
-    with pytest.raises(ConfigurationError, match="seed"):
-        differences([result(1)], [result(1, method="bm25")])
-
-
-def test_scores_of_one_conversation_are_clustered_in_tables_and_comparisons():
+def test_scores_of_one_conversation_are_clustered_in_tables():
     alone = [result(score) for score in [1.0] * 10 + [0.0] * 10]
     together = [replace(one, cluster="ab"[one.score > 0.5]) for one in alone]
-    numbered = [replace(one, question=str(n)) for n, one in enumerate(alone)]
-    clustered = [replace(one, cluster=str(n % 2)) for n, one in enumerate(numbered)]
-    right = [replace(one, score=1.0) for one in clustered]
 
     (free,), (bound,) = cells(alone), cells(together)
-    (sure,), (unsure,) = (
-        differences(numbered, [replace(r, cluster="") for r in right]),
-        differences(clustered, right),
-    )
 
     assert bound.score.low < free.score.low < free.score.high < bound.score.high
-    assert sure.is_clear
-    assert not unsure.is_clear
 
 
 def test_the_report_has_a_table_and_a_plot_of_the_lengths(tmp_path):
