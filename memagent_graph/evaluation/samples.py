@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.text.files import open_source
@@ -45,11 +45,13 @@ class Criterion:
 
     Attributes:
         prompt: function from the answer to the judge's prompt.
-        grade: function from the judge's reply to a score between 0 and 1.
+        schema: JSON schema of the judge's reply, an object.
+        grade: function from that object to a score between 0 and 1.
     """
 
     prompt: Callable[[str], str]
-    grade: Callable[[str], float]
+    schema: dict[str, Any]
+    grade: Callable[[dict[str, Any]], float]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.samples import Sample
     from memagent_graph.text.tokens import Tokenizer
 
-VERSION = 2
+VERSION = 3
 """Version of the scores; a change that scores the same reply otherwise increases it."""
 
 _BOX = "\\boxed{"

@@ -165,7 +165,7 @@ class Told(Task):
             ("Ann",),
             "any",
             lambda: iter([Piece("Hello. "), Piece("Ann rang.", self.evidence), Piece(" Bye.")]),
-            criteria=(Criterion(str, float),),
+            criteria=(Criterion(str, {}, float),),
             cluster="one",
         )
 

@@ -75,7 +75,7 @@ def read_questions(file: Path) -> list[Question]:
         ConfigurationError: The file cannot be read, or has another format.
     """
     try:
-        rows = _rows(file)
+        rows = read_rows(file)
         parse = next(parse for key, parse in _FORMATS.items() if key in rows[0])
         return _cluster(_join(question for row in rows for question in parse(row)))
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
@@ -96,7 +96,7 @@ def same(question: str) -> str:
     return " ".join(question.casefold().split())
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path) -> list[dict[str, Any]]:
     """The objects of a JSON or JSON Lines file.
 
     Raises:
