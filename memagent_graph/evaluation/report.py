@@ -58,12 +58,11 @@ class Cell:
 
 
 def cells(results: Iterable[SampleResult]) -> list[Cell]:
-    """The results by task, length and method, in that order; what no judge scored is left out."""
+    """The results by task, length and method, in that order."""
     groups: dict[tuple[str, Unit, int, str, str], list[SampleResult]] = defaultdict(list)
     for result in results:
-        if result.score is not None:
-            place = (result.task, result.unit, result.length, result.method, result.metric)
-            groups[place].append(result)
+        place = (result.task, result.unit, result.length, result.method, result.metric)
+        groups[place].append(result)
     return [_cell(*key, group) for key, group in sorted(groups.items())]
 
 
@@ -80,7 +79,7 @@ def _cell(
         metric=metric,
         samples=len(group),
         failed=sum(result.error is not None for result in group),
-        score=mean_score([result.score or 0.0 for result in group], clusters),
+        score=mean_score([result.score for result in group], clusters),
         raw=mean_score([result.raw_score for result in group], clusters),
         kept=mean_score(kept) if kept else None,
         calls=mean_cost([result.calls for result in group]),

@@ -15,7 +15,7 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.report import cells, markdown, write_report
 from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load
-from memagent_graph.evaluation.samples import Criterion, Piece, Sample, Task, parse_length, short
+from memagent_graph.evaluation.samples import Criterion, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.readers.base import Answer
 from memagent_graph.readers.resolve import resolve_reader
@@ -148,23 +148,20 @@ def test_a_file_with_fewer_questions_is_asked_each_once(tmp_path):
     assert len(results) == 1
 
 
-class Told(Task):
-    """A conversation whose second line matters; a judge likes long answers."""
+class Judged(Task):
+    """A conversation that a judge is asked about."""
 
-    name, unit, identity, count = "told", "whole", "1", 1
-
-    def __init__(self, *, evidence=True):
-        self.evidence = evidence
+    name, unit, identity, count = "judged", "whole", "1", 1
 
     def sample(self, length, index, *, seed, tokenizer):
         return Sample(
-            "told/0/0",
-            "told",
+            "judged/0/0",
+            "judged",
             0,
             "Who rang?",
             ("Ann",),
             "any",
-            lambda: iter([Piece("Hello. "), Piece("Ann rang.", self.evidence), Piece(" Bye.")]),
+            lambda: iter(["Hello. ", "Ann rang.", " Bye."]),
             criteria=(Criterion(str, {}, float),),
             cluster="one",
         )
@@ -177,21 +174,18 @@ class Fixed:
         return 0.75
 
 
-def test_without_a_judge_the_score_is_the_share_of_the_evidence_that_was_told(tmp_path):
-    (found,) = run(tmp_path, tasks=[Told()], lengths=(2_000, 4_000))
-    (unknown,) = run(tmp_path / "none", tasks=[Told(evidence=False)])
-
-    assert (found.metric, found.score, found.told, found.cluster) == ("told", 1, 1, "one")
-    assert (found.length, found.unit) == (0, "whole")
-    assert (unknown.score, cells([unknown])) == (None, [])
+def test_a_task_that_no_rule_can_grade_needs_a_judge(tmp_path):
+    with pytest.raises(ConfigurationError, match="--judge"):
+        run(tmp_path, tasks=[Judged()])
 
 
 def test_a_judge_s_grade_is_the_score_and_is_not_mixed_with_others(tmp_path):
-    (found,) = run(tmp_path, tasks=[Told()], judge=Fixed())
+    (found,) = run(tmp_path, tasks=[Judged()], judge=Fixed())
 
-    assert (found.metric, found.score, found.told) == ("judge", 0.75, 1)
+    assert (found.metric, found.score, found.cluster) == ("judge", 0.75, "one")
+    assert (found.length, found.unit) == (0, "whole")
     with pytest.raises(ConfigurationError, match="another judge"):
-        run(tmp_path, tasks=[Told()])
+        run(tmp_path, tasks=[Judged()])
 
 
 def test_boxed_answers_are_scored_by_the_box_and_the_reply_is_kept(tmp_path):
@@ -256,7 +250,7 @@ RESULTS_OF_ALL_KINDS = st.builds(
     result,
     st.none() | SHARES,
     length=st.sampled_from([0, 8192]),
-    metric=st.sampled_from(["all", "any", "judge", "told"]),
+    metric=st.sampled_from(["all", "any", "judge"]),
     cluster=st.sampled_from(["", "a", "b"]),
     raw_score=SHARES,
     kept=st.none() | st.lists(SHARES, max_size=4),

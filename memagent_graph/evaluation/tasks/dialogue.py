@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
     Criterion,
-    Piece,
     Sample,
     Task,
     Unit,
@@ -45,7 +44,7 @@ class DialogueQuestion:
 
     question: str
     answers: tuple[str, ...]
-    pieces: Callable[[], Iterator[Piece]]
+    pieces: Callable[[], Iterator[str]]
     cluster: str = ""
     criteria: tuple[Criterion, ...] = ()
 
@@ -126,10 +125,10 @@ class DialogueTask(Task):
         )
 
 
-def message(date: str, speaker: str, text: str, *, evidence: bool = False) -> Piece:
+def message(date: str, speaker: str, text: str) -> str:
     """A message as it stands in the document: its date, who wrote it, and what."""
     when = f"[{date}] " if date else ""
-    return Piece(f"{when}{speaker}: {text.strip()}\n", evidence)
+    return f"{when}{speaker}: {text.strip()}\n"
 
 
 _UNANSWERABLE = 5
@@ -159,16 +158,16 @@ class ConversationTask(DialogueTask):
                 yield DialogueQuestion(
                     asked["question"],
                     (str(asked["answer"]),),
-                    partial(_pieces, conversation, frozenset(evidence)),
+                    partial(_pieces, conversation),
                     cluster=str(row.get("sample_id", number)),
                 )
 
 
-def _pieces(conversation: dict[str, Any], evidence: frozenset[str]) -> Iterator[Piece]:
+def _pieces(conversation: dict[str, Any]) -> Iterator[str]:
     for date, turn in _turns(conversation):
         picture = turn.get("blip_caption")
         text = f"{turn['text']} (shows a picture: {picture})" if picture else turn["text"]
-        yield message(date, turn["speaker"], text, evidence=turn["dia_id"] in evidence)
+        yield message(date, turn["speaker"], text)
 
 
 def _turns(conversation: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -228,10 +227,8 @@ _LONGMEMEVAL_UNANSWERABLE = (
 class LongMemEvalTask(DialogueTask):
     """LongMemEval (arXiv 2410.10813): 500 questions, each over sessions of its own.
 
-    The question is asked with its date. Evidence are the turns that hold the answer, or all turns
-    of their sessions where none is marked; questions that cannot be answered have none.
-    A judge says yes or no to what the paper asks for each type of question (appendix A.4); the
-    wording is ours.
+    The question is asked with its date. A judge says yes or no to what the paper asks for each
+    type of question (appendix A.4); the wording is ours.
     """
 
     benchmark = "LongMemEval"
@@ -250,7 +247,7 @@ class LongMemEvalTask(DialogueTask):
         yield DialogueQuestion(
             f"{asked} (Asked on {row['question_date']}.)",
             (reference,),
-            partial(_pieces_longmemeval, row, answerable=answerable),
+            partial(_pieces_longmemeval, row),
             criteria=(
                 Criterion(
                     lambda answer: render(
@@ -263,16 +260,11 @@ class LongMemEvalTask(DialogueTask):
         )
 
 
-def _pieces_longmemeval(row: dict[str, Any], *, answerable: bool) -> Iterator[Piece]:
-    sessions = zip(
-        row["haystack_dates"], row["haystack_session_ids"], row["haystack_sessions"], strict=True
-    )
-    marked = any(turn.get("has_answer") for session in row["haystack_sessions"] for turn in session)
-    for date, name, session in sorted(sessions, key=lambda session: str(session[0])):
+def _pieces_longmemeval(row: dict[str, Any]) -> Iterator[str]:
+    sessions = zip(row["haystack_dates"], row["haystack_sessions"], strict=True)
+    for date, session in sorted(sessions, key=lambda session: str(session[0])):
         for turn in session:
-            needed = turn.get("has_answer") if marked else name in row["answer_session_ids"]
-            evidence = answerable and bool(needed)
-            yield message(date, turn["role"], turn["content"], evidence=evidence)
+            yield message(date, turn["role"], turn["content"])
 
 
 def _schema(name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -332,8 +324,7 @@ class BeamTask(DialogueTask):
     """BEAM (arXiv 2510.27246): 20 questions over each conversation, two of each ability.
 
     Files are those of the official release (`chat` and `probing_questions`; in the 10M split a
-    message may stand deeper, within its plan) or lists of `turns` and `questions`. Evidence are
-    the messages of a question's `source_chat_ids`: questions to abstain from have none.
+    message may stand deeper, within its plan) or lists of `turns` and `questions`.
 
     A judge grades each item of the rubric 0, 0.5 or 1, and their mean is the score. The order of
     events is scored by Kendall's tau-b of what the judge finds listed (`order_score`), in one
@@ -348,17 +339,15 @@ class BeamTask(DialogueTask):
         """The questions over a conversation."""
         flat = "turns" in row and "questions" in row
         turns = [*_messages(row["turns"] if flat else row["chat"])]
-        known = {turn["id"] for turn in turns if turn.get("id") is not None}
         name = str(row["chat"] if flat else row.get("conversation_id", number))
         for ability, group in _parse(row["questions" if flat else "probing_questions"]).items():
             for asked in group:
-                evidence = known.intersection(_ids(asked.get("source_chat_ids")))
                 question, rubric = asked["question"], [str(item) for item in asked["rubric"]]
                 order = ability == "event_ordering"
                 yield DialogueQuestion(
                     question,
                     (next((str(asked[key]) for key in _IDEALS if key in asked), rubric[0]),),
-                    partial(_pieces_beam, turns, frozenset(evidence)),
+                    partial(_pieces_beam, turns),
                     cluster=name,
                     criteria=(_in_order(question, rubric),)
                     if order
@@ -390,7 +379,7 @@ def _in_order(question: str, rubric: list[str]) -> Criterion:
     )
 
 
-def _pieces_beam(turns: list[dict[str, Any]], evidence: frozenset[int]) -> Iterator[Piece]:
+def _pieces_beam(turns: list[dict[str, Any]]) -> Iterator[str]:
     """Messages; those without a date are of the last one before, where their session began."""
     date = ""
     for turn in turns:
@@ -398,7 +387,7 @@ def _pieces_beam(turns: list[dict[str, Any]], evidence: frozenset[int]) -> Itera
         text = turn["content"]
         if mark := _MARK.search(text):
             text = text[: mark.start()].rstrip() + text[mark.end() :]
-        yield message(date, turn["role"], text, evidence=turn.get("id") in evidence)
+        yield message(date, turn["role"], text)
 
 
 def _messages(part: object) -> Iterator[dict[str, Any]]:
@@ -411,17 +400,6 @@ def _messages(part: object) -> Iterator[dict[str, Any]]:
             yield part
         else:
             yield from _messages([*part.values()])
-
-
-def _ids(sources: object) -> Iterator[int]:
-    """The ids in a list, or in lists by what they are the source of."""
-    if isinstance(sources, dict):
-        sources = [*sources.values()]
-    if isinstance(sources, list):
-        for source in sources:
-            yield from _ids(source)
-    elif isinstance(sources, int):
-        yield sources
 
 
 def _parse(questions: object) -> dict[str, list[dict[str, Any]]]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
-    Piece,
     Sample,
     Task,
     check_length,
@@ -249,11 +248,11 @@ class QuestionTask(Task):
                 "were asked for: name a folder of texts as filler (--essays)."
             )
             raise ConfigurationError(message)
-        placed = [(rng.random(), Piece(f"{text}\n\n", evidence=True)) for text in gold]
-        placed += [(rng.random(), Piece(text)) for text in chosen]
+        placed = [(rng.random(), f"{text}\n\n") for text in gold]
+        placed += [(rng.random(), text) for text in chosen]
         state = rng.getstate()
 
-        def pieces() -> Iterator[Piece]:
+        def pieces() -> Iterator[str]:
             fresh = random.Random()  # noqa: S311 - no secret
             fresh.setstate(state)
             filler = chain(spare, _essay(self.essays, fresh) if self.essays else ())
