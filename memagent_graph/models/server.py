@@ -155,6 +155,8 @@ async def _parse_events(
 
 _LONGEST_CONNECT = 10.0
 """Longest wait for a connection, or for the list of models, in seconds."""
+_LONGEST_IDLE = 30.0
+"""Time for which a connection without a call is kept, in seconds: a busy graph takes some."""
 _ASK_AGAIN = 60.0
 """Time after which a server that did not list its models is asked again, in seconds."""
 _NO_KEY = "not-needed"
@@ -297,7 +299,9 @@ class Server:
             # The class belongs to the HTTP library that this release of the SDK uses.
             limits = type(DEFAULT_CONNECTION_LIMITS)
             http = DefaultAsyncHttpxClient(
-                limits=limits(max_keepalive_connections=self._max_concurrency),
+                limits=limits(
+                    max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
+                ),
                 base_url=self._options["base_url"],
                 timeout=self._options["timeout"],
             )

@@ -488,7 +488,6 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
     assert f"{planned['document_tokens']:,} tokens" in shown.stdout
     assert planned["calls"] == planned["chunks"] + 1
     assert not openai_server.requests
-    assert "minutes" not in shown.stdout
 
 
 def test_settings_come_from_a_file_and_set_overrides_them(book, tmp_path):
