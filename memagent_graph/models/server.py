@@ -214,7 +214,7 @@ class Server:
     ) -> None:
         self._quick = min(timeout, _LONGEST_CONNECT)
         self._max_concurrency = max_concurrency
-        self._options = {
+        self._options: dict[str, Any] = {
             "api_key": api_key or _NO_KEY,
             "base_url": base_url,
             "timeout": Timeout(timeout, connect=self._quick),
