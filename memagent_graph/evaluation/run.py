@@ -177,7 +177,6 @@ async def _run(
         unit=unit,
         question=sample.question,
         answers=[*sample.answers],
-        document=source.digest,
         cluster=sample.cluster,
         metric="judge" if sample.criteria else sample.metric,
     )
@@ -238,7 +237,6 @@ class SampleResult:
         question: the question.
         answers: strings of a right answer.
         unit: unit of `length`.
-        document: digest of the document's text.
         cluster: cluster of the sample, as `Sample.cluster`.
         reply: the model's reply; None if it failed.
         answer: the part of the reply that counts as the answer.
@@ -262,7 +260,6 @@ class SampleResult:
     question: str
     answers: list[str]
     unit: Unit = "tokens"
-    document: str = ""
     cluster: str = ""
     reply: str | None = None
     answer: str | None = None
