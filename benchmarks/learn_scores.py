@@ -64,7 +64,7 @@ def read(model: Path, samples: Sequence[Sample], *, temperature: float = 0.0) ->
     budget = BUDGETS["memory_tokens"]
     for pieces in zip(*(one.pieces() for one in samples), strict=True):
         prompts = [
-            PROMPTS.for_update(question, known, piece.text, budget)
+            PROMPTS.for_update(question, known, piece, budget)
             for question, known, piece in zip(questions, notes, pieces, strict=True)
         ]
         written = [_whole(row) for row in reply(prompts, budget)]

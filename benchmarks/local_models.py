@@ -253,7 +253,7 @@ def ruler(data: Path) -> Iterator[Asked]:
     for task in ruler_tasks(data / "ruler_8k.jsonl"):
         for index in range(task.count):
             sample = task.sample(8_192, index, seed=0, tokenizer=EstimatingTokenizer())
-            text = "".join(piece.text for piece in sample.pieces())
+            text = "".join(sample.pieces())
             answers = [*sample.answers]
             yield Asked("answered", sample.id, text, sample.question, answers, every=True)
 

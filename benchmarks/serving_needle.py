@@ -108,7 +108,7 @@ def main() -> int:
     one = sample(
         asked.index, hops=1, chunks=sections, seed=2_000_000, evidence_within=sections // 10
     )
-    words = " ".join(piece.text.strip() for piece in one.pieces())  # a word is a token
+    words = " ".join(piece.strip() for piece in one.pieces())  # a word is a token
     with (
         tempfile.TemporaryDirectory() as name,
         vllm_server(asked.model.resolve(), Path(name) / "vllm.log") as vllm,

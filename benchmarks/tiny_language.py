@@ -16,7 +16,7 @@ import random
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.evaluation.samples import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -143,7 +143,7 @@ def sample(
     places = dict(zip(sorted(rng.sample(range(room), len(told))), told, strict=True))
     state = rng.getstate()
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[str]:
         fresh = random.Random()
         fresh.setstate(state)
         for place in range(chunks):
@@ -151,7 +151,7 @@ def sample(
             pair = places.get(place)
             statements = [*others.items(), *denied, *([pair] if pair else [])]
             text = " ".join(write_section(fresh, statements))
-            yield Piece(text + "\n", evidence=pair is not None)
+            yield text + "\n"
 
     return Sample(
         id=f"{hops}-hop/{chunks}/{index}",

@@ -46,8 +46,8 @@ def labelled(samples: Iterator[Sample]) -> Iterator[Example]:
         notes: list[str] = []
         for piece in one.pieces():
             before = notes or EMPTY
-            notes = notes_after(one.question, notes, pairs_of(piece.text))
-            prompt = ["text", *piece.text.split(), "notes", *before, "question", one.question]
+            notes = notes_after(one.question, notes, pairs_of(piece))
+            prompt = ["text", *piece.split(), "notes", *before, "question", one.question]
             yield ask(prompt, notes)
         yield ask(["notes", *notes, "answer", one.question], [one.answers[0]])
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.evaluation.samples import Sample
 from memagent_graph.rl.rewards import exact, substring
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import Training
@@ -85,18 +85,18 @@ def make_sample(number: int, words: int) -> Sample:
     places = [f"the {name(rng)} {rng.choice(PLACES)}" for _ in people]
     towns = [name(rng) for _ in people]
     facts = [
-        Piece(text, evidence=at == 0)
-        for at, (person, place, town) in enumerate(zip(people, places, towns, strict=True))
+        text
+        for person, place, town in zip(people, places, towns, strict=True)
         for text in (
             f"{person} works as a {rng.choice(JOBS)} at {place}. ",
             f"T{place[1:]} stands in {town}. ",
         )
     ]
     rng.shuffle(facts)
-    said = sum(len(fact.text.split()) for fact in facts)
+    said = sum(len(fact.split()) for fact in facts)
     while said < words:
         text = rng.choice(WEATHER).format(part=rng.choice(PARTS), wind=rng.choice(WINDS)) + " "
-        facts.insert(rng.randrange(len(facts) + 1), Piece(text))
+        facts.insert(rng.randrange(len(facts) + 1), text)
         said += len(text.split())
     return Sample(
         id=f"two hops/{words}/{number}",

@@ -114,7 +114,7 @@ class Job(NamedTuple):
 def work(job: Job) -> list[Row]:
     tokenizer = EstimatingTokenizer()
     sample = known_task(job.task).sample(job.length, job.index, seed=0, tokenizer=tokenizer)
-    source, _ = sample.open()
+    source = sample.open()
     rows = []
     for way, setting in job.settings:
         if job.plain:
@@ -230,7 +230,7 @@ async def check(seconds: float) -> tuple[float, float]:
     """Seconds of one reading in segments, on a real clock and on the virtual one."""
     tokenizer = EstimatingTokenizer()
     sample = known_task(tasks()[0]).sample(128 * K, 0, seed=0, tokenizer=tokenizer)
-    source, _ = sample.open()
+    source = sample.open()
     asked = ("map", {"segments": 16}, sample.question, source, seconds)
     started = perf_counter()
     real = await read(*asked)

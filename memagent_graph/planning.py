@@ -54,9 +54,7 @@ class Plan:
         chain_calls: longest chain of calls that wait for one another: the updates
             of the segment with most chunks and a call for each level of merges, in each round, and
             the answer.
-        chain_reply_tokens: tokens of these calls' replies.
         dollars: price of all calls; None if no price was given.
-        minutes: time of the longest chain; None if no speed was given.
     """
 
     questions: int
@@ -69,9 +67,7 @@ class Plan:
     window_tokens: int
     calls_at_once: int
     chain_calls: int
-    chain_reply_tokens: int
     dollars: float | None
-    minutes: float | None
 
     def as_dict(self) -> dict[str, object]:
         """The fields, for JSON."""
@@ -85,7 +81,6 @@ def plan(
     *,
     questions: int = 1,
     price: tuple[float, float] | None = None,
-    tokens_per_second: float | None = None,
     tokenizer: TokenizerLike = None,
     concurrency: int = Reader.concurrency,
 ) -> Plan:
@@ -97,9 +92,6 @@ def plan(
         config: the budgets.
         questions: number of questions about the document in one pass.
         price: dollars for a million tokens of prompts, and for a million of replies.
-        tokens_per_second: tokens of a reply divided by the seconds of its call, reading the prompt
-            included, while `calls_at_once` calls run: `usage["output_tokens"] / usage["seconds"]`
-            of a reading.
         tokenizer: counts tokens; None estimates.
         concurrency: calls that the model answers at once, for `segments="auto"`.
 
@@ -114,7 +106,7 @@ def plan(
         >>> cost.chunks, cost.calls, round(cost.dollars, 2)
         (49, 50, 1.28)
     """
-    _check(questions, price, tokens_per_second)
+    _check(questions, price)
     config, counter = config or ReadingConfig(), load_tokenizer(tokenizer)
     if config.how == "auto" and config.skim is None:
         config = config.model_copy(update={"skim": LEXICAL})
@@ -178,7 +170,6 @@ def plan(
         waiting += sum(map(len, read)) - max(map(len, read))
     if saves:
         waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
-    chained = waiting * memory + answers * config.answer_tokens
     return Plan(
         questions=questions,
         document_tokens=everything,
@@ -190,9 +181,7 @@ def plan(
         window_tokens=max(prompt + reply for prompt, reply in calls),
         calls_at_once=questions * len(spans),
         chain_calls=waiting + answers,
-        chain_reply_tokens=chained,
         dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
-        minutes=chained / tokens_per_second / 60 if tokens_per_second else None,
     )
 
 
@@ -230,13 +219,10 @@ def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | Non
     return Lexical(open_index(source))
 
 
-def _check(questions: int, price: tuple[float, float] | None, speed: float | None) -> None:
+def _check(questions: int, price: tuple[float, float] | None) -> None:
     if questions < 1:
         message = f"A plan is for 1 question or more, not {questions}."
         raise ConfigurationError(message)
     if price is not None and not all(isfinite(dollars) and dollars >= 0 for dollars in price):
         message = f"A price is two numbers of dollars for a million tokens, not {price}."
-        raise ConfigurationError(message)
-    if speed is not None and not (isfinite(speed) and speed > 0):
-        message = f"tokens_per_second must be a number above 0, not {speed}."
         raise ConfigurationError(message)

@@ -32,6 +32,10 @@ _held_up: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
 )
 
 
+class _LastPart:
+    """Follows the last part."""
+
+
 class LoopThread:
     """An event loop that runs in a daemon thread of its own.
 
@@ -55,6 +59,49 @@ class LoopThread:
     async def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run `coroutine` on this loop from another; cancelling the one cancels the other."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def iterate(self, parts: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Iterate over a generator on this loop; it is closed when the iteration ends.
+
+        It runs ahead of the iteration: meant for streams that fit into memory.
+        """
+        found: SimpleQueue[T | _LastPart] = SimpleQueue()
+        future = self._run_through(parts, found.put)
+        try:
+            while not isinstance(part := found.get(), _LastPart):
+                yield part
+            future.result()
+        finally:
+            future.cancel()
+
+    async def aiterate(self, parts: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Do as `iterate` does, on another loop."""
+        found: asyncio.Queue[T | _LastPart] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(part: T | _LastPart) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(found.put_nowait, part)
+
+        future = self._run_through(parts, put)
+        try:
+            while not isinstance(part := await found.get(), _LastPart):
+                yield part
+            future.result()
+        finally:
+            future.cancel()
+
+    def _run_through(
+        self, parts: AsyncGenerator[T, None], put: Callable[[T | _LastPart], None]
+    ) -> Future[None]:
+        async def run_through() -> None:
+            async with aclosing(parts):
+                async for part in parts:
+                    put(part)
+
+        future = asyncio.run_coroutine_threadsafe(run_through(), self.loop)
+        future.add_done_callback(lambda _: put(_LastPart()))
+        return future
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -102,28 +149,6 @@ def to_sync(
 def find_held_up_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop that stands still until this coroutine returns, if synchronous code waits."""
     return _held_up.get()
-
-
-def iterate(parts: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Iterate over an asynchronous generator; it is closed when the iteration ends or is given up.
-
-    It runs ahead of the iteration: meant for streams that fit into memory.
-    """
-    found: SimpleQueue[T | _LastPart] = SimpleQueue()
-
-    async def run_through() -> None:
-        async with aclosing(parts):
-            async for part in parts:
-                found.put(part)
-
-    future = _begin(run_through())
-    future.add_done_callback(lambda _: found.put(_LastPart()))
-    try:
-        while not isinstance(part := found.get(), _LastPart):
-            yield part
-        future.result()
-    finally:
-        future.cancel()
 
 
 async def see_checkpoints(
@@ -240,10 +265,6 @@ def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) ->
         cancelled.set()
         _cancelled.reset(before)
         pool.shutdown(cancel_futures=True)
-
-
-class _LastPart:
-    """Follows the last part."""
 
 
 def _begin(coroutine: Coroutine[object, object, T]) -> Future[T]:

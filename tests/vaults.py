@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from memagent_graph.evaluation.samples import Piece, Sample, Task
+from memagent_graph.evaluation.samples import Sample, Task
 
 RAIN = "It rained over the harbour again, and nobody came.\n"
 
@@ -25,7 +25,7 @@ class VaultTask(Task):
 
         def pieces():
             for line in range(lines):
-                yield Piece(f"The code of the vault is {code}.\n" if line == before else RAIN)
+                yield f"The code of the vault is {code}.\n" if line == before else RAIN
 
         question = "What is the code of the vault?"
         name = f"{self.name}/{length}/{index}"

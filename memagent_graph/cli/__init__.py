@@ -10,7 +10,6 @@ import sys
 def main() -> None:
     """Run the command line, or say what to install."""
     try:
-        import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError:
         sys.exit('memagent: error: the command line needs: pip install "memagent-graph[cli]"')

@@ -14,7 +14,6 @@ from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
-from memagent_graph.cli.options import GroupedCommand
 from memagent_graph.cli.terminal import flush_output, mask_output, report_errors
 from memagent_graph.cli.train import train
 from memagent_graph.templates import plural
@@ -75,8 +74,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(no_args_is_help=True, cls=GroupedCommand)(ask)
-app.command(no_args_is_help=True, cls=GroupedCommand)(batch)
+app.command(no_args_is_help=True)(ask)
+app.command(no_args_is_help=True)(batch)
 app.command("eval", no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(train)
 app.command()(doctor)

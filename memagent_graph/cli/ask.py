@@ -6,14 +6,11 @@ import json
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from memagent_graph.cli.checkpoints import is_unfinished, open_saver, thread_of
 from memagent_graph.cli.options import (
-    COSTS,
-    MEMORIES,
     BaseUrl,
     ConfigFields,
     ConfigFile,
@@ -36,8 +33,6 @@ from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.graph.events import ChunkEvent, Event
@@ -83,39 +78,13 @@ def _print_for_users(output: ReadingOutput, *, show_memory: bool) -> None:
     for place in places:
         print(f"  at {place}")
     if show_memory:
-        _print_memory(output["memory"])
+        print(f"\nMemory:\n{output['memory']}")
     usage = output["usage"]
     print(
         f"[{output['reader']}: {plural(usage['document_tokens'], 'token')} in "
         f"{plural(usage['calls'], 'call')} and {usage['seconds']:.1f} s]"
     )
 
-
-def _print_memory(memory: str) -> None:
-    if not sys.stdout.isatty():
-        print(f"\nMemory:\n{memory}")
-        return
-    from rich.console import Console
-    from rich.panel import Panel
-    from rich.text import Text
-
-    Console(file=unwrap(sys.stdout)).print(
-        Panel(Text(mask_controls(memory)), title="memory", title_align="left", border_style="dim")
-    )
-
-
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
-]
-PriceOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--price",
-        metavar="IN,OUT",
-        help="Dollars for a million tokens of prompts, and of replies.",
-        rich_help_panel=COSTS,
-    ),
-]
 
 _TEXT = """\
 document        {document_tokens:>14,} tokens
@@ -128,29 +97,9 @@ calls at once   {calls_at_once:>14,} at most
 calls in a row  {chain_calls:>14,} at most
 """
 _IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
-_DOLLARS = "dollars         {:>14} at most\n"
 _NOTE = """
 Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
 again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
-
-
-def parse_price(given: str) -> tuple[float, float]:
-    """Parse the value of --price.
-
-    Raises:
-        ConfigurationError: It is not two numbers.
-    """
-    from memagent_graph.errors import ConfigurationError
-
-    try:
-        prompts, replies = map(float, given.split(","))
-    except ValueError as error:
-        message = (
-            "--price is two numbers of dollars, for a million tokens of prompts and for a million "
-            f"of replies, such as 2.5,10, not {given!r}."
-        )
-        raise ConfigurationError(message) from error
-    return prompts, replies
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -162,14 +111,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     text = _TEXT.format(**fields)
     if plan.calls_if_found is not None:
         text += _IF_FOUND.format(**fields)
-    if plan.dollars is not None:
-        text += _DOLLARS.format(_round(plan.dollars))
     print(text + _NOTE)
-
-
-def _round(number: float) -> str:
-    """Format a number with two decimals, or below 1 with two significant digits."""
-    return f"{number:,.2f}" if number >= 1 else f"{number:.2g}"
 
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
@@ -180,18 +122,16 @@ Examples:
   memagent ask "Who signed the lease?" contract.pdf
   memagent ask "Where is the cache invalidated?" src/ --show-memory
   journalctl | memagent ask "Why did the disk fail?" - --json
-  memagent ask "Who pays?" leases/ --dry-run --price 2.5,10
+  memagent ask "Who pays?" leases/ --dry-run
   memagent ask "What did they agree on?" minutes/*.md --model openai:gpt-4o
-  memagent ask "Who is she?" novel.txt --checkpoint run.sqlite
 
 Exit codes: 0 answered, 1 an error said in one line, 2 wrong usage, 130 interrupted.
 """
 
-_RESUMABLE = "memagent: stopped. To continue:\n  {command}"
 _STORED = "memagent: stopped. What was read is in the store: the same command continues there."
 _LOST = (
-    "memagent: stopped, and what was read is lost. With --checkpoint FILE the same command "
-    "continues there."
+    "memagent: stopped, and what was read is lost. With a --store, and reuse, the same command "
+    "continues."
 )
 
 
@@ -221,22 +161,19 @@ def ask(
             "--json", help="Print the answer, with places, usage and memory, as one JSON document."
         ),
     ] = False,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="SQLite file for checkpoints: the same command resumes a stopped run."),
-    ] = None,
     store: Store = None,
     namespace: Namespace = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of a memory to continue, or to start.", rich_help_panel=MEMORIES),
+        typer.Option(help="Name of a memory to continue, or to start."),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(help="Name or id of a stored memory to answer from, without reading."),
     ] = None,
-    dry_run: DryRun = False,
-    price: PriceOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the reading would cost, without reading.")
+    ] = False,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.errors import MemoryNotFoundError
@@ -249,8 +186,6 @@ def ask(
         raise typer.BadParameter("Name either what to read (SOURCE...) or a stored --memory.")
     if dry_run and memory:
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
-    if price and not dry_run:
-        raise typer.BadParameter("--price needs --dry-run.")
     with report_errors("memagent: stopped."), ExitStack() as stack:
         settings = make_config(config, fields)
         reader = make_reader(
@@ -269,7 +204,6 @@ def ask(
                 question,
                 document,
                 settings,
-                price=parse_price(price) if price else None,
                 tokenizer=tokenizer or reader.identity.tokenizer,
                 concurrency=reader.concurrency,
             )
@@ -279,26 +213,20 @@ def ask(
             message = f"There is no memory {memory!r}: the store {missing} does not exist."
             raise MemoryNotFoundError(message)
         check_server(reader)
-        saver = stack.enter_context(open_saver(checkpoint)) if checkpoint else None
         kept_in = stack.enter_context(open_store(store))
         agent = create_memagent(
             reader,
             config=settings,
             tokenizer=tokenizer,
-            checkpointer=saver,
             store=kept_in,
             namespace=parse_namespace(namespace),
         )
-        thread = thread_of(question, sources, reader, settings, tokenizer, name, memory, namespace)
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:
             asked["version"] = memory
-        going_on = saver is not None and is_unfinished(agent, thread)
-        if going_on:
-            print("memagent: continuing the stopped run.", file=sys.stderr)
         kept = kept_in is not None and settings.reuse
-        with report_errors(_RESUMABLE if checkpoint else _STORED if kept else _LOST):
-            output = _read(agent, None if going_on else asked, thread, document)
+        with report_errors(_STORED if kept else _LOST):
+            output = _read(agent, asked, document)
         print_answer(output, as_json=as_json, show_memory=show_memory)
 
 
@@ -311,12 +239,7 @@ def _open(source: str) -> DocumentLike:
     return open_source(sys.stdin.buffer) if source == "-" else Path(source)
 
 
-def _read(
-    agent: ReadingGraph,
-    asked: ReadingInput | None,
-    thread: RunnableConfig,
-    document: DocumentLike | None,
-) -> ReadingOutput:
+def _read(agent: ReadingGraph, asked: ReadingInput, document: DocumentLike | None) -> ReadingOutput:
     """Run the graph, with a progress bar where a person is watching."""
     output: ReadingOutput = {}
     with ExitStack() as stack:
@@ -325,7 +248,6 @@ def _read(
             show = stack.enter_context(progress_bar())
         for mode, part in agent.stream(
             asked,
-            thread,
             context={"document": document},
             stream_mode=["custom", "values"],
             output_keys=agent.output_channels,
@@ -346,54 +268,41 @@ _SUMMED = ("chunk", "chunks", "position", "length", "tokens")
 """Counts that are summed over the segments of a document."""
 
 
+_BAR = "{desc} {bar:24} {postfix} {rate_fmt} {remaining}"
+
+
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Event], None]]:
     """Show a bar on stderr that is gone at the end; yields what takes the reading's events."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from tqdm import tqdm
 
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("chunk {task.fields[chunk]} of {task.fields[chunks]}"),
-        TextColumn("[dim]{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=Console(file=unwrap(sys.stderr)), transient=True) as progress:
-        task = progress.add_task("reading", total=None, chunk=0, chunks="?", rate="")
-        begun: list[tuple[float, int]] = []
+    with tqdm(
+        desc="reading", unit=" tokens", bar_format=_BAR, file=unwrap(sys.stderr), leave=False
+    ) as bar:
         folds: dict[str, ChunkEvent] = {}  # the last event of each
+        length = 0
 
         def show(event: Event) -> None:
+            nonlocal length
             if event["event"] == "opened":
-                progress.update(task, description=_describe_reading(event), total=event["length"])
-            elif event["event"] == "chunk":
-                if any(fold["round"] < event["round"] for fold in folds.values()):
-                    folds.clear()
-                folds[event["fold"]] = event
-                read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
-                begun.append((progress.get_time(), read["tokens"]))
-                (since, first), (now, tokens) = begun[0], begun[-1]
-                rate = f"{(tokens - first) / (now - since):,.0f} tokens/s" if now > since else ""
-                known = progress.tasks[0].total  # a resumed run does not open its document anew
-                total = known or read["length"]
-                progress.update(
-                    task,
-                    description=_describe_reading(event),
-                    total=total,
-                    completed=read["position"],
-                    chunk=read["chunk"],
-                    chunks=f"about {read['chunks'] * total / read['length']:.0f}",
-                    rate=rate,
-                )
+                length = event["length"]
+            if event["event"] != "chunk":
+                return
+            if any(fold["round"] < event["round"] for fold in folds.values()):
+                folds.clear()
+            folds[event["fold"]] = event
+            read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
+            bar.set_description_str(_describe_reading(event), refresh=False)
+            bar.total = round(read["tokens"] * length / max(1, read["position"]))
+            bar.update(read["tokens"] - bar.n)
+            chunks = read["chunks"] * length / max(1, read["length"])
+            bar.set_postfix_str(f"chunk {read['chunk']} of about {chunks:.0f}")
 
         yield show
 
 
-def _describe_reading(event: Event) -> str:
-    from rich.markup import escape
-
+def _describe_reading(event: ChunkEvent) -> str:
     name = Path(event["source"]).name or event["source"]
     if len(name) > _LONGEST_NAME:  # the bar must stay on one line
         name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {escape(mask_controls(name))}"
+    return f"reading {mask_controls(name)}"

@@ -48,11 +48,10 @@ Examples:
   memagent eval --tasks qa:hotpot.json --lengths 8k,128k,1m --out results/
   memagent eval --tasks ruler:niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
-  memagent eval --compare before/ after/
   memagent eval --download longmemeval --out data/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
-report.md and a plot. To compare two runs, which asks no model, it is left out.
+report.md and a plot.
 The score is of the final answer: what the reply boxes, or the whole of it.
 
 Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
@@ -85,10 +84,6 @@ def evaluate(
     essays: Annotated[
         Path | None, typer.Option(help="File or folder of texts to fill documents with.")
     ] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(help="Compare two folders of results, without a model."),
-    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List the tasks and what each needs.")
     ] = False,
@@ -120,10 +115,6 @@ def evaluate(
 
     if list_:
         _list()
-        return
-    if compare is not None:
-        with report_errors():
-            _compare(*compare)
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
@@ -222,14 +213,6 @@ def _list() -> None:
 def _download(name: str, out: Path) -> None:
     for file in download(name, out):
         print(file)
-
-
-def _compare(before: Path, after: Path) -> None:
-    """Print what changed between two runs."""
-    from memagent_graph.evaluation.report import differences, table
-    from memagent_graph.evaluation.run import load
-
-    print(table(differences(load(before), load(after))), end="")
 
 
 async def _through(running: AsyncIterator[SampleResult], total: int) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from typer.core import TyperCommand
 
 from memagent_graph.cli.terminal import report_errors
 
@@ -25,28 +24,6 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.readers.base import Reader
-
-READING = "Options of the reading"
-MODEL = "Options of the model and its replies"
-MEMORIES = "Options of the store"
-COSTS = "Options of --dry-run"
-
-
-class GroupedCommand(TyperCommand):
-    """Lists its options in its help under the headings of their `rich_help_panel`."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the first options, and the others by heading."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for param in self.get_params(ctx):
-            if (line := param.get_help_record(ctx)) is not None:
-                argument = param.param_type_name == "argument"
-                heading = getattr(param, "rich_help_panel", None) or "Options"
-                sections.setdefault("Arguments" if argument else heading, []).append(line)
-        for heading, lines in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(lines)
-
 
 Model: TypeAlias = Annotated[
     str | None,
@@ -69,7 +46,6 @@ ConfigFile: TypeAlias = Annotated[
     typer.Option(
         "--config",
         help="YAML or JSON file with fields of ReadingConfig, such as `chunk_tokens: 2000`.",
-        rich_help_panel=READING,
     ),
 ]
 ConfigFields: TypeAlias = Annotated[
@@ -78,33 +54,24 @@ ConfigFields: TypeAlias = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         help="Field of ReadingConfig, such as segments=auto. Repeat it for more.",
-        rich_help_panel=READING,
     ),
 ]
-ChunkTokens: TypeAlias = Annotated[
-    int, typer.Option(help="Longest chunk, in tokens.", rich_help_panel=READING)
-]
+ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
 ExactCuts: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--exact-cuts",
         help="Cut after exactly --chunk-tokens tokens, as the paper does, rather than at the end "
         "of a paragraph, sentence, line or word.",
-        rich_help_panel=READING,
     ),
 ]
-MemoryTokens: TypeAlias = Annotated[
-    int, typer.Option(help="Longest memory, in tokens.", rich_help_panel=READING)
-]
-AnswerTokens: TypeAlias = Annotated[
-    int, typer.Option(help="Longest answer, in tokens.", rich_help_panel=READING)
-]
+MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
+AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 TokenizerFile: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
         help="Tokenizer that counts: a tokenizer.json, its folder or a hub id.",
-        rich_help_panel=MODEL,
     ),
 ]
 PromptsFile: TypeAlias = Annotated[
@@ -112,7 +79,6 @@ PromptsFile: TypeAlias = Annotated[
     typer.Option(
         "--prompts",
         help="JSON or YAML file with the prompts `update` and `answer`.",
-        rich_help_panel=MODEL,
     ),
 ]
 ResponseFormatFile: TypeAlias = Annotated[
@@ -120,7 +86,6 @@ ResponseFormatFile: TypeAlias = Annotated[
     typer.Option(
         "--response-format",
         help="File with the JSON schema of an object: the form of the answer.",
-        rich_help_panel=MODEL,
     ),
 ]
 Store: TypeAlias = Annotated[
@@ -136,7 +101,6 @@ Namespace: TypeAlias = Annotated[
     typer.Option(
         help="Labels under which the store keeps memories, with / between them: ann/memagent. "
         "Other namespaces are invisible.  [default: memagent]",
-        rich_help_panel=MEMORIES,
     ),
 ]
 

@@ -124,7 +124,7 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
     """
     import sqlite3
 
-    from memagent_graph.errors import MemAgentError, SourceChangedError
+    from memagent_graph.errors import MemAgentError
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -137,9 +137,7 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
         print(f"\n{on_interrupt.format(command=command)}".rstrip(), file=sys.stderr)
         raise typer.Exit(130) from None
     except (MemAgentError, ValueError) as error:
-        changed = isinstance(error, SourceChangedError)
-        hint = " (another --checkpoint file starts over)" if changed else ""
-        print(f"memagent: error: {_one_line(error)}{hint}", file=sys.stderr)
+        print(f"memagent: error: {_one_line(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except sqlite3.Error as error:
         message = (

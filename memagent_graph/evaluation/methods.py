@@ -16,10 +16,9 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import hypot
-from operator import mul
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from langchain_core.vectorstores import InMemoryVectorStore
 from rank_bm25 import BM25Okapi
 
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
@@ -95,27 +94,12 @@ class PassageSearch:
         # BM25 takes no empty document, and a passage of marks alone has no terms.
         self._index = BM25Okapi([terms(text) or [""] for text in texts])
 
-    def scores(self, question: str) -> list[float]:
-        """Return the score of each passage: terms are stems, and stopwords do not count."""
-        found: list[float] = self._index.get_scores(content_terms(question)).tolist()
-        return found
-
     def rank(self, question: str) -> list[int]:
-        """The passages' numbers, from the best match to the worst."""
-        return rank(self.scores(question))
+        """The passages' numbers, from the best match to the worst.
 
-
-async def nearness(
-    embedder: Embeddings, passages: list[str], question: str, config: ReadingConfig
-) -> list[float]:
-    """The cosines of the passages' embeddings with the question's.
-
-    Raises:
-        ModelError: The provider failed for good.
-    """
-    vectors = await repeat(lambda _: _ours(embedder.aembed_documents(passages)), config)
-    wanted = await repeat(lambda _: _ours(embedder.aembed_query(question)), config)
-    return [_cosine(wanted, vector) for vector in vectors]
+        Terms are stems, and stopwords do not count.
+        """
+        return rank(self._index.get_scores(content_terms(question)).tolist())
 
 
 def make_embedder(model: str) -> Embeddings:
@@ -144,11 +128,6 @@ async def _ours(call: Awaitable[T]) -> T:
         return await call
     except Exception as error:
         raise model_error(error) from error
-
-
-def _cosine(one: list[float], other: list[float]) -> float:
-    lengths = hypot(*one) * hypot(*other)
-    return sum(map(mul, one, other)) / lengths if lengths else 0.0
 
 
 VERSION = 2
@@ -265,8 +244,8 @@ async def bm25(reader: Reader, config: ReadingConfig, question: str, document: S
     """Answer from the passages that match the question best, as many as a prompt holds."""
     counter = load_tokenizer(reader.identity.tokenizer)
     passages = [*_parts(document, counter, PASSAGE_TOKENS)]
-    scores = PassageSearch(passages).scores(question)
-    return await _respond(reader, config, question, _best(passages, scores, config), FOUND)
+    best = PassageSearch(passages).rank(question)[: _most_passages(config)]
+    return await _respond(reader, config, question, _join(passages, best), FOUND)
 
 
 async def embeddings(
@@ -275,8 +254,12 @@ async def embeddings(
     """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
     counter = load_tokenizer(reader.identity.tokenizer)
     passages = [*_parts(document, counter, PASSAGE_TOKENS)]
-    scores = await nearness(embedder, passages, question, config)
-    return await _respond(reader, config, question, _best(passages, scores, config), FOUND)
+    store, ids = InMemoryVectorStore(embedder), [*map(str, range(len(passages)))]
+    await repeat(lambda _: _ours(store.aadd_texts(passages, ids=ids)), config)
+    most = _most_passages(config)
+    found = await repeat(lambda _: _ours(store.asimilarity_search(question, k=most)), config)
+    best = [int(passage.id or 0) for passage in found]
+    return await _respond(reader, config, question, _join(passages, best), FOUND)
 
 
 async def map_reduce(
@@ -319,10 +302,14 @@ METHODS = {
 }
 
 
-def _best(passages: list[str], scores: Sequence[float], config: ReadingConfig) -> str:
-    """Return as many of the best passages as a prompt holds, in the document's order."""
-    best = rank(scores)[: max(1, _room(config) // PASSAGE_TOKENS)]
-    return "\n".join(passages[number] for number in sorted(best))
+def _most_passages(config: ReadingConfig) -> int:
+    """So many passages as a prompt holds."""
+    return max(1, _room(config) // PASSAGE_TOKENS)
+
+
+def _join(passages: list[str], chosen: list[int]) -> str:
+    """Return passages in the document's order."""
+    return "\n".join(passages[number] for number in sorted(chosen))
 
 
 async def _respond(

@@ -1,17 +1,15 @@
-"""Report a run: a table with intervals and a plot of scores by length; compare two runs."""
+"""Report a run: a table with intervals and a plot of scores by length."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from math import isnan
-from operator import itemgetter
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import ConfigurationError, install_hint
+from memagent_graph.errors import install_hint
 from memagent_graph.evaluation.samples import format_length
-from memagent_graph.evaluation.scores import Mean, compute_paired_interval, mean_cost, mean_score
+from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score
 from memagent_graph.templates import escape_controls
 
 if TYPE_CHECKING:
@@ -60,12 +58,11 @@ class Cell:
 
 
 def cells(results: Iterable[SampleResult]) -> list[Cell]:
-    """The results by task, length and method, in that order; what no judge scored is left out."""
+    """The results by task, length and method, in that order."""
     groups: dict[tuple[str, Unit, int, str, str], list[SampleResult]] = defaultdict(list)
     for result in results:
-        if result.score is not None:
-            place = (result.task, result.unit, result.length, result.method, result.metric)
-            groups[place].append(result)
+        place = (result.task, result.unit, result.length, result.method, result.metric)
+        groups[place].append(result)
     return [_cell(*key, group) for key, group in sorted(groups.items())]
 
 
@@ -82,7 +79,7 @@ def _cell(
         metric=metric,
         samples=len(group),
         failed=sum(result.error is not None for result in group),
-        score=mean_score([result.score or 0.0 for result in group], clusters),
+        score=mean_score([result.score for result in group], clusters),
         raw=mean_score([result.raw_score for result in group], clusters),
         kept=mean_score(kept) if kept else None,
         calls=mean_cost([result.calls for result in group]),
@@ -193,92 +190,3 @@ def draw(file: Path, found: Sequence[Cell]) -> bool:
     figure.legend(fontsize=8, loc="outside right center")
     figure.savefig(file)
     return True
-
-
-_HEAD = ["task", "method", "length", "samples", "before", "after", "change", "95%"]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The change in the scores of one method on one task at one length.
-
-    Attributes:
-        task: the task.
-        method: the method.
-        unit: unit of the length.
-        length: length of the documents.
-        samples: number of samples that both runs have; failed ones count as zero.
-        before: mean score of the first run on these samples.
-        after: mean score of the second run on them.
-        low: lower end of the 95% interval of `after - before`.
-        high: upper end of that interval.
-    """
-
-    task: str
-    method: str
-    unit: Unit
-    length: int
-    samples: int
-    before: float
-    after: float
-    low: float
-    high: float
-
-    @property
-    def change(self) -> float:
-        """The mean difference, from -1 to 1."""
-        return self.after - self.before
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether chance hardly explains it."""
-        return not self.low <= 0 <= self.high
-
-
-def differences(before: Iterable[SampleResult], after: Iterable[SampleResult]) -> list[Difference]:
-    """Pair the samples of two runs: the same question of the same document, by the same score.
-
-    Raises:
-        ConfigurationError: They have no sample in common.
-    """
-    known = {_question_of(result): result for result in before}
-    pairs: dict[tuple[str, str, Unit, int], list[tuple[SampleResult, SampleResult]]] = defaultdict(
-        list
-    )
-    for new in after:
-        old = known.get(_question_of(new))
-        if old and old.score is not None and new.score is not None:
-            pairs[new.task, new.method, new.unit, new.length].append((old, new))
-    if not pairs:
-        message = "The two runs have no sample in common: same tasks, lengths, methods and seed?"
-        raise ConfigurationError(message)
-    return [_difference(*place, found) for place, found in sorted(pairs.items(), key=itemgetter(0))]
-
-
-def _question_of(result: SampleResult) -> tuple[str, ...]:
-    asked = (result.task, result.method, result.metric, result.document)
-    return (*asked, result.question, *result.answers)
-
-
-def _difference(
-    task: str, method: str, unit: Unit, length: int, found: list[tuple[SampleResult, SampleResult]]
-) -> Difference:
-    old, new = ([pair[side].score or 0.0 for pair in found] for side in (0, 1))
-    low, high = compute_paired_interval(old, new, [after.cluster for _, after in found])
-    means = (
-        fmean(old),
-        fmean(new),
-    )  # as `compute_paired_interval` takes them: it holds their difference
-    return Difference(task, method, unit, length, len(found), *means, low, high)
-
-
-def table(found: Sequence[Difference]) -> str:
-    """The differences in Markdown, in percent; a star where the interval leaves out zero."""
-    rows = [_HEAD]
-    for one in found:
-        means = [f"{100 * one.before:.0f}", f"{100 * one.after:.0f}"]
-        change = f"{100 * one.change:+.1f}{'*' if one.is_clear else ''}"
-        span = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
-        place = [one.task, one.method, format_length(one.length, one.unit), str(one.samples)]
-        rows.append([*place, *means, change, span])
-    return in_markdown(rows)

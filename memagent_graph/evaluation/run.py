@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypedDict
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
-from memagent_graph.evaluation.scores import conveys
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.samples import Sample, Task, Unit
     from memagent_graph.readers.base import Reader
-    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -56,12 +54,11 @@ async def evaluate(
         config: budgets of the readings.
         seed: seed of the samples, or of the order of questions.
         concurrency: samples to run at once.
-        judge: model that grades answers no rule can; without it, their score is the share of the
-            evidence that they were written from.
+        judge: model that grades answers no rule can.
 
     Raises:
-        ConfigurationError: The folder holds results of another model, seed, budget or file; or two
-            tasks have one name.
+        ConfigurationError: The folder holds results of another model, seed, budget or file; two
+            tasks have one name; or there is no judge for a task that needs one.
 
     Examples:
         >>> import asyncio
@@ -168,7 +165,10 @@ async def _run(
     unit: Unit,
     methods: list[str],
 ) -> list[SampleResult]:
-    source, spans = sample.open()
+    if sample.criteria and judge is None:
+        message = f"No rule can grade answers of {sample.task}: name a model with --judge."
+        raise ConfigurationError(message)
+    source = sample.open()
     blank = SampleResult(
         id=sample.id,
         method="",
@@ -177,9 +177,8 @@ async def _run(
         unit=unit,
         question=sample.question,
         answers=[*sample.answers],
-        document=source.digest,
         cluster=sample.cluster,
-        metric=sample.metric if not sample.criteria else "judge" if judge else "told",
+        metric="judge" if sample.criteria else sample.metric,
     )
     results = []
     for method in methods:
@@ -188,7 +187,7 @@ async def _run(
             way = ways.make_method(method, reader, config, sample.template)
             outcome = await way(sample.question, source)
             timed = replace(blank, method=method, seconds=round(perf_counter() - started, 4))
-            results.append(await _grade(timed, outcome, sample, source, spans, tokenizer, judge))
+            results.append(await _grade(timed, outcome, sample, tokenizer, judge))
         except MemAgentError as error:
             seconds = round(perf_counter() - started, 4)
             results.append(replace(blank, method=method, seconds=seconds, error=str(error)))
@@ -199,19 +198,13 @@ async def _grade(
     result: SampleResult,
     outcome: ways.Outcome,
     sample: Sample,
-    source: Source,
-    spans: list[tuple[int, int]],
     tokenizer: Tokenizer,
     judge: Judge | None,
 ) -> SampleResult:
     answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
-    score: float | None = found.score
-    share: float | None = None
-    if sample.criteria:
-        asked = " ".join((sample.question, *sample.answers))
-        heard = [conveys(source.read(a, b - a), asked, outcome.context) for a, b in spans]
-        share = sum(heard) / len(heard) if heard else None
-        score = await judge.grade(sample, outcome.answer) if judge else share
+    score = found.score
+    if judge is not None and sample.criteria:
+        score = await judge.grade(sample, outcome.answer)
     kept = [scores.share(memory, sample) for memory in outcome.memories]
     return replace(
         result,
@@ -221,7 +214,6 @@ async def _grade(
         raw_score=found.raw,
         exact_match=found.exact_match,
         f1=found.f1,
-        told=share,
         kept=kept or None,
         calls=outcome.usage.calls,
         input_tokens=outcome.usage.input_tokens,
@@ -245,17 +237,14 @@ class SampleResult:
         question: the question.
         answers: strings of a right answer.
         unit: unit of `length`.
-        document: digest of the document's text.
         cluster: cluster of the sample, as `Sample.cluster`.
         reply: the model's reply; None if it failed.
         answer: the part of the reply that counts as the answer.
-        metric: metric of `score`: "all" or "any" of the answers, "judge", or "told".
-        score: score by the task's metric, 0 to 1; None if it needs a judge and there was none.
+        metric: metric of `score`: "all" or "any" of the answers, or "judge".
+        score: score by the task's metric, 0 to 1.
         raw_score: score of the whole reply, in which wanted strings may stand anywhere.
         exact_match: exact match of the answer, as SQuAD compares.
         f1: F1 of the answer's words, as SQuAD computes it, 0 to 1.
-        told: share of the evidence in the text that the answer was written from; None if the task
-            does not name its evidence.
         kept: share of `answers` in the memory after each chunk, for MemAgent.
         calls: number of model calls.
         input_tokens: tokens of the prompts.
@@ -271,16 +260,14 @@ class SampleResult:
     question: str
     answers: list[str]
     unit: Unit = "tokens"
-    document: str = ""
     cluster: str = ""
     reply: str | None = None
     answer: str | None = None
     metric: str = "all"
-    score: float | None = 0.0
+    score: float = 0.0
     raw_score: float = 0.0
     exact_match: float = 0.0
     f1: float = 0.0
-    told: float | None = None
     kept: list[float] | None = None
     calls: int = 0
     input_tokens: int = 0

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.text.files import open_source
@@ -27,29 +27,19 @@ Unit = Literal["tokens", "whole"]
 """Unit of a length; "whole" documents have their own length, and are requested with 0."""
 
 
-class Piece(NamedTuple):
-    """A part of a document, in order.
-
-    Attributes:
-        text: the part.
-        evidence: whether the answer needs it.
-    """
-
-    text: str
-    evidence: bool = False
-
-
 @dataclass(frozen=True)
 class Criterion:
     """One thing that a judge model is asked about an answer.
 
     Attributes:
         prompt: function from the answer to the judge's prompt.
-        grade: function from the judge's reply to a score between 0 and 1.
+        schema: JSON schema of the judge's reply, an object.
+        grade: function from that object to a score between 0 and 1.
     """
 
     prompt: Callable[[str], str]
-    grade: Callable[[str], float]
+    schema: dict[str, Any]
+    grade: Callable[[dict[str, Any]], float]
 
 
 @dataclass(frozen=True)
@@ -63,14 +53,13 @@ class Sample:
         question: the question.
         answers: strings of a right answer.
         metric: whether the answer must hold "all" or "any" of them.
-        pieces: function that makes the document anew with each call.
+        pieces: function that makes the document anew with each call, in parts.
         template: the benchmark's own prompt, with the fields {memory}, for the document, and
             {question}; None if the benchmark has none.
         answer_tokens: the longest answer that counts; None for any length.
         cluster: name that related samples share, such as their conversation: their scores are not
             independent. Empty for an independent sample.
-        criteria: questions for a judge model; their mean is the score. Without a judge, the score
-            is the share of the evidence that the answer could be written from.
+        criteria: questions for a judge model; their mean is the score.
     """
 
     id: str
@@ -79,28 +68,15 @@ class Sample:
     question: str
     answers: tuple[str, ...]
     metric: Metric
-    pieces: Callable[[], Iterator[Piece]]
+    pieces: Callable[[], Iterator[str]]
     template: str | None = None
     answer_tokens: int | None = None
     cluster: str = ""
     criteria: tuple[Criterion, ...] = ()
 
-    def open(self) -> tuple[Source, list[tuple[int, int]]]:
-        """Return the document, and the spans of its evidence, in code points.
-
-        The document is in a temporary file: it takes no memory, however long it is.
-        """
-        spans: list[tuple[int, int]] = []
-
-        def texts() -> Iterator[str]:
-            start = 0
-            for text, evidence in self.pieces():
-                if evidence:
-                    spans.append((start, start + len(text)))
-                start += len(text)
-                yield text
-
-        return open_source(texts()), spans
+    def open(self) -> Source:
+        """Return the document, in a temporary file: it takes no memory, however long it is."""
+        return open_source(self.pieces())
 
 
 class Task(ABC):
@@ -190,10 +166,10 @@ def check_length(task: str, length: int, least: int) -> None:
 
 def fill_document(
     filler: Iterable[str],
-    inserts: Iterable[tuple[float, Piece]],
+    inserts: Iterable[tuple[float, str]],
     length: int,
     count: Callable[[str], int],
-) -> Iterator[Piece]:
+) -> Iterator[str]:
     """A document of `length` tokens: filler, with pieces put in at their depths.
 
     Args:
@@ -203,7 +179,7 @@ def fill_document(
         count: counts tokens.
     """
     waiting = sorted(inserts, key=lambda insert: insert[0])
-    room = length - count("".join(piece.text for _, piece in waiting))
+    room = length - count("".join(text for _, text in waiting))
     used = 0
     for text in filler:
         while waiting and waiting[0][0] * room <= used:
@@ -211,9 +187,9 @@ def fill_document(
         cost = count(text)
         if used + cost > room:
             share = max(0, len(text) * (room - used) // cost)
-            yield Piece(text[: text.rfind(" ", 0, share) + 1])
+            yield text[: text.rfind(" ", 0, share) + 1]
             break
-        yield Piece(text)
+        yield text
         used += cost
     for _, piece in waiting:
         yield piece

@@ -8,24 +8,28 @@ from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_openai_messages
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.models.failures import reply_error, words_of
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.messages import BaseMessage
     from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
     from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+    from memagent_graph.sync import LoopThread
 
 
 class Generation(TypedDict):
@@ -456,3 +460,70 @@ class ChatTemplate:
             ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
             return ids
         return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))
+
+
+class LoopChatModel(BaseChatModel):
+    """A chat model whose calls run on one event loop, from whatever thread or loop they come.
+
+    Raises:
+        ConfigurationError: A field is invalid; raised on construction.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            found = [(*item["loc"], item["msg"]) for item in error.errors()]
+            text = "; ".join(": ".join(map(str, parts)) for parts in found)
+            raise ConfigurationError(text) from error
+
+    def _loop_thread(self) -> LoopThread:
+        raise NotImplementedError
+
+    async def _complete(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
+    ) -> ChatResult:
+        """Return the whole reply; runs on the loop."""
+        raise NotImplementedError
+
+    def _parts(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        """Yield the reply in parts; runs on the loop."""
+        raise NotImplementedError
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> ChatResult:
+        return self._loop_thread().wait_for(self._complete(messages, stop, kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> ChatResult:
+        return await self._loop_thread().run(self._complete(messages, stop, kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> Iterator[ChatGenerationChunk]:
+        return self._loop_thread().iterate(self._parts(messages, stop, kwargs))
+
+    def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: object,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        return self._loop_thread().aiterate(self._parts(messages, stop, kwargs))

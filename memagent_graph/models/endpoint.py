@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from openai import OpenAIError
 from openai.types.chat import ChatCompletionChunk
-from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr, ValidationError
+from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr
 
-from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.models.completion import PartialCompletion, to_result
+from memagent_graph.errors import ModelError
+from memagent_graph.models.completion import LoopChatModel, PartialCompletion, to_result
 from memagent_graph.models.failures import error_text, is_too_long
-from memagent_graph.models.server import Server, read_events
-from memagent_graph.sync import find_loop, iterate, to_sync, wait_for
+from memagent_graph.models.server import Server, read_events, server_thread
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
     from langchain_core.runnables import Runnable
     from openai import AsyncOpenAI
+
+    from memagent_graph.sync import LoopThread
 
 _SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
 """Arguments of the SDK's `create` that it handles itself; all others are fields of the request."""
@@ -164,7 +163,7 @@ _FIELDS = ("model", "temperature", "top_p", "seed", "max_tokens", "stop", "extra
 _STREAMED: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-class ChatEndpoint(BaseChatModel):
+class ChatEndpoint(LoopChatModel):
     """A chat model of an OpenAI-compatible server, on the `openai` SDK.
 
     Args:
@@ -226,14 +225,6 @@ class ChatEndpoint(BaseChatModel):
     _window: int | None = PrivateAttr(default=None)
     _refused: set[str] = PrivateAttr(default_factory=set)
 
-    def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            found = [(*item["loc"], item["msg"]) for item in error.errors()]
-            text = "; ".join(": ".join(map(str, parts)) for parts in found)
-            raise ConfigurationError(text) from error
-
     def model_post_init(self, context: object, /) -> None:
         """Fill in the default URL, and check it."""
         super().model_post_init(context)
@@ -284,7 +275,7 @@ class ChatEndpoint(BaseChatModel):
                 server is OpenAI's, and there is no key.
         """
         self.check_key()
-        self._window = await self._server.window(self.model)
+        self._window = await server_thread().run(self._server.window(self.model))
         return self._window
 
     def check_key(self) -> None:
@@ -307,69 +298,32 @@ class ChatEndpoint(BaseChatModel):
             ModelError: The server cannot be reached, or refuses.
         """
         self.check_key()
-        return await self._server.models()
+        return await server_thread().run(self._server.models())
 
     models = to_sync(amodels)
 
     async def ahealth(self) -> bool:
         """Return whether the server answers; an error below 500, such as a wrong key, counts."""
-        return await self._server.is_healthy()
+        return await server_thread().run(self._server.is_healthy())
 
     health = to_sync(ahealth)
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop; they also close when the loop ends."""
-        await self._server.aclose()
+        """Close the connections; they also close when the model is dropped."""
+        await server_thread().run(self._server.aclose())
 
     close = to_sync(aclose)
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> ChatResult:
-        return await self._complete(messages, stop, kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> ChatResult:
-        return wait_for(self._complete(messages, stop, kwargs, queues=find_loop() is None))
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        async with aclosing(self._parts(messages, stop, kwargs)) as parts:
-            async for part in parts:
-                yield part
-
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> Iterator[ChatGenerationChunk]:
-        yield from iterate(self._parts(messages, stop, kwargs, queues=find_loop() is None))
+    def _loop_thread(self) -> LoopThread:
+        return server_thread()
 
     async def _complete(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
         options: dict[str, object],
-        *,
-        queues: bool = True,
     ) -> ChatResult:
-        async with self._server.call(queues=queues) as client:
+        async with self._server.call() as client:
             started = perf_counter()
             return to_result(await self._create(client, messages, stop, options), started)
 
@@ -378,10 +332,8 @@ class ChatEndpoint(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None,
         options: dict[str, object],
-        *,
-        queues: bool = True,
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
-        async with self._server.call(queues=queues) as client:
+        async with self._server.call() as client:
             partial = PartialCompletion(perf_counter())
             stream = await self._create(client, messages, stop, options | _STREAMED)
             async with read_events(stream) as events:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from codecs import BOM_UTF8
-from collections import deque
-from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ from openai import (
 from memagent_graph.errors import ModelError, TransientModelError
 from memagent_graph.models.completion import count_of
 from memagent_graph.models.failures import is_unreachable, model_error
+from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -80,59 +81,6 @@ def _window(model: Model) -> int | None:
 
 
 T = TypeVar("T")
-
-
-class Connections:
-    """One client per event loop, since a connection belongs to the loop that opened it.
-
-    Args:
-        kept: most connections kept open between calls; more may be open during calls.
-        options: arguments of the clients: address, key, timeout.
-    """
-
-    def __init__(self, kept: int, **options: Any) -> None:
-        # The class belongs to the HTTP library that this release of the SDK uses.
-        self._limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=kept)
-        self._options = options
-        self._opened: dict[asyncio.AbstractEventLoop, AsyncGenerator[AsyncOpenAI, None]] = {}
-        self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
-        # If this object becomes garbage, its clients must not: their sockets would be finalized
-        # before the generators below could close them.
-        finalize(self, self._clients.clear).atexit = False
-
-    async def client(self) -> AsyncOpenAI:
-        """Return the client of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            for other in [other for other in list(self._clients) if other.is_closed()]:
-                self._forget(other)
-            self._opened[loop] = self._open(loop)
-            await anext(self._opened[loop])
-        return self._clients[loop]
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop; they also close when the loop ends."""
-        opened = self._opened.get(asyncio.get_running_loop())
-        if opened is not None:
-            await opened.aclose()
-
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[AsyncOpenAI, None]:
-        """A client that lives as long as its loop: asyncio ends the generators before the loop."""
-        http = DefaultAsyncHttpxClient(
-            limits=self._limits,
-            base_url=self._options["base_url"],
-            timeout=self._options["timeout"],
-        )
-        async with AsyncOpenAI(**self._options, http_client=http) as client:
-            self._clients[loop] = client
-            try:
-                yield client
-            finally:
-                self._forget(loop)
-
-    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._clients.pop(loop, None)
-        self._opened.pop(loop, None)
 
 
 _LONGEST_REST = 0.5
@@ -205,69 +153,10 @@ async def _parse_events(
         yield json.loads(b"\n".join(event))
 
 
-_lock = threading.Lock()
-"""One lock for all, held for microseconds: objects with a lock of their own cannot be copied."""
-
-
-class Turns:
-    """A first-in, first-out semaphore that event loops share.
-
-    A turn is handed to the first waiting call, or to the next one if that was cancelled
-    meanwhile, so that none is lost.
-
-    Args:
-        count: most calls under way at once.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[Future[None]] = deque()
-
-    @asynccontextmanager
-    async def turn(self, *, queues: bool = True) -> AsyncIterator[None]:
-        """Wait for a turn, and return it at the end.
-
-        Args:
-            queues: False does not wait. It is for callers that block their event loop, since the
-                turns that they would wait for may be held by calls of that loop.
-        """
-        if not queues:
-            yield
-            return
-        await self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    async def _enter(self) -> None:
-        with _lock:
-            if self._free:
-                self._free -= 1
-                return
-            place: Future[None] = Future()
-            self._waiting.append(place)
-        try:
-            await asyncio.wrap_future(place)
-        except BaseException:
-            if not place.cancel():  # the turn was handed over already
-                self._leave()
-            raise
-
-    def _leave(self) -> None:
-        while True:
-            with _lock:
-                if not self._waiting:
-                    self._free += 1
-                    return
-                place = self._waiting.popleft()
-            if place.set_running_or_notify_cancel():
-                place.set_result(None)
-                return
-
-
 _LONGEST_CONNECT = 10.0
 """Longest wait for a connection, or for the list of models, in seconds."""
+_LONGEST_IDLE = 30.0
+"""Time for which a connection without a call is kept, in seconds: a busy graph takes some."""
 _ASK_AGAIN = 60.0
 """Time after which a server that did not list its models is asked again, in seconds."""
 _NO_KEY = "not-needed"
@@ -275,8 +164,37 @@ _NO_KEY = "not-needed"
 _SERVER_FAILURE = 500
 
 
+def server_thread() -> LoopThread:
+    """Return the event loop on which this process talks to all servers, in its thread."""
+    global _thread  # noqa: PLW0603 - connections belong to the loop that opened them
+    with _lock:
+        if _thread is None or _thread.pid != os.getpid():  # threads do not survive a fork
+            _thread = LoopThread("memagent-servers")
+        return _thread
+
+
+_thread: LoopThread | None = None
+_lock = threading.Lock()
+
+
+def _close_soon(thread: LoopThread, client: AsyncOpenAI) -> None:
+    """Close a client that nobody has any more."""
+    if thread.pid == os.getpid():
+        asyncio.run_coroutine_threadsafe(client.close(), thread.loop)
+
+
+@dataclass
+class _Opened:
+    """The connections of a process, and the turns of its calls."""
+
+    pid: int
+    client: AsyncOpenAI
+    turns: asyncio.Semaphore
+    asking: asyncio.Lock
+
+
 class Server:
-    """The server of a `ChatEndpoint`, for all threads and event loops.
+    """The server of a `ChatEndpoint`; its coroutines run on the loop of `server_thread`.
 
     Args:
         base_url: its URL, up to `/v1`.
@@ -295,33 +213,30 @@ class Server:
         max_concurrency: int,
     ) -> None:
         self._quick = min(timeout, _LONGEST_CONNECT)
-        self._connections = Connections(
-            max_concurrency,
-            api_key=api_key or _NO_KEY,
-            base_url=base_url,
-            timeout=Timeout(timeout, connect=self._quick),
-            max_retries=0,
-        )
-        self._turns = Turns(max_concurrency)
+        self._max_concurrency = max_concurrency
+        self._options: dict[str, Any] = {
+            "api_key": api_key or _NO_KEY,
+            "base_url": base_url,
+            "timeout": Timeout(timeout, connect=self._quick),
+            "max_retries": 0,
+        }
         self._timeout = timeout
         self._answered = False
-        self._asking = Turns(1)
+        self._opened: _Opened | None = None
         self._windows: dict[str, int | None] = {}
         self._ask_after = 0.0
 
     @asynccontextmanager
-    async def call(self, *, queues: bool) -> AsyncIterator[AsyncOpenAI]:
+    async def call(self) -> AsyncIterator[AsyncOpenAI]:
         """Wait for a turn, and yield the client for one call; its errors are converted to ours.
-
-        Args:
-            queues: whether to wait for a turn; see `Turns.turn`.
 
         Raises:
             ModelError: The call failed; see `failures.model_error`.
         """
-        async with self._turns.turn(queues=queues):
+        opened = self._open()
+        async with opened.turns:
             try:
-                yield await self._connections.client()
+                yield opened.client
             except Exception as error:
                 served = await self._list_served() if isinstance(error, NotFoundError) else ()
                 failure = model_error(error, served=served)
@@ -349,7 +264,7 @@ class Server:
         Raises:
             ModelError: The server has no model of this name; the message lists those it has.
         """
-        async with self._asking.turn():
+        async with self._open().asking:
             if model not in self._windows and monotonic() >= self._ask_after:
                 try:
                     listed = await self._list()
@@ -362,9 +277,8 @@ class Server:
 
     async def is_healthy(self) -> bool:
         """Return whether the server answers; an error below 500, such as a wrong key, counts."""
-        client = await self._connections.client()
         try:
-            await client.models.list(timeout=self._quick)
+            await self._open().client.models.list(timeout=self._quick)
         except APIStatusError as error:
             return error.status_code < _SERVER_FAILURE
         except OpenAIError:
@@ -374,13 +288,32 @@ class Server:
         return True
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        await self._connections.aclose()
+        """Close the connections; the next call opens others."""
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            await opened.client.close()
+
+    def _open(self) -> _Opened:
+        """Return the client of this process."""
+        if self._opened is None or self._opened.pid != os.getpid():
+            # The class belongs to the HTTP library that this release of the SDK uses.
+            limits = type(DEFAULT_CONNECTION_LIMITS)
+            http = DefaultAsyncHttpxClient(
+                limits=limits(
+                    max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
+                ),
+                base_url=self._options["base_url"],
+                timeout=self._options["timeout"],
+            )
+            client = AsyncOpenAI(**self._options, http_client=http)
+            turns = asyncio.Semaphore(self._max_concurrency)
+            self._opened = _Opened(os.getpid(), client, turns, asyncio.Lock())
+            finalize(self, _close_soon, server_thread(), client).atexit = False
+        return self._opened
 
     async def _list(self) -> AsyncPage[Model]:
-        client = await self._connections.client()
         try:
-            return await client.models.list(timeout=self._quick)
+            return await self._open().client.models.list(timeout=self._quick)
         except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
 

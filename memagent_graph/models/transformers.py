@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.language_models import BaseChatModel
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.completion import (
     ChatTemplate,
     Generation,
+    LoopChatModel,
     reply_end,
     reply_part,
     whole_reply,
@@ -23,20 +22,20 @@ from memagent_graph.models.completion import (
 from memagent_graph.models.transformers_engine import DecodingRow, TransformersEngine, get_engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     import torch
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
+    from memagent_graph.sync import LoopThread
     from memagent_graph.text.tokens import Tokenizer
 
 _LONGEST_REPLY = 4096
 """Longest reply if no limit is set, in tokens."""
 
 
-class ChatTransformers(BaseChatModel):
+class ChatTransformers(LoopChatModel):
     """A chat model on `transformers` that batches calls from all threads and event loops.
 
     The weights are loaded at the first call, once per process for all objects with the same model
@@ -88,11 +87,7 @@ class ChatTransformers(BaseChatModel):
     _engine: TransformersEngine = PrivateAttr()
 
     def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            text = "; ".join(f"{found['loc'][0]}: {found['msg']}" for found in error.errors())
-            raise ConfigurationError(text) from error
+        super().__init__(**fields)
         self._engine = get_engine(
             model=self.model,
             revision=self.revision,
@@ -146,67 +141,27 @@ class ChatTransformers(BaseChatModel):
         """Release the weights, for all objects that share them; the next call loads them again."""
         self._engine.close()
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+    def _loop_thread(self) -> LoopThread:
+        return self._engine.thread
+
+    async def _complete(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
     ) -> ChatResult:
         started = perf_counter()
-        future = self._engine.submit(self._row(messages, stop, kwargs))
-        try:
-            row = future.result()
-        except BaseException:
-            future.cancel()  # after Ctrl-C
-            raise
+        row = await asyncio.wrap_future(self._engine.submit(self._row(messages, stop, options)))
         return whole_reply(row.text, self._record(row, started), self.model)
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> ChatResult:
-        started = perf_counter()
-        row = await asyncio.wrap_future(self._engine.submit(self._row(messages, stop, kwargs)))
-        return whole_reply(row.text, self._record(row, started), self.model)
-
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> Iterator[ChatGenerationChunk]:
-        started = perf_counter()
-        parts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        future = self._engine.submit(self._row(messages, stop, kwargs, parts.put))
-        future.add_done_callback(lambda _: parts.put(None))
-        try:
-            while (part := parts.get()) is not None:
-                yield reply_part(part)
-            yield reply_end("", self._record(future.result(), started), self.model)
-        finally:
-            future.cancel()
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def _parts(
+        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         parts: asyncio.Queue[str | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def put(part: str | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(parts.put_nowait, part)
+            loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        future = self._engine.submit(self._row(messages, stop, kwargs, put))
+        future = self._engine.submit(self._row(messages, stop, options, put))
         future.add_done_callback(lambda _: put(None))
         try:
             while (part := await parts.get()) is not None:

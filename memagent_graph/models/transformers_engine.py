@@ -23,6 +23,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
+from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -290,6 +291,7 @@ class TransformersEngine:
         self._lock = threading.Lock()
         self._model_in_use = threading.Lock()
         self._worker: _Worker | None = None
+        self.thread = LoopThread("memagent-transformers-calls")
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

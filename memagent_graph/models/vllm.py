@@ -17,9 +17,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.outputs import ChatResult
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 from safetensors.torch import save_file
 from vllm import SamplingParams, exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -39,6 +38,7 @@ from memagent_graph.errors import (
 from memagent_graph.models.completion import (
     ChatTemplate,
     Generation,
+    LoopChatModel,
     reply_end,
     reply_part,
     whole_reply,
@@ -46,10 +46,9 @@ from memagent_graph.models.completion import (
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     import torch
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk
     from transformers import PreTrainedTokenizerBase
@@ -264,7 +263,7 @@ def _reason(error: BaseException) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-class ChatVLLM(BaseChatModel):
+class ChatVLLM(LoopChatModel):
     """A chat model on vLLM's engine, which batches the calls of all threads and event loops.
 
     The engine starts at the first call. Objects with the same model and the same engine arguments
@@ -320,11 +319,7 @@ class ChatVLLM(BaseChatModel):
                 "vllm.AsyncEngineArgs."
             )
             raise ConfigurationError(message)
-        try:
-            super().__init__(**own | {"engine": own.get("engine", {}) | others})
-        except ValidationError as error:
-            text = "; ".join(f"{found['loc'][0]}: {found['msg']}" for found in error.errors())
-            raise ConfigurationError(text) from error
+        super().__init__(**own | {"engine": own.get("engine", {}) | others})
         if self.adapter:
             self.engine = {"enable_lora": True, "max_lora_rank": _rank(self.adapter)} | self.engine
             name = str(Path(self.adapter).absolute())
@@ -375,51 +370,8 @@ class ChatVLLM(BaseChatModel):
         """Stop the engine, for all objects that share it; the next call starts it again."""
         self._engine.close()
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> ChatResult:
-        return self._engine.thread.wait_for(self._complete(messages, stop, kwargs))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> ChatResult:
-        return await self._engine.thread.run(self._complete(messages, stop, kwargs))
-
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> Iterator[ChatGenerationChunk]:
-        parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
-        try:
-            while (part := thread.wait_for(_next(parts))) is not None:
-                yield part
-        finally:
-            thread.wait_for(parts.aclose())
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        parts, thread = self._parts(messages, stop, kwargs), self._engine.thread
-        try:
-            while (part := await thread.run(_next(parts))) is not None:
-                yield part
-        finally:
-            await thread.run(parts.aclose())
+    def _loop_thread(self) -> LoopThread:
+        return self._engine.thread
 
     async def _complete(
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
@@ -492,7 +444,3 @@ def _generation(prompt: list[int], written: list[CompletionOutput], started: flo
         finish_reason=written[-1].finish_reason,
         seconds=perf_counter() - started,
     )
-
-
-async def _next(parts: AsyncGenerator[ChatGenerationChunk, None]) -> ChatGenerationChunk | None:
-    return await anext(parts, None)

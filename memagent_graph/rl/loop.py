@@ -191,7 +191,7 @@ class OnlineLoop:
 
     def _hand_on(self) -> None:
         self.hand_on(self.trainer.weights())
-        self.runner.version = self.trainer.version
+        self.runner.recorder.policy = self.trainer.version
 
 
 def replay(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,16 +34,19 @@ class Questions:
     """Training questions by number, and held-out questions for evaluation.
 
     Args:
-        parts: the questions of each task; tasks are taken in turn.
+        held_out: functions that make the questions for evaluation.
+        training: a function for each task that makes its training question of a number, counted
+            from 0; tasks are taken in turn.
     """
 
-    def __init__(self, parts: Sequence[TaskQuestions]) -> None:
-        self._parts = parts
+    def __init__(self, held_out: Sequence[Callable[[], Sample]], training: Sequence[Make]) -> None:
+        self._held_out = held_out
+        self._training = training
 
     @cached_property
     def held_out(self) -> list[Sample]:
         """The questions for evaluation."""
-        return [make() for part in self._parts for make in part.held_out]
+        return [make() for make in self._held_out]
 
     def make_training(self, number: int) -> Sample:
         """Return the training question of a number, counted from 0; its id contains the number.
@@ -51,22 +54,9 @@ class Questions:
         Raises:
             ConfigurationError: All questions are held out.
         """
-        part = self._parts[number % len(self._parts)]
-        sample = part.training(number // len(self._parts))
+        place, task = divmod(number, len(self._training))
+        sample = self._training[task](place)
         return replace(sample, id=f"{sample.id}@{number}")
-
-
-@dataclass(frozen=True)
-class TaskQuestions:
-    """The questions of one task.
-
-    Attributes:
-        held_out: functions that make the questions for evaluation.
-        training: makes the training question of a number, counted from 0.
-    """
-
-    held_out: Sequence[Callable[[], Sample]]
-    training: Make
 
 
 def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
@@ -92,7 +82,7 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
     all have been asked.
 
     Args:
-        tasks: the tasks.
+        tasks: the tasks, which have `texts`.
         makers: a function for each task that makes its sample of an index.
         held_out: number of questions for evaluation, over all tasks.
         seed: seed of the order.
@@ -101,39 +91,45 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
         ConfigurationError: A task has no question left to train on.
     """
     kept: set[str] = set()
-    first: list[list[int]] = []
-    for place, (task, maker) in enumerate(zip(tasks, makers, strict=True)):
-        wanted = len(range(place, held_out, len(tasks)))
-        texts = _texts(task, seed)
-        chosen = [*range(wanted)] if texts is None else _first_of_each(texts, wanted, kept)
-        kept |= {_key(maker(index)) if texts is None else texts[index] for index in chosen}
-        first.append(chosen)
-    return Questions(
-        [
-            _part(task, maker, chosen, kept, seed)
-            for task, maker, chosen in zip(tasks, makers, first, strict=True)
-        ]
-    )
+    chosen: list[Callable[[], Sample]] = []
+    texts = [_texts(task, seed) for task in tasks]
+    for place, (own, maker) in enumerate(zip(texts, makers, strict=True)):
+        first = _first_of_each(own, len(range(place, held_out, len(tasks))), kept)
+        kept |= {own[index] for index in first}
+        chosen += [partial(maker, index) for index in first]
+    training = []
+    for task, own, maker in zip(tasks, texts, makers, strict=True):
+        free = [index for index, text in enumerate(own) if text not in kept]
+        if not free:
+            message = (
+                f"{task.name} has no question left to train on: {len(kept)} are held out. Lower "
+                "held_out, or train on another file."
+            )
+            raise ConfigurationError(message)
+        training.append(_repeat(maker, free, seed))
+    return Questions(chosen, training)
 
 
 def number_questions(make: Make, held_out: int) -> Questions:
     """Return the questions that a function makes; the first `held_out` are for evaluation only."""
-    chosen = [*range(held_out)]
-    kept = {_key(make(index)) for index in chosen}
-    return Questions([_make_numbered(make, chosen, kept)])
+    kept = {_key(make(index)) for index in range(held_out)}
 
-
-def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) -> TaskQuestions:
-    texts = _texts(task, seed)
-    if texts is None:
-        return _make_numbered(make, chosen, kept)
-    free = [index for index, text in enumerate(texts) if text not in kept]
-    if not free:
+    def make_one(number: int) -> Sample:
+        for attempt in range(_ATTEMPTS):
+            sample = make(held_out + number + attempt * _STRIDE)
+            if _key(sample) not in kept:
+                return sample
         message = (
-            f"{task.name} has no question left to train on: {len(kept)} are held out. Lower "
-            "held_out, or train on another file."
+            f"All questions of {_ATTEMPTS} draws are held out. Lower held_out ({held_out}), or "
+            "give more questions."
         )
         raise ConfigurationError(message)
+
+    return Questions([partial(make, index) for index in range(held_out)], [make_one])
+
+
+def _repeat(make: Make, free: Sequence[int], seed: int) -> Make:
+    """Make samples of these indexes, again and again in another order."""
 
     @lru_cache(maxsize=2)
     def order(epoch: int) -> list[int]:
@@ -143,31 +139,12 @@ def _part(task: Task, make: Make, chosen: list[int], kept: set[str], seed: int) 
         epoch, place = divmod(number, len(free))
         return make(order(epoch)[place])
 
-    return TaskQuestions([partial(make, index) for index in chosen], make_one)
+    return make_one
 
 
-def _make_numbered(make: Make, chosen: list[int], kept: set[str]) -> TaskQuestions:
-    begin = len(chosen)
-
-    def make_one(number: int) -> Sample:
-        for attempt in range(_ATTEMPTS):
-            sample = make(begin + number + attempt * _STRIDE)
-            if _key(sample) not in kept:
-                return sample
-        message = (
-            f"All questions of {_ATTEMPTS} draws are held out. Lower held_out ({begin}), or give "
-            "more questions."
-        )
-        raise ConfigurationError(message)
-
-    return TaskQuestions([partial(make, index) for index in chosen], make_one)
-
-
-def _texts(task: Task, seed: int) -> list[str] | None:
-    """The task's questions by index, in one spelling; None if there are any number of them."""
-    texts = task.texts
-    if texts is None:
-        return None
+def _texts(task: Task, seed: int) -> list[str]:
+    """The task's questions by index, in one spelling."""
+    texts = task.texts or ()
     places = (draw(task.name, len(texts), index, seed) for index in range(len(texts)))
     return [same(texts[place]) for place in places]
 

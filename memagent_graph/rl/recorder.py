@@ -6,7 +6,7 @@ import json
 import threading
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -35,29 +35,18 @@ _WITHIN = ("sampling", "extra_body", "model_kwargs")
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
-    """One attempt at a step of a reading.
-
-    Attributes:
-        replies: the model calls that returned, in order.
-    """
-
-    replies: list[RecordedCall] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
 class RecordedCall:
     """One call of a model.
 
     Attributes:
-        attempt: the attempt that it was made in.
+        attempt: the calls that returned in the same attempt at a step, in order.
         sampling: its sampling parameters, as `sampling_of` returns them.
         policy: version of the weights.
         part: the one of several concurrent parts that it belongs to.
         generation: the engine's report; None until the call returned.
     """
 
-    attempt: Attempt
+    attempt: list[RecordedCall]
     sampling: dict[str, float | int | None]
     policy: int
     part: object
@@ -142,7 +131,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         self.skipped: Counter[str] = Counter()
         self._readings: dict[UUID, _RecordedReading | None] = {}  # None: it cannot be recorded
         self._above: dict[UUID, UUID] = {}  # the run that each run is a part of
-        self._attempts: dict[UUID, Attempt] = {}
+        self._attempts: dict[UUID, list[RecordedCall]] = {}
         self._calls: dict[UUID, RecordedCall] = {}
         self._under_way: set[str] = set()
         self._lock = threading.Lock()
@@ -198,9 +187,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
         """Forget a chain, a step or a whole run that failed."""
-        self._above.pop(run_id, None)
-        if self._attempts.pop(run_id, None) is None:
-            self._leave(run_id)
+        self.on_chain_end(None, run_id=run_id)
 
     def on_chat_model_start(
         self,
@@ -223,7 +210,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         if call is not None:
             message = getattr(response.generations[0][0], "message", None)
             call.generation = getattr(message, "response_metadata", {}).get("generation")
-            call.attempt.replies.append(call)
+            call.attempt.append(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
         """Drop the record of a model call that failed."""
@@ -255,11 +242,11 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     def on_begin(self, step: UUID) -> None:
         """Begin an attempt at a step."""
         if self._above[step] not in self._attempts:  # else it belongs to another's step
-            self._attempts[step] = Attempt()
+            self._attempts[step] = []
 
     def on_refuse(self, step: UUID, reply: int) -> None:
         """Drop a reply that the graph refused."""
-        replies, now = self._attempts[step].replies, part.get()
+        replies, now = self._attempts[step], part.get()
         own = [place for place, call in enumerate(replies) if call.part is now]
         if own:  # otherwise no model was called
             del replies[own[reply]]
@@ -280,7 +267,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             "round": scope["round"],
             "segment": start if apart else None,
         }
-        for reply in self._attempts[step].replies:
+        for reply in self._attempts[step]:
             self._record(known, reply, final=False, **read)
 
     def on_merge(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
@@ -288,7 +275,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         known = self._find_reading(step)
         if known is None:
             return
-        for reply in self._attempts[step].replies:
+        for reply in self._attempts[step]:
             self._record(known, reply, final=False, round=parts[0]["scope"]["round"])
 
     def on_answer(self, step: UUID, answer: Answer) -> None:
@@ -296,7 +283,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         reading = self._above[step]
         if reading not in self._readings:
             self._skip(_RESUMED)
-        known, replies = self._leave(reading), self._attempts[step].replies
+        known, replies = self._leave(reading), self._attempts[step]
         if known is None:
             return
         if not replies:

@@ -74,6 +74,7 @@ class RolloutRunner:
 
     Attributes:
         reader: the reader that calls the policy.
+        recorder: records the readings; its `policy` is to be set when the model's weights change.
     """
 
     def __init__(
@@ -95,28 +96,19 @@ class RolloutRunner:
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
         self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
         self._sink = ListSink()
-        self._recorder = TraceRecorder(self._sink, tokenizer=tokenizer)
-
-    @property
-    def version(self) -> int:
-        """Version of the policy; set it when the model's weights change."""
-        return self._recorder.policy
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self._recorder.policy = version
+        self.recorder = TraceRecorder(self._sink, tokenizer=tokenizer)
 
     async def collect(self, samples: Sequence[Sample], *, times: int) -> Collected:
         """Read each sample `times` times; failed readings are counted, and the others continue."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        opened = {sample.id: sample.open()[0] for sample in samples}
+        opened = {sample.id: sample.open() for sample in samples}
         self.reader.begin(self._draw_starts(opened) if times > 1 else {})
         answers = {sample.id: sample.answers for sample in samples}
 
         async def read(sample: Sample, source: Source, index: int) -> None:
-            name = f"{sample.id}#{self.version}.{index}"
-            config = self._recorder.config(sample=sample.id, group=sample.id, rollout=name)
+            name = f"{sample.id}#{self.recorder.policy}.{index}"
+            config = self.recorder.config(sample=sample.id, group=sample.id, rollout=name)
             asked = ReadingInput(question=sample.question, document=source)
             async with slots:
                 try:
@@ -152,7 +144,7 @@ class RolloutRunner:
         """Draw the questions whose readings share their start, and where in the text it ends."""
         starts = {}
         for sample, source in opened.items():
-            chance = random.Random(f"{self._seed} {self.version} {sample}")  # noqa: S311 - no secret
+            chance = random.Random(f"{self._seed} {self.recorder.policy} {sample}")  # noqa: S311 - no secret
             if chance.random() < self._shared_start:
                 starts[sample] = int(chance.random() * source.length)
         return starts

@@ -62,22 +62,6 @@ def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
     assert "| ruler_niah | all | memagent | whole | 1 | 0 | 100% (21% to 100%) |" in done.stdout
 
 
-@pytest.mark.slow
-def test_two_runs_are_compared_sample_by_sample(tmp_path, asked):
-    words = ["--lengths", "16k", *asked]
-    run("--out", tmp_path / "a", "--methods", "truncate", *words)
-    run("--out", tmp_path / "b", "--methods", "truncate", "--set", "memory_tokens=64", *words)
-    run("--out", tmp_path / "c", *words)
-
-    done = run("--compare", tmp_path / "a", tmp_path / "b")
-    nothing = run("--compare", tmp_path / "a", tmp_path / "c")
-
-    assert done.exit_code == 0, done.output
-    assert "| qa_natural | truncate | 16K | 1 |" in done.stdout
-    assert nothing.exit_code == 1
-    assert "no sample in common" in nothing.stderr
-
-
 def test_without_matplotlib_no_model_is_asked_in_vain(tmp_path, monkeypatch, asked):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 

@@ -59,17 +59,6 @@ def test_each_page_fits_80_columns_and_its_help_texts_are_sentences(words):
         assert text.rstrip().endswith((".", ")", "]")), (parameter.name, text)
 
 
-@pytest.mark.parametrize("command", ["ask", "batch"])
-def test_the_first_options_come_before_the_groups_of_the_others(command):
-    first, *groups = told(command, "--help").partition("Options:\n")[2].split("\n\n")
-
-    options = [line for line in first.splitlines() if line.startswith("  -")]
-    assert any("--model" in option for option in options)
-    assert len(options) <= 12  # ten or so, and --help
-    assert len(groups) >= 3
-    assert all(group.startswith("Options of ") for group in groups)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "serve", "mcp"])
 def test_a_command_that_is_not_installed_says_what_to_install(command):

@@ -133,10 +133,8 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
     batch = ["batch", str(folder / "tasks.jsonl"), "--out", str(folder / "out.jsonl")]
     nowhere = ["--store", "none"]
-    checkpoint = ["--checkpoint", str(folder / "run.sqlite")]
     blamed = {
         "The store": [ask, batch, ["memory", "list"]],
-        "The checkpoint file": [[*ask, *nowhere, *checkpoint]],
         "the output": [[*batch, *nowhere], evaluation(folder)],
     }
     commands = [(words, what) for what, found in blamed.items() for words in found]
@@ -163,14 +161,8 @@ def hostile(tmp_path):
         f"{HOSTILE}.jsonl": json.dumps({"id": HOSTILE, "question": HOSTILE, "document": HOSTILE}),
         f"{HOSTILE}.bad": "not of any format\n",
         f"{HOSTILE}.yaml": f"{json.dumps(HOSTILE)}: 1\n",
-        "before/samples.jsonl": "",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    for folder in ("before", "after"):
-        sample = {"id": HOSTILE, "method": "whole", "task": HOSTILE, "length": 8, "question": "?"}
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "samples.jsonl").write_text(json.dumps({**sample, "answers": []}))
     (tmp_path / HOSTILE).mkdir()
     return tmp_path
 
@@ -211,7 +203,6 @@ def hostile_commands(folder):
             ["eval", "--tasks", HOSTILE, *out],
             ["eval", "--methods", HOSTILE, "--lengths", "8k", *out],
             ["eval", "--tasks", f"ruler:{bad}", *out],
-            ["eval", "--compare", str(folder / "before"), str(folder / "after")],
             ["train", "--set", HOSTILE],
             ["doctor", "--model", HOSTILE],
         ],

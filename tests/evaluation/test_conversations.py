@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.scores import conveys, order_score
+from memagent_graph.evaluation.scores import order_score
 from memagent_graph.evaluation.tasks import KINDS, make_task
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -33,11 +31,7 @@ def by_question(name):
 
 
 def text_of(sample):
-    return "".join(piece.text for piece in sample.pieces())
-
-
-def evidence_of(sample):
-    return [piece.text for piece in sample.pieces() if piece.evidence]
+    return "".join(sample.pieces())
 
 
 def locomo():
@@ -73,8 +67,7 @@ def test_a_conversation_is_whole_with_dates_speakers_and_pictures(tmp_path):
     goat, pets = found["What is the goat called?"], found["How many pets?"]
     assert len(found) == 2
     assert (goat.answers, pets.answers) == (("Lore",), ("1",))
-    assert evidence_of(goat) == ["[4 pm on 2 May, 2023] Bo: I adopted a goat named Lore.\n"]
-    assert len(evidence_of(pets)) == 2
+    assert "[4 pm on 2 May, 2023] Bo: I adopted a goat named Lore.\n" in text_of(goat)
     assert "Ann: Day 5 was quiet. (shows a picture: a goat on a sofa)" in text_of(goat)
     assert text_of(goat).count("was quiet") == 58
     assert goat.cluster == pets.cluster == "conv-1"
@@ -111,21 +104,7 @@ def test_longmemeval_asks_with_the_date_over_sessions_in_their_order(tmp_path):
         "[2023/05/20 (Sat) 02:21] user: I bought a red kayak.\n"
         "[2023/05/20 (Sat) 02:21] assistant: Nice!\n"
     )
-    assert evidence_of(sample) == ["[2023/05/20 (Sat) 02:21] user: I bought a red kayak.\n"]
     assert (sample.answers, sample.cluster, sample.length) == (("7",), "", 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "marked", "evidence"), [("q1", True, 1), ("q1", False, 2), ("q1_abs", True, 0)]
-)
-def test_evidence_is_what_is_marked_or_else_its_sessions_and_for_abstention_nothing(
-    name, marked, evidence, tmp_path
-):
-    rows = [longmemeval(name=name, marked=marked)]
-
-    (sample,) = samples(f"longmemeval:{written(tmp_path, rows)}")
-
-    assert len(evidence_of(sample)) == evidence
 
 
 @pytest.mark.parametrize(
@@ -147,7 +126,7 @@ def test_what_longmemeval_asks_the_judge_depends_on_the_question(kind, name, wor
     assert words in prompt
     assert "Asked on" not in prompt
     assert "A canoe.‹/answer> Say yes." in prompt
-    assert [criterion.grade(reply) for reply in ("Yes.", "no")] == [1, 0]
+    assert [criterion.grade({"verdict": word}) for word in ("yes", "no")] == [1, 0]
 
 
 BEAM_QUESTIONS = {
@@ -206,8 +185,6 @@ def test_beam_is_read_in_each_of_its_forms(kind, tmp_path):
         "[March-15-2024] assistant: Use p->->q.\n"
         "[May-01-2024] user: (Now 250ms.)\n"
     )
-    assert len(evidence_of(update)) == len(evidence_of(found["In what order?"])) == 2
-    assert evidence_of(found["Where was I born?"]) == []
     assert update.answers == ("250ms",)
     assert {sample.cluster for sample in found.values()} == {"9"}
 
@@ -222,7 +199,7 @@ def test_each_item_of_a_rubric_is_a_criterion(tmp_path):
     assert "LLM response should state: 250ms" in prompt
     assert "About {criterion}." in prompt
     assert "It says {question}" in said.prompt("250ms")
-    assert [state.grade(reply) for reply in ("0", "0.5", "1")] == [0, 0.5, 1]
+    assert [state.grade({"grade": grade}) for grade in (0, 0.5, 1)] == [0, 0.5, 1]
 
 
 def test_the_order_of_events_is_asked_for_without_giving_it_away(tmp_path):
@@ -239,11 +216,10 @@ def test_the_order_of_events_is_asked_for_without_giving_it_away(tmp_path):
         number = {line.split(". ")[1]: int(line.split(". ")[0]) for line in lines}
         right = [number[event] for event in ("Setup", "Tests", "Launch")]
 
-        assert criterion.grade(str(right)) == 1
-        assert criterion.grade(str(right[::-1])) == 0
-        assert criterion.grade("[]") == 0
-        with pytest.raises(ValueError, match="3 events"):
-            criterion.grade("[4]")
+        assert criterion.grade({"order": right}) == 1
+        assert criterion.grade({"order": right[::-1]}) == 0
+        assert criterion.grade({"order": []}) == 0
+        assert criterion.schema["properties"]["order"]["items"]["maximum"] == 3
         shown.append(tuple(right))
 
     assert len({*shown}) > 1
@@ -280,39 +256,6 @@ def test_an_order_of_other_things_scores_nothing():
         order_score(3, [4])
 
 
-NOISE = "We spoke of the weather for a while. The train was late again. "
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        "- Ann adopted a goat called Lore (May 2023)\n- Bo sold his piano",
-        f"{NOISE}I adopted a small goat named Lore in May. {NOISE}",
-    ],
-)
-def test_a_message_is_told_by_a_quote_and_by_a_note(context):
-    message = "Hi Bo! How are you? I adopted a small goat named Lore in May. See you soon!"
-
-    assert conveys(message, "What is the goat called that Ann adopted? Lore", context)
-
-
-@pytest.mark.parametrize(
-    "context", ["", NOISE, f"A goat. {NOISE} Small towns. {NOISE} Lore. {NOISE} In May it rained."]
-)
-def test_a_message_is_not_told_by_other_text_or_words_here_and_there(context):
-    message = "Hi Bo! How are you? I adopted a small goat named Lore in May. See you soon!"
-
-    assert not conveys(message, "What is the goat called that Ann adopted? Lore", context)
-    assert not conveys("!!!", "What is the goat called?", context)
-
-
-@given(st.lists(st.sampled_from([*NOISE.split(), "Yes.", "Lore!", "Is", "7."]), max_size=40))
-def test_a_message_is_told_by_itself(words):
-    message = " ".join(["Kayak.", *words])
-
-    assert conveys(message, "What of the kayak and Lore?", f"{NOISE}\n\n{message}\n\n{NOISE}")
-
-
 @pytest.mark.parametrize("kind", ["conversation", "longmemeval", "beam"])
 def test_a_file_in_another_format_is_an_error_that_names_it(kind, tmp_path):
     for rows in ([{"data": []}], [[1]], {"data": 1}, []):
@@ -344,54 +287,17 @@ def test_the_list_says_where_each_file_comes_from():
         assert "(" in KINDS[f"{kind}:FILE"].needs
 
 
-def sources_of(named):
-    """The distinct messages that a question of BEAM names, in lists however deep."""
-    if isinstance(named, int):
-        return {named}
-    inner = named.values() if isinstance(named, dict) else named or []
-    return {one for part in inner for one in sources_of(part)}
-
-
 class TestRealFiles:
     @pytest.mark.slow
-    def test_all_sources_of_beam_are_messages_and_no_mark_of_its_generator_is_left(self, data):
+    def test_all_questions_of_beam_are_asked_and_no_mark_of_its_generator_is_left(self, data):
         file = data / "beam_100k.json"
         if not file.exists():
             pytest.skip("beam_100k.json is not there")
         rows = json.loads(file.read_text("utf-8"))
         asked = [one for row in rows for group in row["questions"].values() for one in group]
-        sources = Counter(
-            one["question"] for one in asked for _ in sources_of(one.get("source_chat_ids"))
-        )
 
         found = samples(f"beam:{file}")
 
         assert len(found) == len(asked)
         assert len({sample.cluster for sample in found}) == len(rows)
-        assert Counter(one.question for one in found for _ in evidence_of(one)) == sources
-        assert not any("->->" in piece.text[-20:] for s in found for piece in s.pieces())
-
-    @pytest.mark.slow
-    def test_a_message_of_another_conversation_is_hardly_ever_told(self, data):
-        file = data / "locomo.json"
-        if not file.exists():
-            pytest.skip("locomo.json is not there")
-        found = samples(f"conversation:{file}")
-        chosen = sorted(random.Random(0).sample(found, 60), key=lambda sample: sample.cluster)
-        whole = {sample.cluster: text_of(sample) for sample in found}
-        other = dict(zip(whole, [*whole][1:] + [*whole][:1], strict=True))
-
-        def share(context_of):
-            """Of the questions with a message that the context tells."""
-            counted = [
-                any(
-                    conveys(text, f"{one.question} {one.answers[0]}", context_of(one))
-                    for text in texts
-                )
-                for one in chosen
-                if (texts := evidence_of(one))
-            ]
-            return sum(counted) / len(counted)
-
-        assert share(lambda sample: whole[sample.cluster]) == 1
-        assert share(lambda sample: whole[other[sample.cluster]]) <= 0.1
+        assert not any("->->" in piece[-20:] for s in found for piece in s.pieces())

@@ -40,9 +40,9 @@ def test_a_name_is_asked_for_with_its_sentence_and_stands_in_the_document(tmp_pa
 
     assert sample.answers == ("Berta Kestrel",)
     assert sample.question.endswith("the lease was signed by ____ of all people.")
-    source, ((start, end),) = sample.open()
+    source = sample.open()
     text = source.read(0, source.length)
-    assert text[start:end] == LEASE
+    assert LEASE in text
     assert text in (tmp_path / "book.txt").read_text()
 
 
@@ -51,7 +51,7 @@ def test_a_document_has_the_length_asked_for_wherever_the_sentence_stands(tmp_pa
     for place in (0, 200, 399):
         (tmp_path / "book.txt").write_text(text_with((place, LEASE)))
         (sample,) = answers(tmp_path / "book.txt", length).values()
-        source, _ = sample.open()
+        source = sample.open()
         tokens = COUNTER.count(source.read(0, source.length))
         assert length - max(length // 100, 30) <= tokens <= length + 3
 

@@ -19,12 +19,7 @@ ESSAYS = TextSource(
 
 
 def text_of(sample):
-    return "".join(piece.text for piece in sample.pieces())
-
-
-def evidence_of(sample):
-    text = text_of(sample)
-    return [text[start:end] for start, end in sample.open()[1]]
+    return "".join(sample.pieces())
 
 
 def made(task, length, index=0, seed=0):
@@ -39,7 +34,7 @@ def test_questions_of_a_file_are_asked_among_its_paragraphs_and_then_essays(tmp_
         sample = made(task, length, index)
         text = text_of(sample)
 
-        assert sample.answers[0] in evidence_of(sample)[0]
+        assert sample.answers[0] in text
         assert 0.9 * length <= COUNTER.count(text) <= 1.01 * length
         assert text.count("The mill of ward") > 5
         assert length == 300 or text.count("the mayor of ward") > 5
@@ -57,10 +52,8 @@ def test_without_essays_the_file_fills_its_length_and_no_paragraph_is_there_twic
 def test_all_gold_paragraphs_of_a_multi_hop_question_are_there(tmp_path):
     sample = made(QuestionTask(hotpot(tmp_path), ESSAYS), 500)
 
-    assert {part.strip() for part in evidence_of(sample)} == {
-        "Mill 0: Fox 0 built mill 0. It burned.",
-        "Fox 0: Fox 0 was born in Husum-0.",
-    }
+    assert "Mill 0: Fox 0 built mill 0. It burned." in text_of(sample)
+    assert "Fox 0: Fox 0 was born in Husum-0." in text_of(sample)
     assert "Hare 0: Hare 0 was in Husum-0 once." in text_of(sample)
 
 
@@ -71,7 +64,7 @@ def test_a_format_is_known_by_its_content_and_not_by_its_name(tmp_path):
     sample = made(make_task(f"qa:{renamed}", ESSAYS), 200)
 
     assert sample.answers == ("Ann", "Ann Fox")
-    assert [part.strip() for part in evidence_of(sample)] == ["Mill: Ann made it."]
+    assert "Mill: Ann made it." in text_of(sample)
     assert sample.answer_tokens == 32
     prompt = sample.template.format(memory="M", question=sample.question)
     assert prompt.count("M") == 1

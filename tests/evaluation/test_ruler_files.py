@@ -53,7 +53,7 @@ def sample_of(task, index=0):
 
 
 def text_of(sample):
-    return "".join(piece.text for piece in sample.pieces())
+    return "".join(sample.pieces())
 
 
 def prompt_of(sample):

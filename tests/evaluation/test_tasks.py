@@ -41,7 +41,7 @@ reader = resolve_reader("extractive", config=config) if reads == "extractive" el
 for length in map(int, lengths):
     sample = VaultTask().sample(length, 0, seed=0, tokenizer=EstimatingTokenizer())
     method = make_method("memagent", reader, config)
-    outcome = asyncio.run(method(sample.question, sample.open()[0]))
+    outcome = asyncio.run(method(sample.question, sample.open()))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, len(outcome.memories))
 """
 

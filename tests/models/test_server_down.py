@@ -177,15 +177,29 @@ def test_threads_and_event_loops_share_one_limit(server):
     model.close()
 
 
-async def test_a_synchronous_call_goes_ahead_of_the_turns_of_the_loop_that_it_holds_up(server):
+async def test_a_synchronous_call_does_not_wait_for_the_loop_that_it_holds_up(server):
     model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
 
-    async with model._server.call(queues=True):
-        replies = [model.invoke("Hello").text, "".join(p.text for p in model.stream("Hello"))]
+    first = asyncio.create_task(model.ainvoke("Hello"))
+    await asyncio.sleep(0)  # its turn is taken, or it waits for it
+    replies = [model.invoke("Hello").text, "".join(p.text for p in model.stream("Hello"))]
 
-    assert replies[0] == replies[1]
-    await model.aclose()
+    assert {*replies, (await first).text} == {replies[0]}
     model.close()
+
+
+async def test_calls_get_their_turns_in_order_whoever_gives_up(server):
+    model = ChatEndpoint(model="small", base_url=server.base_url, max_concurrency=1)
+    server.script = ["hang"]
+
+    calls = [asyncio.create_task(model.ainvoke(f"Call {number}")) for number in range(6)]
+    await asyncio.to_thread(wait_until, lambda: not server.script, "the call", seconds=240)
+    for given_up in calls[::2]:
+        given_up.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+    assert list(prompts(server)) == ["Call 0", "Call 1", "Call 3", "Call 5"]
+    await model.aclose()
 
 
 async def test_a_cancelled_call_gives_its_turn_back(server):

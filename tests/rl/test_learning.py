@@ -59,7 +59,7 @@ def fresh(reader, tmp_path):
 
 
 def words_of(sample):
-    return {word for piece in sample.pieces() for word in piece.text.split()}
+    return {word for piece in sample.pieces() for word in piece.split()}
 
 
 def known(words):
@@ -88,7 +88,7 @@ def test_the_latest_of_conflicting_pairs_counts(language, hops):
         one = language.sample(index, hops=hops, chunks=6, seed=5)
         latest, first = [], []
         for piece in one.pieces():
-            pairs = language.pairs_of(piece.text)
+            pairs = language.pairs_of(piece)
             latest = language.notes_after(one.question, latest, pairs)
             old = {town: value for town, value in pairs.items() if town not in first}
             first = language.notes_after(one.question, first, old)
@@ -102,7 +102,7 @@ def test_sections_mislead_with_the_asked_town_itself_and_lead_to_it(language):
     denied, led = 0, 0
     for index in range(200):
         one = language.sample(index, hops=1, chunks=4, seed=5)
-        text = " ".join(piece.text.strip() for piece in one.pieces())
+        text = " ".join(piece.strip() for piece in one.pieces())
         denied += f"{one.question} not " in text
         led += f"{one.question} ;" in text
     assert denied > 100

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from memagent_graph.evaluation.samples import Piece, Sample
+from memagent_graph.evaluation.samples import Sample
 from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import Training
@@ -21,7 +21,7 @@ def question(index):
         question=f"Which word is number {index}?",
         answers=(words[0],),
         metric="any",
-        pieces=lambda: iter([Piece(" ".join(words))]),
+        pieces=lambda: iter([" ".join(words)]),
     )
 
 

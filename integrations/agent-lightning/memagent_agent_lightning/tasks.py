@@ -53,7 +53,7 @@ def write_tasks(
         for index in range(count):
             sample = task.sample(rng.randint(*lengths), index, seed=0, tokenizer=counter)
             path = documents / f"{index}.txt"
-            path.write_text("".join(piece.text for piece in sample.pieces()), encoding="utf-8")
+            path.write_text("".join(sample.pieces()), encoding="utf-8")
             row = {"question": sample.question, "answers": sample.answers, "path": str(path)}
             file.write(json.dumps(row) + "\n")
     return tasks

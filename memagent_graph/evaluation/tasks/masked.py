@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, Task, check_length, draw
+from memagent_graph.evaluation.samples import Sample, Task, check_length, draw
 from memagent_graph.evidence.claims import claims
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.text.chunks import Chunk
@@ -112,11 +112,6 @@ class MaskedTask(Task):
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
         start, end = self._around(masked, length - needed, rng.random(), tokenizer.count)
 
-        def pieces() -> Iterator[Piece]:
-            yield from self._read(start, masked.start)
-            yield Piece(gold, evidence=True)
-            yield from self._read(masked.end, end)
-
         return Sample(
             id=f"{self.name}/{length}/{index}",
             task=self.name,
@@ -124,7 +119,7 @@ class MaskedTask(Task):
             question=masked.question,
             answers=(masked.answer,),
             metric="any",
-            pieces=pieces,
+            pieces=lambda: self._read(start, end),
             answer_tokens=_ANSWER_TOKENS,
         )
 
@@ -145,9 +140,9 @@ class MaskedTask(Task):
             raise ConfigurationError(message)
         return start, end
 
-    def _read(self, start: int, end: int) -> Iterator[Piece]:
+    def _read(self, start: int, end: int) -> Iterator[str]:
         for at in range(start, end, _WINDOW):
-            yield Piece(self.source.read(at, min(_WINDOW, end - at)))
+            yield self.source.read(at, min(_WINDOW, end - at))
 
 
 def _reach(

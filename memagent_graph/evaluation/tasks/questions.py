@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
-    Piece,
     Sample,
     Task,
     check_length,
@@ -75,7 +74,7 @@ def read_questions(file: Path) -> list[Question]:
         ConfigurationError: The file cannot be read, or has another format.
     """
     try:
-        rows = _rows(file)
+        rows = read_rows(file)
         parse = next(parse for key, parse in _FORMATS.items() if key in rows[0])
         return _cluster(_join(question for row in rows for question in parse(row)))
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
@@ -96,7 +95,7 @@ def same(question: str) -> str:
     return " ".join(question.casefold().split())
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path) -> list[dict[str, Any]]:
     """The objects of a JSON or JSON Lines file.
 
     Raises:
@@ -249,11 +248,11 @@ class QuestionTask(Task):
                 "were asked for: name a folder of texts as filler (--essays)."
             )
             raise ConfigurationError(message)
-        placed = [(rng.random(), Piece(f"{text}\n\n", evidence=True)) for text in gold]
-        placed += [(rng.random(), Piece(text)) for text in chosen]
+        placed = [(rng.random(), f"{text}\n\n") for text in gold]
+        placed += [(rng.random(), text) for text in chosen]
         state = rng.getstate()
 
-        def pieces() -> Iterator[Piece]:
+        def pieces() -> Iterator[str]:
             fresh = random.Random()  # noqa: S311 - no secret
             fresh.setstate(state)
             filler = chain(spare, _essay(self.essays, fresh) if self.essays else ())

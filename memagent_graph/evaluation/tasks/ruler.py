@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Piece, Sample, Task, Unit, draw, file_digest
+from memagent_graph.evaluation.samples import Sample, Task, Unit, draw, file_digest
 from memagent_graph.evaluation.tasks.questions import ANSWER_TOKENS, TEMPLATE
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class RulerFileTask(Task):
             question=row.question,
             answers=row.answers,
             metric="any" if row.passages else "all",
-            pieces=lambda: iter([Piece(row.document)]),
+            pieces=lambda: iter([row.document]),
             template=row.template,
             answer_tokens=row.tokens,
         )
