@@ -31,7 +31,7 @@ from memagent_graph.memory.version import (
     edit_version,
     make_reading_key,
 )
-from memagent_graph.memory.writer import append_version
+from memagent_graph.memory.writer import append_version, append_versions
 from memagent_graph.sync import to_sync, to_thread
 from memagent_graph.text.source import digests_of
 
@@ -186,7 +186,7 @@ class MemoryBank:
             owner: the memory that it belongs to; `collect` deletes versions without an owner.
             topic: topic whose watchers are notified; the version's root by default.
         """
-        return (await append_version(self.records, version, owner, topic)).version
+        return await append_version(self.records, version, owner, topic)
 
     async def aadvance(
         self,
@@ -210,27 +210,18 @@ class MemoryBank:
             Whether it was done.
         """
         records = self.records
-        head, place = (records.heads, name), (records.versions, version.id)
-        stored: Value | None = None
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            value = stored or version.to_record()
-            names = {*owners_of(stored), name}
-            puts = [
-                records.put(*place, {**value, "owners": sorted(names)}),
-                records.put(records.members(name), version.id, {}),
-                records.put(*head, {"version": version.id}),
-                *also,
-            ]
-            all_given = {**(given or {}), head: pointer_to(expected), place: stored}
-            if await records.commit(puts, all_given, topic=name):
-                records.note(name, version.id)
-                return True
-            now, known = await records.values([head, place])
-            if now != pointer_to(expected) or (given and known == stored):
-                break
-            stored = known if isinstance(known, dict) else None  # another writer stored it first
-        return False
+        head = (records.heads, name)
+        done = await append_versions(
+            records,
+            [version],
+            name,
+            name,
+            also=[records.put(*head, {"version": version.id}), *also],
+            given={**(given or {}), head: pointer_to(expected)},
+        )
+        if done is not None:
+            records.note(name, version.id)
+        return done is not None
 
     async def aadopt(self, owner: str, key: str) -> None:
         """Add a memory to the owners of a version, and of all that led to it.
