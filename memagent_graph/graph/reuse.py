@@ -55,7 +55,7 @@ class Reuse:
         layers: the layers of the reading, which resume what a version left open.
 
     Attributes:
-        given: id and text of the memory that it began with, if that is stored.
+        begun: the stored version that it began after; None without one.
         noticed: number of the last notice of forgotten documents before it began; None if unknown.
         missed: why the store was not asked; None if it was.
         mends: whether versions after a gap are stored: the gap is read, and they are taken over.
@@ -66,7 +66,7 @@ class Reuse:
     ) -> None:
         self._lineage, self._bank, self._entry = lineage, bank, entry
         self._layers = layers
-        self.given: tuple[str, str] | None = None
+        self.begun: MemoryVersion | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
         self.mends = False
@@ -103,7 +103,6 @@ class Reuse:
         if memory is not None:
             fold = {**fold, **to_plain(memory)}
             fold["progress"]["version"] = begun
-        self.given = (fold["progress"]["version"] or "", fold["memory"])
         try:
             if name or not self._lineage.reuses:
                 await self._look(None, None)
@@ -111,6 +110,7 @@ class Reuse:
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 if head is not None:
+                    self.begun = head
                     fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
                     ended = await self._find_end(fold, name, head)
@@ -159,6 +159,7 @@ class Reuse:
         version = next((one for one in history if one.id == run.version), None)
         if version is None:
             return None
+        self.begun = version
         ended: Any = {**fold["progress"], **run.progress, "version": version.id}
         scope: Scope = {**fold["scope"], "head": version.id}
         return {**fold, **to_plain(version.memory), "scope": scope, "progress": ended}
@@ -238,7 +239,7 @@ class Reuse:
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
         await self._bank.aadopt(memory, found.id)
-        found = edit or found
+        self.begun = found = edit or found
         document = found.document
         if document.again and document.skipped:
             end = document.skipped[0][0]

@@ -20,15 +20,8 @@ from memagent_graph.errors import (
 from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
-from memagent_graph.memory.owners import children_first, owners_of
-from memagent_graph.memory.provenance import (
-    READ,
-    VersionSources,
-    inherit_rows,
-    list_missing,
-    rows_of,
-    take_inventory,
-)
+from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.provenance import above, rows_of, take_inventory
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import count_converted, forget_converted
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.provenance import Inventory, Rows
+    from memagent_graph.memory.provenance import Inventory
     from memagent_graph.memory.version import History
 
 _KEY = "sources"
@@ -230,22 +223,24 @@ async def thin(
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
-    read: dict[str, Rows] = {}
     gone = values.keys() - kept
-    if tip.thread is None:
-        lineage = VersionSources(values)
-        for key in kept:
-            if (rows := inherit_rows(lineage, key, gone)) != list_missing(values[key]) and rows:
-                read[key] = rows
 
     def stays(key: str, value: Value) -> Value:
-        after = {**value, READ: read[key]} if key in read else value
-        if tip.thread is None and gone & {*follows_of(value)}:
-            after = {**after, lookup.THINNED: True}
-        if text_of(value) in gone and key in known:
-            whole = replace(known[key], unchanged=None).to_record()
-            after = {name: after[name] for name in after if name != "unchanged"} | whole
-        return after
+        follows_gone = tip.thread is None and not gone.isdisjoint(follows_of(value))
+        if not follows_gone and text_of(value) not in gone:
+            return value
+        version = known[key]
+        lost = [one for one in above(values, [key]) if one in gone] if follows_gone else []
+        rows = ((digest, name) for one in lost for digest, name in rows_of(values[one]))
+        whole = replace(
+            version,
+            unchanged=None if text_of(value) in gone else version.unchanged,
+            sources=tuple(dict.fromkeys((*version.sources, *rows))),
+        )
+        after = {**value, **whole.to_record()}
+        if whole.unchanged is None:
+            after.pop("unchanged", None)
+        return {**after, lookup.THINNED: True} if follows_gone else after
 
     return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
 
@@ -322,7 +317,7 @@ class ForgottenSource(NamedTuple):
         cached: number of entries removed from the user's cache.
         unreadable: keys of unreadable items, which stay and may have content of the documents.
         unsure: names of memories that stay and may have content of the documents: versions that
-            led to them were lost, and some of their text has no evidence.
+            led to them were lost, and were of joined documents.
     """
 
     versions: int = 0
@@ -370,50 +365,8 @@ async def digests_of(records: Records, name: str) -> list[str]:
     found: set[str] = set()
     async for item in records.scan(records.versions):
         if not isinstance(item, BadRecordError):
-            rows = rows_of(item.value) + list_missing(item.value)
-            found.update(digest for digest, called in rows if called == name)
+            found.update(digest for digest, called in rows_of(item.value) if called == name)
     return sorted(found)
-
-
-async def remove_strays(records: Records, ids: Sequence[str]) -> int:
-    """Delete versions that follow something forgotten meanwhile, and return their number.
-
-    Args:
-        records: the bank's records.
-        ids: ids of the versions that a reading wrote.
-
-    Raises:
-        MemoryConflictError: Other writers kept changing their memories.
-    """
-    count = 0
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        values, pointers, gone = await _strays(records, ids)
-        deleted = await _delete(records, values, pointers, gone)
-        count += deleted
-        if deleted == len(gone):
-            return count
-    raise MemoryConflictError(_AGAIN)
-
-
-async def _strays(
-    records: Records, ids: Sequence[str]
-) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
-    """Versions, the pointers of their names, and the ids of those to delete."""
-    values = await _there(records, ids)
-    above = {before for value in values.values() for before in follows_of(value)}
-    lineage = VersionSources(values | await _there(records, sorted(above - {*values})))
-    strays = {key for key in values if not lineage.is_known(key)}
-    for key in reversed(children_first(values)):
-        if not strays.isdisjoint(lineage.before(key)):
-            strays.add(key)
-    names = sorted({name for key in strays for name in owners_of(values[key])})
-    places = [(place, name) for name in names for place in (records.heads, records.readings)]
-    found = zip(places, await records.values(places), strict=True)
-    pointers = {place: value for place, value in found if isinstance(value, dict)}
-    targets = [str(pointer.get("version")) for pointer in pointers.values()]
-    kept = lineage.above(target for target in targets if target in lineage.values)
-    return values, pointers, children_first({key: values[key] for key in strays - {*kept}})
 
 
 def _is_digest(digest: str) -> bool:
@@ -560,8 +513,3 @@ async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
     ]
     if puts:
         await records.items(puts)
-
-
-async def _there(records: Records, ids: Sequence[str]) -> dict[str, Value]:
-    found = await records.by_id(ids)
-    return {key: value for key, value in found if isinstance(value, dict)}

@@ -2,7 +2,7 @@
 
 | namespace, below the bank's | key | value |
 |---|---|---|
-| versions | a version's id | its record, `owners`: the memories that it belongs to, and `read` |
+| versions | a version's id | its record, and `owners`: the memories that it belongs to |
 | heads | a memory's name | `version`: where the memory is now |
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
@@ -16,9 +16,8 @@
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
 A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
-has `read` if versions before it were thinned out: digests and names of the documents that those had
-read. It has `answer` if an answer was written from it: see `KeptAnswer`. It is `thinned` if a
-version that it follows was thinned out.
+has `answer` if an answer was written from it: see `KeptAnswer`. It is `thinned` if a version that
+it follows was thinned out.
 """
 
 from __future__ import annotations
@@ -351,16 +350,12 @@ class Records:
             offset, size = offset + size, min(most, 2 * size)
 
     async def keys(self, namespace: Namespace) -> list[str]:
-        """Return the keys of a namespace's items, including unreadable ones."""
-        return [item.key async for item in self.scan(namespace)]
-
-    async def list_keys(self, namespace: Namespace) -> list[str]:
         """Return the keys that are listed for a namespace, without reading its items.
 
         Some of them may have been evicted, or have expired.
         """
         if not isinstance(self.atomic, ListsPlaces):
-            return await self.keys(namespace)
+            return [item.key async for item in self.scan(namespace)]
         return [key for _, key in await self.call(partial(self.atomic.aplaces, namespace))]
 
     async def forget_label(self) -> None:

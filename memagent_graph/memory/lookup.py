@@ -132,7 +132,7 @@ async def history(records: Records, reference: str) -> History:
         names |= new
         ids = dict.fromkeys(wanted)
         for name in new:  # earlier versions may be listed by other owners
-            ids |= dict.fromkeys(await records.list_keys(records.members(name)))
+            ids |= dict.fromkeys(await records.keys(records.members(name)))
         more = await versions(records, [key for key in ids if key not in known])
         known |= {version.id: version for version in more if isinstance(version, MemoryVersion)}
         found = walk(tip, known, known.values())

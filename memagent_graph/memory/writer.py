@@ -155,7 +155,6 @@ class VersionWriter:
 
     Attributes:
         seconds: how long the last write took, or the one under way has taken, in seconds.
-        written: ids of the versions that the store has, written here or before.
         error: the error of the last write; None if it succeeded.
     """
 
@@ -183,7 +182,6 @@ class VersionWriter:
         self._other: MemoryVersion | None = None
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
-        self.written: list[str] = []
 
     def add(self, version: MemoryVersion, *also: PutOp) -> None:
         """Queue a version, without waiting.
@@ -306,7 +304,6 @@ class VersionWriter:
             stored = edit or last
             self._other = stored if stored.text != version.text else None
             del self._waiting[: len(some)]
-            self.written += [one.id for one, _ in some]
             self._count(len(self._waiting))
         finally:
             self._since = 0.0
