@@ -16,6 +16,7 @@ from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
+from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.sharing import edit_noted
 from memagent_graph.memory.version import VersionMerge, make_reading_key
 
@@ -238,7 +239,7 @@ class Reuse:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
-        await self._bank.aadopt(memory, found.id)
+        await adopt(self._bank.records, memory, found.id)
         self.begun = found = edit or found
         document = found.document
         if document.again and document.skipped:

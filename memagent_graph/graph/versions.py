@@ -40,6 +40,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.lookup import readable, versions
+from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.sharing import Follower
 from memagent_graph.memory.version import ChunkRead, MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
@@ -381,6 +382,8 @@ class Chain:
         other = await self._writer.settle(0 if is_slow else store_seconds())
         if other is None or (other.id != self.parent and not other.edited):
             return None
+        if self.at is not None and (other.id, other.text) == (self.at.id, self.at.text):
+            return None  # an edit that was taken already
         self.parent, self.at = other.id, other
         return other.memory
 
@@ -476,7 +479,7 @@ class Chain:
             return None
         try:
             found = await self.bank.aget(key)
-            await self.bank.aadopt(self.lineage.memory(fold), found.id)
+            await adopt(self.bank.records, self.lineage.memory(fold), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
         query = found.made_by.query if isinstance(found.made_by, VersionMerge) else None

@@ -223,24 +223,6 @@ class MemoryBank:
             records.note(name, version.id)
         return done is not None
 
-    async def aadopt(self, owner: str, key: str) -> None:
-        """Add a memory to the owners of a version, and of all that led to it.
-
-        Args:
-            owner: the memory's name.
-            key: the version's id.
-        """
-        await owners.adopt(self.records, owner, key)
-
-    async def afind(self, ids: Iterable[str]) -> MemoryVersion | None:
-        """Return the last version of the longest prefix of `ids` that is stored; None if none is.
-
-        It looks up 1, 2, 4, ... ids at once: if nothing is stored, that costs one round trip, and
-        a thousand chunks cost ten. `ids` is iterated in a thread and no further than needed, since
-        each id may require cutting a chunk.
-        """
-        return await lookup.find(self.records, ids)
-
     async def aget(self, reference: str) -> MemoryVersion:
         """Return the version of a reference.
 
@@ -475,7 +457,6 @@ class MemoryBank:
 
     append = to_sync(aappend)
     advance = to_sync(aadvance)
-    find = to_sync(afind)
     get = to_sync(aget)
     head = to_sync(ahead)
     move_head = to_sync(amove_head)

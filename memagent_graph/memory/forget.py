@@ -20,8 +20,7 @@ from memagent_graph.errors import (
 from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
-from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.provenance import above, rows_of, take_inventory
+from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import count_converted, forget_converted
@@ -29,8 +28,6 @@ from memagent_graph.text.cache import count_converted, forget_converted
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-
-    from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
@@ -301,7 +298,6 @@ def _nameless(name: str) -> MemoryNotFoundError:
     return MemoryNotFoundError(f"There is no memory named {name!r}.")
 
 
-_AT_ONCE = 100
 _DIGITS = 64
 _AGAIN = "Memories of this document kept being written meanwhile: forget it again."
 
@@ -390,7 +386,7 @@ async def _copy(records: Records) -> tuple[Records, list[str]]:
         async for item in records.scan(place):
             if not isinstance(item, BadRecordError):
                 puts.append(copy.put(tuple(item.namespace), item.key, item.value))
-            elif place == records.versions:
+            elif place != records.all_members:
                 bad.append(item.key)
         await copy.items(puts)
     return copy, bad
@@ -436,7 +432,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
             if before is None
             else ForgottenSource(fell_back=moved, unread=lost)
         )
-    versions = await _delete(records, found.values, found.pointers, found.gone)
+    versions = await delete_versions(records, found.values, found.pointers, found.gone)
     for name in done.forgotten:
         versions += await _release(records, name)
     return done.plus(ForgottenSource(versions=versions))
@@ -445,7 +441,8 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
 def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
     """Heads and readings that point to versions from the documents, with those versions."""
     gone = {*found.gone}
-    targets = [(place, str(value.get("version"))) for place, value in found.pointers.items()]
+    pointing = found.pointers.items()
+    targets = [(place, str((value or {}).get("version"))) for place, value in pointing]
     return [(place, target) for place, target in targets if target in gone]
 
 
@@ -455,7 +452,7 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
     Which readings moved it is forgotten as well: each is to be read again.
     """
     name, also = place[1], runs.forget(records, place[1])
-    seen = found.pointers.pop(place)
+    seen = found.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})
     found.pointers[place] = {"version": before}
@@ -470,28 +467,6 @@ async def _release(records: Records, name: str) -> int:
     places = [(records.heads, name), (records.readings, name)]
     ids = await records.keys(records.members(name))
     return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
-
-
-async def _delete(
-    records: Records,
-    values: Mapping[str, Value],
-    pointers: Mapping[Place, Value],
-    ids: Sequence[str],
-) -> int:
-    """Delete versions in this order while nothing else changes them; return their number."""
-    for start in range(0, len(ids), _AT_ONCE):
-        puts: list[PutOp] = []
-        given: dict[Place, Value | None] = {}
-        for key in ids[start : start + _AT_ONCE]:
-            puts.append(records.put(records.versions, key, None))
-            given[records.versions, key] = values[key]
-            for owner in owners_of(values[key]):
-                puts.append(records.put(records.members(owner), key, None))
-                for namespace in (records.heads, records.readings):
-                    given[namespace, owner] = pointers.get((namespace, owner))
-        if not await records.commit(puts, given):
-            return start
-    return len(ids)
 
 
 async def _forget_leases(records: Records, digests: Iterable[str]) -> None:

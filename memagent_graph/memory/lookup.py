@@ -30,16 +30,16 @@ _log = logging.getLogger(__name__)
 async def find(
     records: Records, ids: Iterable[str], memory: str | None = None, *, at_once: int = 1
 ) -> MemoryVersion | None:
-    """See `MemoryBank.afind`; it stops at a version that was edited in `memory`.
+    """Return the last version of the longest prefix of `ids` that is stored; None if none is.
 
-    It asks first for `at_once` versions, and for twice as many each time.
+    It stops at a version that was edited in `memory`. It asks first for `at_once` versions, and for
+    twice as many each time: if nothing is stored, that costs one round trip, and a thousand chunks
+    cost ten. `ids` is iterated in a thread and no further than needed, since each id may require
+    cutting a chunk.
     """
     found: MemoryVersion | None = None
-    listed = isinstance(ids, list)
     ids, size = iter(ids), at_once
-    while batch := (
-        [*islice(ids, size)] if listed else await asyncio.to_thread(list, islice(ids, size))
-    ):
+    while batch := await asyncio.to_thread(list, islice(ids, size)):
         values = dict(await records.by_id(batch))
         for version in (await _readable(records, values)).values():
             if not isinstance(version, MemoryVersion):

@@ -8,15 +8,19 @@ joined documents in their chunks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError
+from memagent_graph.memory.items import UNKNOWN
 from memagent_graph.memory.lookup import is_thinned
 from memagent_graph.memory.owners import children_first, owners_of
 from memagent_graph.memory.version import follows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from types import EllipsisType
+
+    from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
@@ -25,6 +29,78 @@ Rows = list[list[str]]
 """Digests and names of documents."""
 
 _PAIR = 2
+_AT_ONCE = 100
+
+
+class BankContents(NamedTuple):
+    """All memories of a bank.
+
+    Attributes:
+        versions: records of versions, by id.
+        pointers: records of names, and of readings without one; None for one that cannot be read.
+        bad: errors of what cannot be read.
+    """
+
+    versions: dict[str, Value]
+    pointers: dict[Place, Value | None]
+    bad: list[BadRecordError]
+
+    @property
+    def targets(self) -> dict[str, str | None]:
+        """The versions that names and readings lead to; None for one that cannot be read."""
+        found = {name: (value or {}).get("version") for (_, name), value in self.pointers.items()}
+        return {name: key if isinstance(key, str) else None for name, key in found.items()}
+
+
+async def take_contents(records: Records) -> BankContents:
+    """Read all memories of a bank."""
+    found = BankContents({}, {}, [])
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.bad.append(item)
+        else:
+            found.versions[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if not isinstance(item, BadRecordError):
+                found.pointers[namespace, item.key] = item.value
+                continue
+            found.bad.append(item)
+            if item.key != UNKNOWN:
+                found.pointers[namespace, item.key] = None
+    return found
+
+
+async def delete_versions(
+    records: Records,
+    values: Mapping[str, Value],
+    pointers: Mapping[Place, Value | None],
+    ids: Sequence[str],
+) -> int:
+    """Delete versions in this order, until one or where its names lead is not as it was seen.
+
+    Args:
+        records: the bank's records.
+        values: the versions' records, as they were seen.
+        pointers: the names, as they were seen.
+        ids: ids of the versions.
+
+    Returns:
+        The number of those that were deleted.
+    """
+    for start in range(0, len(ids), _AT_ONCE):
+        puts: list[PutOp] = []
+        given: dict[Place, Value | EllipsisType | None] = {}
+        for key in ids[start : start + _AT_ONCE]:
+            puts.append(records.put(records.versions, key, None))
+            given[records.versions, key] = values[key]
+            for owner in owners_of(values[key]):
+                puts.append(records.put(records.members(owner), key, None))
+                for place in ((records.heads, owner), (records.readings, owner)):
+                    given[place] = pointers[place] or ... if place in pointers else None
+        if not await records.commit(puts, given):
+            return start
+    return len(ids)
 
 
 def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
@@ -64,7 +140,7 @@ class Inventory:
     Attributes:
         sources: digests of the documents, and those of joined documents that contain one of them.
         values: records of all versions, by id.
-        pointers: records of heads, and of readings without a name.
+        pointers: records of heads, and of readings without a name; None for unreadable ones.
         unreadable: keys of items that cannot be read.
         gone: ids of the versions to delete, each before those that it follows.
         unsure: names of memories that stay though they may have read the documents: versions that
@@ -72,9 +148,9 @@ class Inventory:
     """
 
     sources: set[str]
-    values: dict[str, Value] = field(default_factory=dict)
-    pointers: dict[Place, Value] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
+    values: dict[str, Value]
+    pointers: dict[Place, Value | None]
+    unreadable: list[str]
     gone: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
 
@@ -94,7 +170,7 @@ class Inventory:
         self.unsure = sorted(
             name
             for (_, name), pointer in self.pointers.items()
-            if (key := str(pointer.get("version"))) in values
+            if (key := str((pointer or {}).get("version"))) in values
             and not unsure.isdisjoint(above(values, [key]))
         )
 
@@ -142,15 +218,8 @@ class Inventory:
 
 async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
     """Read a bank, and find what came from the documents with these digests."""
-    found = Inventory({*digests})
-    async for item in records.scan(records.versions):
-        if isinstance(item, BadRecordError):
-            found.unreadable.append(item.key)
-        else:
-            found.values[item.key] = item.value
-    for namespace in (records.heads, records.readings):
-        async for item in records.scan(namespace):
-            if not isinstance(item, BadRecordError):
-                found.pointers[namespace, item.key] = item.value
+    contents = await take_contents(records)
+    unreadable = [error.key for error in contents.bad]
+    found = Inventory({*digests}, contents.versions, contents.pointers, unreadable)
     found.trace()
     return found

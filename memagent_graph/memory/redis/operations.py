@@ -35,6 +35,7 @@ from memagent_graph.memory.redis.keys import (
     forget_root,
     list_roots,
     member_of,
+    register,
     root_of,
 )
 from memagent_graph.memory.redis.pipeline import Command
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.codec import Codec, Stored, Vector
-    from memagent_graph.memory.redis.keys import KnownRoots, Names
-    from memagent_graph.memory.redis.pipeline import Reply, Steps
+    from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.pipeline import Steps
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -399,7 +400,6 @@ def put(names: Names, codec: Codec, op: PutOp) -> Command:
 def commit(
     names: Names,
     codec: Codec,
-    known: KnownRoots,
     ops: Sequence[PutOp],
     given: Given,
     news: tuple[Sequence[PutOp], str] | None,
@@ -425,14 +425,10 @@ def commit(
         keys += (names.stream(news[0][0].namespace, news[1]),)
     expected = list(given.values())
     wanted = [_form(codec, value) for value in expected]
-    roots = {root} if any(op.value is not None for op in ops) else set()
-
-    def find_emptied(replies: list[Reply]) -> set[bytes]:
-        return roots if replies[0] == scripts.COMMITTED else set()
-
+    registers = register(names, [root] if any(op.value is not None for op in ops) else [])
     while True:
         script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
-        (reply,) = yield from known.register(names, roots, [script], find_emptied)
+        reply, *_ = yield [script, *registers]
         if not isinstance(reply, list):
             return bool(reply)
         for place, content in reply:
@@ -464,7 +460,6 @@ def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> by
 def batch(
     names: Names,
     codec: Codec,
-    known: KnownRoots,
     ops: Iterable[Op],
     vectors: Mapping[str, Vector] | None = None,
 ) -> Steps[list[Result]]:
@@ -475,7 +470,6 @@ def batch(
     Args:
         names: names of keys.
         codec: encodes and decodes items.
-        known: roots that are registered.
         ops: the operations.
         vectors: embeddings of queries.
 
@@ -508,13 +502,7 @@ def batch(
     commands = [*fetches, *(put(names, codec, op) for op in puts.values())]
     if commands:
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
-        places = [root_of(op.namespace) for op in puts.values()]
-
-        def find_emptied(replies: list[Reply]) -> set[bytes]:
-            answers = replies[len(fetches) : len(commands)]
-            return {root for root, empty in zip(places, answers, strict=True) if empty}
-
-        replies = yield from known.register(names, written, commands, find_emptied)
+        replies = yield [*commands, *register(names, written)]
         found = chain.from_iterable(replies[: len(fetches)])
         for (place, op), reply in zip(gets, found, strict=True):
             results[place] = item_of(codec, op, reply)

@@ -19,7 +19,7 @@ from memagent_graph.memory.redis.connection import (
     connect,
     connection_over,
 )
-from memagent_graph.memory.redis.keys import KnownRoots, Names, decode, list_roots, root_of
+from memagent_graph.memory.redis.keys import Names, decode, list_roots, root_of
 from memagent_graph.memory.redis.operations import batch
 from memagent_graph.memory.redis.pipeline import Command, Wire, wire
 from memagent_graph.text.cache import keep_no_plain_text
@@ -257,7 +257,6 @@ class RedisStore(BaseStore):
             keep_no_plain_text()
         self._connection = client if isinstance(client, OwnClients) else connection_over(client)
         self._sweeper = Sweeper(self.sweep_ttl, self.asweep_ttl)
-        self._known = KnownRoots(self._connection)
         self._cached: set[scripts.Script] = set()
 
     @classmethod
@@ -297,7 +296,7 @@ class RedisStore(BaseStore):
     @property
     def retries(self) -> int:
         """Number of repeats so far; 0 with a given client, which does not report them."""
-        return self._connection.retries or 0
+        return self._connection.retries
 
     def server_settings(self) -> dict[str, str]:
         """Return the server's maxmemory, maxmemory-policy, save and appendonly.
@@ -326,7 +325,7 @@ class RedisStore(BaseStore):
         vectors = None
         if self._embedder is not None:
             ops, vectors = self._embedder.prepare([*ops])
-        return self._run(batch(self._names, self._codec, self._known, ops, vectors))
+        return self._run(batch(self._names, self._codec, ops, vectors))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """See `batch`."""
@@ -334,7 +333,7 @@ class RedisStore(BaseStore):
         if self._embedder is not None:
             ops, vectors = await self._embedder.aprepare(ops)
         heavy = any(isinstance(op, SearchOp) and op.query for op in ops)
-        steps = batch(self._names, self._codec, self._known, ops, vectors)
+        steps = batch(self._names, self._codec, ops, vectors)
         return await self._arun(steps, heavy=heavy)
 
     async def acommit(
@@ -344,7 +343,7 @@ class RedisStore(BaseStore):
         ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)
         new = sum(put.value is not None for put in puts[:news])
         announced = None if topic is None else (ops[:new], topic)
-        steps = operations.commit(self._names, self._codec, self._known, ops, given, announced)
+        steps = operations.commit(self._names, self._codec, ops, given, announced)
         return await self._arun(steps)
 
     async def watch(
