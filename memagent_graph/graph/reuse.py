@@ -226,7 +226,7 @@ class Reuse:
         found = ended = None
         knows, ended_before = await self._look(first, cutter.source if alone else None)
         if first is not None and knows:
-            found = await find(self._bank.records, chain([first], ids), memory, at_once=2)
+            found = await find(self._bank.records, chain([first], ids), memory)
         if alone:
             ended = await self._read_to_its_end(cutter.source) if ended_before else None
             found = await self._last_known(found, ended)

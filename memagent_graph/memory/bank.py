@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory import forget as sources
 from memagent_graph.memory import lookup, maintenance, owners, sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
@@ -22,7 +21,6 @@ from memagent_graph.memory.sharing import (
     find_folds,
     list_readings,
     place_of,
-    to_value,
 )
 from memagent_graph.memory.version import (
     History,
@@ -108,7 +106,7 @@ async def replace_for(
             records.put(records.members(memory), after.id, {}),
             records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
-            *(records.put(*place, to_value(note)) for place, note in notes.items()),
+            *(records.put(*place, asdict(note)) for place, note in notes.items()),
         ]
         given: dict[Place, Value | EllipsisType | None] = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
@@ -359,11 +357,11 @@ class MemoryBank:
                 [document] if isinstance(document, str) else await _open_digests(document)
             )
         ]
-        return await sources.forget_source(self.records, digests, preview=preview)
+        return await removal.forget_source(self.records, digests, preview=preview)
 
     async def adigests_of(self, name: str) -> list[str]:
         """Return the digests of the documents of this name that memories were made from."""
-        return await sources.digests_of(self.records, name)
+        return await removal.digests_of(self.records, name)
 
     async def athin(
         self,

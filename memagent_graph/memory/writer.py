@@ -105,8 +105,12 @@ async def append_versions(
         if not all(agrees(_value(now[place]), value) for place, value in given.items()):
             return None
         found = dict(zip(places, await records.values(places), strict=True))
-    message = f"Version {versions[-1].id} was changed {MOST_LOST_RACES} times meanwhile: try again."
-    raise MemoryConflictError(message)
+    raise _changed(versions[-1])
+
+
+def _changed(version: MemoryVersion) -> MemoryConflictError:
+    message = f"Version {version.id} was changed {MOST_LOST_RACES} times meanwhile: try again."
+    return MemoryConflictError(message)
 
 
 def _value(found: Value | BadRecordError | None) -> Value | None:
@@ -166,7 +170,7 @@ class VersionWriter:
         *,
         after: VersionWriter | None = None,
         beside: Place | None = None,
-        saw: Callable[[Value | None], object] = lambda _: None,
+        saw: Callable[[Value | BadRecordError | None], object] = lambda _: None,
     ) -> None:
         self.records = records
         self._owner = owner
@@ -174,7 +178,7 @@ class VersionWriter:
         self._after = after
         self._beside = beside
         self._saw = saw
-        self._seen: Value | None = None
+        self._seen: Value | EllipsisType | None = None
         self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
         self._counted = 0
         self._writing: asyncio.Task[None] | None = None
@@ -311,15 +315,15 @@ class VersionWriter:
 
     async def _append(self, some: Sequence[tuple[MemoryVersion, Sequence[PutOp]]]) -> Appended:
         versions, also = [one for one, _ in some], [put for _, puts in some for put in puts]
-        while True:
-            given: dict[Place, Value | EllipsisType | None] = {}
-            if self._beside is not None:
-                given[self._beside] = self._seen
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            given = {} if self._beside is None else {self._beside: self._seen}
             done = await append_versions(
                 self.records, versions, self._owner, self._topic, also=also, given=given
             )
             if done is not None:
                 return done
             (value,) = await self.records.values([*given], refresh=False)
-            self._seen = value if isinstance(value, dict) else None
-            self._saw(self._seen)
+            self._seen = ... if isinstance(value, BadRecordError) else value
+            self._saw(value)
+        raise _changed(versions[-1])

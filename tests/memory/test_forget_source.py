@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from bombs import DOCUMENTS
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
@@ -413,6 +415,26 @@ def test_what_a_killed_reading_wrote_meanwhile_goes_when_another_is_forgotten(ba
 
     assert "fish" not in stored()
     assert bank.get("diary").text.count("BIRD") == 3
+
+
+def test_what_a_resumed_reading_writes_upon_what_was_forgotten_goes_with_the_next_try(bank, stored):
+    read(bank, document("fish", "fish"), memory_name="diary")
+
+    async def fail_at_the_fourth(step):
+        if reader.chunks == 4:
+            raise ModelError("The model is gone.")
+
+    reader, saver = FactReader(fail_at_the_fourth), InMemorySaver()
+    bird, thread = document("bird", "bird"), {"configurable": {"thread_id": "t"}}
+    asked = {"question": "What?", "document": bird, "memory_name": "diary"}
+    for reads, given in ((reader, asked), (FactReader(), None)):
+        again = create_memagent(reads, config=SMALL, store=bank.store, checkpointer=saver)
+        with suppress(ModelError):
+            again.invoke(given, thread, context={"document": bird})
+        bank.forget_source(digest(document("fish")))
+
+    assert "fish" not in stored()
+    assert bank.check() == []
 
 
 def test_a_reading_that_began_afterwards_is_kept(bank):

@@ -422,6 +422,15 @@ def test_a_commit_announces_its_first_put_if_it_was_done(watched):
     assert asyncio.run(take(watched, 2)) == ["a", "e"]
 
 
+def test_a_commit_announces_as_many_of_its_first_puts_as_it_is_told(watched):
+    one, puts = atomic(watched), [PutOp(AT, "a", {}), PutOp(AT, "b", {}), PutOp(OTHER, "c", {})]
+
+    assert atomically.commit(one, puts, given={}, topic="m", news=2)
+    assert atomically.commit(one, [PutOp(AT, "d", {})], given={}, topic="m")
+
+    assert asyncio.run(take(watched, 3)) == ["a", "b", "d"]
+
+
 def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
     proxy = TCPProxy(redis_server.port)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
