@@ -37,6 +37,7 @@ def make_version(
         memory=Memory(text),
         tokens=len(text) // 4,
         made_by=ChunkRead(width * (step - 1)),
+        sources=() if before is None else before.documents,
     )
     return change(made, **more)
 

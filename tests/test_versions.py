@@ -385,7 +385,7 @@ class FarStore(InMemoryStore):
 
     Attributes:
         trips: number of round trips.
-        written: keys of the items of each trip that were put unless they were there.
+        written: ids of the versions of each trip that were put unless they were there.
     """
 
     def __init__(self, seconds):
@@ -403,23 +403,11 @@ class FarStore(InMemoryStore):
         await self.travel()
         return self.near.batch(ops)
 
-    async def acommit(self, *args, **kwargs):
+    async def acommit(self, puts, *, given, **options):
         await self.travel()
-        return await GetThenPut(self.near).acommit(*args, **kwargs)
-
-    async def aput_if_absent(self, namespace, key, value, **options):
-        await self.travel()
-        self.written.append([key])
-        return await GetThenPut(self.near).aput_if_absent(namespace, key, value, **options)
-
-    async def aput_each_if_absent(self, puts):
-        await self.travel()
-        self.written.append([put.op.key for put in puts])
-        near = GetThenPut(self.near)
-        return [
-            await near.aput_if_absent(*op[:3], topic=topic, also=also, beside=beside)
-            for op, topic, also, beside in puts
-        ]
+        new = [put.key for put in puts if "versions" in put.namespace and not given.get(put[:2], 1)]
+        self.written += [new] if new else []
+        return await GetThenPut(self.near).acommit(puts, given=given, **options)
 
     def watch(self, *args, **kwargs):
         raise NotImplementedError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import Op, Result
 
-    from memagent_graph.memory.atomic import Announcement, Given, Present
+    from memagent_graph.memory.atomic import Announcement, Given
 
 
 def refuse_writes() -> ConfigurationError:
@@ -51,16 +51,13 @@ class ReadOnlyStore(BaseStore):
         """Do what `batch` does."""
         return await self._atomic.abatch(_reads(ops))
 
-    async def aput_if_absent(self, *_: object, **__: object) -> Present:
-        """Refuse: see `AtomicStore`."""
-        raise refuse_writes()
-
     async def acommit(
         self,
         puts: Sequence[PutOp],
         *,
         given: Given,
         topic: str | None = None,
+        news: int = 1,
     ) -> bool:
         """Refuse: see `AtomicStore`."""
         raise refuse_writes()

@@ -345,7 +345,7 @@ class UserMemory:
     async def has_versions(self) -> bool:
         """Return whether the memory has had a version, though it may have none now."""
         records = self.bank.records
-        return bool(await records.list_keys(records.members(MEMORY)))
+        return bool(await records.keys(records.members(MEMORY)))
 
     async def restore_head(self) -> MemoryVersion | None:
         """Point to the newest version that is left, if the pointer or its version is gone.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Document, Fold, Scope
+    from memagent_graph.memory.version import Documents
     from memagent_graph.text.chunks import Chunk
 
 _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
@@ -128,6 +129,7 @@ class Lineage:
         *,
         made_by: ChunkRead,
         unchanged: str | None,
+        sources: Documents,
     ) -> MemoryVersion:
         """Return the version after a chunk.
 
@@ -138,6 +140,7 @@ class Lineage:
             tokens: length of the memory in tokens.
             made_by: the record of the chunk.
             unchanged: id of the version that has the same text, which is then not stored again.
+            sources: the documents that the versions which it follows are made from.
         """
         progress = fold["progress"]
         return MemoryVersion(
@@ -153,6 +156,7 @@ class Lineage:
             made_by=made_by,
             cut=progress["cut"],
             unchanged=unchanged,
+            sources=_others(sources, fold),
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -165,7 +169,7 @@ class Lineage:
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
     def after_merge(
-        self, fold: Fold, parts: Sequence[Fold], query: str | None
+        self, fold: Fold, parts: Sequence[Fold], query: str | None, sources: Documents
     ) -> MemoryVersion | None:
         """Return the version that is merged from segments; None if nothing was read of them.
 
@@ -173,6 +177,7 @@ class Lineage:
             fold: the fold after the merge.
             parts: the segments' folds.
             query: what the next round looks for.
+            sources: the documents that the segments' versions are made from.
         """
         progress, memory = fold["progress"], memory_of(fold)
         ids = _read_versions(parts)
@@ -190,6 +195,7 @@ class Lineage:
             tokens=self._reading.count(memory.text),
             made_by=VersionMerge(ids, query),
             cut=progress["cut"],
+            sources=_others(sources, fold),
         )
 
 
@@ -247,6 +253,12 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
 
 def _from(fingerprint: str, start: int) -> str:
     return make_fingerprint(fingerprint, "from", start) if start else fingerprint
+
+
+def _others(sources: Documents, fold: Fold) -> Documents:
+    """Those of some documents that are not the fold's own, each once."""
+    own = fold["source"]["digest"]
+    return tuple(dict.fromkeys(row for row in sources if row[0] != own))
 
 
 def _read_up_to(end: int, fold: Fold) -> ReadDocument:

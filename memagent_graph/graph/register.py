@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,7 @@ class Entry:
             return sharing.edit_noted(value) == self.noted
         puts = [self._records.put(*one, None) for one in (place, edited)]
         given: dict[Place, Value | EllipsisType | None]
-        given = {edited: None if self.noted is None else sharing.to_value(self.noted)}
+        given = {edited: None if self.noted is None else asdict(self.noted)}
         if ended is not None:
             puts.append(self._records.put(self._records.readings, self.memory, {"version": ended}))
             given[self._records.versions, ended] = ...

@@ -16,6 +16,7 @@ from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
+from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.sharing import edit_noted
 from memagent_graph.memory.version import VersionMerge, make_reading_key
 
@@ -53,7 +54,7 @@ class Reuse:
         entry: gets the name of a named memory.
 
     Attributes:
-        given: id and text of the memory that it began with, if that is stored.
+        begun: the stored version that it began after; None without one.
         noticed: number of the last notice of forgotten documents before it began; None if unknown.
         missed: why the store was not asked; None if it was.
         mends: whether versions after a gap are stored: the gap is read, and they are taken over.
@@ -61,7 +62,7 @@ class Reuse:
 
     def __init__(self, lineage: Lineage, bank: MemoryBank, entry: Entry) -> None:
         self._lineage, self._bank, self._entry = lineage, bank, entry
-        self.given: tuple[str, str] | None = None
+        self.begun: MemoryVersion | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
         self.mends = False
@@ -98,7 +99,6 @@ class Reuse:
         if memory is not None:
             fold = {**fold, **to_plain(memory)}
             fold["progress"]["version"] = begun
-        self.given = (fold["progress"]["version"] or "", fold["memory"])
         try:
             if name or not self._lineage.reuses:
                 await self._look(None, None)
@@ -106,6 +106,7 @@ class Reuse:
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 if head is not None:
+                    self.begun = head
                     fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
                     ended = await self._find_end(fold, name, head)
@@ -154,6 +155,7 @@ class Reuse:
         version = next((one for one in history if one.id == run.version), None)
         if version is None:
             return None
+        self.begun = version
         ended: Any = {**fold["progress"], **run.progress, "version": version.id}
         scope: Scope = {**fold["scope"], "head": version.id}
         return {**fold, **to_plain(version.memory), "scope": scope, "progress": ended}
@@ -219,7 +221,7 @@ class Reuse:
         found = ended = None
         knows, ended_before = await self._look(first, cutter.source if alone else None)
         if first is not None and knows:
-            found = await find(self._bank.records, chain([first], ids), memory, at_once=2)
+            found = await find(self._bank.records, chain([first], ids), memory)
         if alone:
             ended = await self._read_to_its_end(cutter.source) if ended_before else None
             found = await self._last_known(found, ended)
@@ -232,8 +234,8 @@ class Reuse:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
-        await self._bank.aadopt(memory, found.id)
-        found = edit or found
+        await adopt(self._bank.records, memory, found.id)
+        self.begun = found = edit or found
         document = found.document
         if document.again and document.skipped:
             end = document.skipped[0][0]

@@ -39,8 +39,8 @@ from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
-from memagent_graph.memory.forget import remove_strays
-from memagent_graph.memory.lookup import readable
+from memagent_graph.memory.lookup import readable, versions
+from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.sharing import Follower
 from memagent_graph.memory.version import MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
     from memagent_graph.graph.state import Run, Scope
     from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.version import Documents
     from memagent_graph.text.chunks import Chunk
 
 
@@ -138,6 +139,7 @@ class Chain:
         entry: the fold's.
         follower: follows a reading of the same, or leads others.
         parent: id of the version that the chunk is read from.
+        at: that version; None for the root, or if it is not known.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Chain:
         )
         self._whole = whole
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
+        self.at: MemoryVersion | None = None
         self.lineage: Lineage = Lineage(
             reading,
             fold,
@@ -180,8 +183,6 @@ class Chain:
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writer: VersionWriter | None = None
-        self._stored_last: tuple[str, str] | None = None  # its id and text
-        self._holder: str | None = None  # the version that has the text of `parent`
         self._finished: MemoryVersion | None = None
         self._last: MemoryVersion | None = None
         self._lost = 0
@@ -204,7 +205,11 @@ class Chain:
         """
         memory, version = memory_of(fold), fold["progress"]["version"]
         self.parent = version or self.lineage.root
-        if (version, memory.text) in {self._stored_last, self.reuse.given}:
+        begun = [self.at, self.reuse.begun, None if self._whole is None else self._whole.at]
+        known = {(one.id, one.text): one for one in begun if one is not None}
+        at = (self.parent, memory.text)
+        if at in known or at == (self.lineage.root, ""):
+            self.at = known.get(at)
             return memory
         made = version_of(fold)
         try:
@@ -214,19 +219,19 @@ class Chain:
             if made is not None:  # by a run that was killed after its checkpoint
                 self._writes(fold).add(made)
         except StoreError as error:  # not known: take it for the one that was stored
-            self.reuse.missed, self._holder = str(error), None
+            self.reuse.missed, self.at = str(error), made
             if made is not None and not made.edited:
                 self._writes(fold).add(made)
             return memory
         if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
-        self._holder = None if stored is None else stored.unchanged or stored.id
         if stored is None and self.parent == self.lineage.root:
             stored = self.lineage.make_root(fold["source"])
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
-            self.parent = self._holder = stored.id
+            self.parent = stored.id
             self._writes(fold).add(stored)
+        self.at = stored
         if made is not None:
             self._last = stored
         return memory
@@ -275,7 +280,7 @@ class Chain:
         if (found := await self.entry.find_edit(fold)) is None:
             return fold
         (edit, edited), at = found, fold["progress"]["version"]
-        self._stored_last, self._holder, self._last = (edit.id, edit.text), edit.id, edit
+        self.at = self._last = edit
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to_edit(fold, edit, edited)
@@ -354,7 +359,7 @@ class Chain:
         """Let others read on from what a fold that failed has stored, unless it was forgotten."""
         if self._writer is not None:
             await self._writer.settle()
-            await self._without_forgotten(self._writer.written)
+            await self._without_forgotten()
         await self.register.end()
         await self.follower.release()
 
@@ -370,7 +375,9 @@ class Chain:
         other = await self._writer.settle(0 if is_slow else store_seconds())
         if other is None or (other.id != self.parent and not other.edited):
             return None
-        self.parent, self._holder = other.id, other.unchanged or other.id
+        if self.at is not None and (other.id, other.text) == (self.at.id, self.at.text):
+            return None  # an edit that was taken already
+        self.parent, self.at = other.id, other
         return other.memory
 
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
@@ -394,13 +401,12 @@ class Chain:
             chunk,
             update.tokens,
             made_by=made,
-            unchanged=self._holder if shares else None,
+            unchanged=self.at.unchanged or self.at.id if shares and self.at else None,
+            sources=() if self.at is None else self.at.documents,
         )
-        self._last = version
-        self._read |= {chunk.source.digest, *(digest for digest, _ in made.parts)}
+        self._last = self.at = version
+        self._read |= {digest for digest, _ in version.documents + made.parts}
         self._took = asyncio.get_running_loop().time() - self._begun_at
-        self._stored_last = (version.id, version.text)
-        self._holder = version.unchanged or version.id
         fold = self.lineage.with_version(fold, version)
         # A follower is not listed: its leader is.
         leads = self.follower.leads
@@ -432,7 +438,7 @@ class Chain:
             return None
         try:
             found = await self.bank.aget(key)
-            await self.bank.aadopt(self.lineage.memory(fold), found.id)
+            await adopt(self.bank.records, self.lineage.memory(fold), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
         query = found.made_by.query if isinstance(found.made_by, VersionMerge) else None
@@ -446,7 +452,8 @@ class Chain:
             parts: the segments' folds.
             query: what the next round looks for.
         """
-        version = self.lineage.after_merge(fold, parts, query)
+        sources = await self._sources_of(parts)
+        version = self.lineage.after_merge(fold, parts, query, sources)
         if version is None:
             return fold
         fold = self.lineage.with_version(fold, version)
@@ -454,8 +461,18 @@ class Chain:
         if query is not None and (other := await self._writes(fold).settle()) is not None:
             version = other
             fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
-        self._stored_last, self._finished = (version.id, version.text), version
+        self.at = self._finished = version
         return fold
+
+    async def _sources_of(self, parts: Sequence[Fold]) -> Documents:
+        """The documents that the last versions of segments are made from."""
+        chains = [self._run.chains.get(chain_name(part["scope"])) for part in parts]
+        known = {one.at.id: one.at for one in chains if isinstance(one, Chain) and one.at}
+        ids = [str(part["progress"]["version"]) for part in parts]
+        with suppress(StoreError):  # of a resumed run
+            found = await versions(self.bank.records, [key for key in ids if key not in known])
+            known |= {one.id: one for one in found if isinstance(one, MemoryVersion)}
+        return tuple(row for one in known.values() for row in one.documents)
 
     async def settle(self, fold: Fold) -> Memory | None:
         """Wait until all is stored; return what another agent stored first, if that differs."""
@@ -498,9 +515,7 @@ class Chain:
         # Last, since it is of all that was stored.
         forgotten = None
         if not away:
-            forgotten, _ = await asyncio.gather(
-                self._without_forgotten(self._writer.written), self._see_last(fold)
-            )
+            forgotten, _ = await asyncio.gather(self._without_forgotten(), self._see_last(fold))
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _see_last(self, fold: Fold) -> None:
@@ -567,7 +582,7 @@ class Chain:
         ends = [self.register.end()] if self._whole is None else []
         await asyncio.gather(self.follower.release(), *ends)
 
-    async def _without_forgotten(self, written: Sequence[str]) -> str | None:
+    async def _without_forgotten(self) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
         if self.reuse.noticed is None:
             return None
@@ -575,11 +590,10 @@ class Chain:
             late = await forget.notices_since(self.bank.records, self.reuse.noticed)
             read = sorted(self._read & late)
             unread = (await self.bank.aforget_source(*read)).unread if read else ()
-            strays = await remove_strays(self.bank.records, written) if late else 0
         except (StoreError, OSError) as error:
             return f"Whether a document was forgotten meanwhile is not known: {error}"
         more = [f"Read {document!r} into {name!r} again." for name, document in unread]
-        return " ".join([_FORGOTTEN, *more]) if read or strays else None
+        return " ".join([_FORGOTTEN, *more]) if read else None
 
     async def _move_head(self, fold: Fold) -> Fold:
         scope, progress = fold["scope"], fold["progress"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from types import EllipsisType
+from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from langgraph.store.base import PutOp, validate_op_namespace
@@ -20,6 +20,8 @@ Value = dict[str, Any]
 """The value of an item in a LangGraph store."""
 Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
 
+NO_CONDITIONS: Given = MappingProxyType({})
+
 MOST_LOST_RACES = 100
 """Lost races after which a writer gives up; pauses in between add up to 50 s on average."""
 _LONGEST_PAUSE = 0.02
@@ -28,35 +30,6 @@ _LONGEST_PAUSE = 0.02
 async def pause(lost: int) -> None:
     """Wait before the next try: a random time of up to 20 ms for each race lost."""
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
-
-
-class Present(NamedTuple):
-    """The result of `AtomicStore.aput_if_absent`.
-
-    Attributes:
-        value: the value now stored: the given one, or that of a writer who was first.
-        beside: value of the other item that was asked for; None if there is none, or it cannot
-            be read.
-    """
-
-    value: Value
-    beside: Value | None = None
-
-
-class ConditionalPut(NamedTuple):
-    """A put that is carried out unless there is an item; see `AtomicStore.aput_if_absent`.
-
-    Attributes:
-        op: the put.
-        topic: where to announce it; None for nowhere.
-        also: puts to carry out in the same atomic step in any case.
-        beside: another item to read.
-    """
-
-    op: PutOp
-    topic: str | None = None
-    also: Sequence[PutOp] = ()
-    beside: tuple[Namespace, str] | None = None
 
 
 class Announcement(NamedTuple):
@@ -83,41 +56,8 @@ class ListsPlaces(Protocol):
 class AtomicStore(Protocol):
     """Atomic operations, which `RedisStore` has and `atomic` adds to other stores."""
 
-    async def aput_if_absent(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, object],
-        *,
-        topic: str | None = None,
-        also: Sequence[PutOp] = (),
-        beside: tuple[Namespace, str] | None = None,
-        ttl: float | None = None,
-    ) -> Present:
-        """Put an item, unless there is one.
-
-        Args:
-            namespace: namespace of the item.
-            key: key of the item.
-            value: the value to put.
-            topic: if it was put, announce it to those who `watch` this topic of the namespace.
-            also: puts to carry out in the same atomic step in any case, such as entries of an
-                index; they must be repeatable. Their namespaces begin with the same label.
-            beside: another item to read in the same round trip, without restarting its time to
-                live.
-            ttl: time to live in minutes; None for the store's default.
-
-        Returns:
-            The value that is stored now, and that of the item beside it.
-
-        Raises:
-            ValueError: The namespaces begin with different labels.
-            StoreError: The store cannot be reached, or refused.
-        """
-        ...
-
     async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
     ) -> bool:
         """Carry out all puts in one atomic step, if items are as given; otherwise none.
 
@@ -129,6 +69,7 @@ class AtomicStore(Protocol):
                 stands for the store's default.
             given: items, and the values that they must have: None for no item, `...` for any value.
             topic: announce the first of `puts` to those who `watch` this topic of its namespace.
+            news: number of those that are announced; they are in one namespace.
 
         Returns:
             Whether it was done. If not, read the items again, and decide again.
@@ -142,11 +83,11 @@ class AtomicStore(Protocol):
     def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
-        """Yield what `aput_if_absent` and `acommit` announce under `topic`, without end.
+        """Yield what `acommit` announces under `topic`, without end.
 
         Args:
             namespace: namespace of the items.
-            topic: the topic, as given to `aput_if_absent` or `acommit`.
+            topic: the topic, as given to `acommit`.
             after: id of an announcement; "0" for all that the store still has; "$" for those made
                 after the iteration began.
 

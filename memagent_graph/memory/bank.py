@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory import forget as sources
 from memagent_graph.memory import lookup, maintenance, owners, sharing
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
@@ -22,7 +21,6 @@ from memagent_graph.memory.sharing import (
     find_folds,
     list_readings,
     place_of,
-    to_value,
 )
 from memagent_graph.memory.version import (
     History,
@@ -31,7 +29,7 @@ from memagent_graph.memory.version import (
     edit_version,
     make_reading_key,
 )
-from memagent_graph.memory.writer import append_version
+from memagent_graph.memory.writer import append_version, append_versions
 from memagent_graph.sync import to_sync, to_thread
 from memagent_graph.text.source import digests_of
 
@@ -108,7 +106,7 @@ async def replace_for(
             records.put(records.members(memory), after.id, {}),
             records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
-            *(records.put(*place, to_value(note)) for place, note in notes.items()),
+            *(records.put(*place, asdict(note)) for place, note in notes.items()),
         ]
         given: dict[Place, Value | EllipsisType | None] = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
@@ -186,7 +184,7 @@ class MemoryBank:
             owner: the memory that it belongs to; `collect` deletes versions without an owner.
             topic: topic whose watchers are notified; the version's root by default.
         """
-        return (await append_version(self.records, version, owner, topic)).version
+        return await append_version(self.records, version, owner, topic)
 
     async def aadvance(
         self,
@@ -210,45 +208,18 @@ class MemoryBank:
             Whether it was done.
         """
         records = self.records
-        head, place = (records.heads, name), (records.versions, version.id)
-        stored: Value | None = None
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            value = stored or version.to_record()
-            names = {*owners_of(stored), name}
-            puts = [
-                records.put(*place, {**value, "owners": sorted(names)}),
-                records.put(records.members(name), version.id, {}),
-                records.put(*head, {"version": version.id}),
-                *also,
-            ]
-            all_given = {**(given or {}), head: pointer_to(expected), place: stored}
-            if await records.commit(puts, all_given, topic=name):
-                records.note(name, version.id)
-                return True
-            now, known = await records.values([head, place])
-            if now != pointer_to(expected) or (given and known == stored):
-                break
-            stored = known if isinstance(known, dict) else None  # another writer stored it first
-        return False
-
-    async def aadopt(self, owner: str, key: str) -> None:
-        """Add a memory to the owners of a version, and of all that led to it.
-
-        Args:
-            owner: the memory's name.
-            key: the version's id.
-        """
-        await owners.adopt(self.records, owner, key)
-
-    async def afind(self, ids: Iterable[str]) -> MemoryVersion | None:
-        """Return the last version of the longest prefix of `ids` that is stored; None if none is.
-
-        It looks up 1, 2, 4, ... ids at once: if nothing is stored, that costs one round trip, and
-        a thousand chunks cost ten. `ids` is iterated in a thread and no further than needed, since
-        each id may require cutting a chunk.
-        """
-        return await lookup.find(self.records, ids)
+        head = (records.heads, name)
+        done = await append_versions(
+            records,
+            [version],
+            name,
+            name,
+            also=[records.put(*head, {"version": version.id}), *also],
+            given={**(given or {}), head: pointer_to(expected)},
+        )
+        if done is not None:
+            records.note(name, version.id)
+        return done is not None
 
     async def aget(self, reference: str) -> MemoryVersion:
         """Return the version of a reference.
@@ -386,11 +357,11 @@ class MemoryBank:
                 [document] if isinstance(document, str) else await _open_digests(document)
             )
         ]
-        return await sources.forget_source(self.records, digests, preview=preview)
+        return await removal.forget_source(self.records, digests, preview=preview)
 
     async def adigests_of(self, name: str) -> list[str]:
         """Return the digests of the documents of this name that memories were made from."""
-        return await sources.digests_of(self.records, name)
+        return await removal.digests_of(self.records, name)
 
     async def athin(
         self,
@@ -484,7 +455,6 @@ class MemoryBank:
 
     append = to_sync(aappend)
     advance = to_sync(aadvance)
-    find = to_sync(afind)
     get = to_sync(aget)
     head = to_sync(ahead)
     move_head = to_sync(amove_head)

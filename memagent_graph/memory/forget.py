@@ -20,15 +20,7 @@ from memagent_graph.errors import (
 from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
-from memagent_graph.memory.owners import children_first, owners_of
-from memagent_graph.memory.provenance import (
-    READ,
-    VersionSources,
-    inherit_rows,
-    list_missing,
-    rows_of,
-    take_inventory,
-)
+from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import count_converted, forget_converted
@@ -37,11 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from langgraph.store.base import PutOp
-
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.provenance import Inventory, Rows
+    from memagent_graph.memory.provenance import Inventory
     from memagent_graph.memory.version import History
 
 _KEY = "sources"
@@ -230,22 +220,24 @@ async def thin(
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
-    read: dict[str, Rows] = {}
     gone = values.keys() - kept
-    if tip.thread is None:
-        lineage = VersionSources(values)
-        for key in kept:
-            if (rows := inherit_rows(lineage, key, gone)) != list_missing(values[key]) and rows:
-                read[key] = rows
 
     def stays(key: str, value: Value) -> Value:
-        after = {**value, READ: read[key]} if key in read else value
-        if tip.thread is None and gone & {*follows_of(value)}:
-            after = {**after, lookup.THINNED: True}
-        if text_of(value) in gone and key in known:
-            whole = replace(known[key], unchanged=None).to_record()
-            after = {name: after[name] for name in after if name != "unchanged"} | whole
-        return after
+        follows_gone = tip.thread is None and not gone.isdisjoint(follows_of(value))
+        if not follows_gone and text_of(value) not in gone:
+            return value
+        version = known[key]
+        lost = [one for one in above(values, [key]) if one in gone] if follows_gone else []
+        rows = ((digest, name) for one in lost for digest, name in rows_of(values[one]))
+        whole = replace(
+            version,
+            unchanged=None if text_of(value) in gone else version.unchanged,
+            sources=tuple(dict.fromkeys((*version.sources, *rows))),
+        )
+        after = {**value, **whole.to_record()}
+        if whole.unchanged is None:
+            after.pop("unchanged", None)
+        return {**after, lookup.THINNED: True} if follows_gone else after
 
     return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
 
@@ -306,7 +298,6 @@ def _nameless(name: str) -> MemoryNotFoundError:
     return MemoryNotFoundError(f"There is no memory named {name!r}.")
 
 
-_AT_ONCE = 100
 _DIGITS = 64
 _AGAIN = "Memories of this document kept being written meanwhile: forget it again."
 
@@ -322,7 +313,7 @@ class ForgottenSource(NamedTuple):
         cached: number of entries removed from the user's cache.
         unreadable: keys of unreadable items, which stay and may have content of the documents.
         unsure: names of memories that stay and may have content of the documents: versions that
-            led to them were lost, and some of their text has no evidence.
+            led to them were lost, and were of joined documents.
     """
 
     versions: int = 0
@@ -370,50 +361,8 @@ async def digests_of(records: Records, name: str) -> list[str]:
     found: set[str] = set()
     async for item in records.scan(records.versions):
         if not isinstance(item, BadRecordError):
-            rows = rows_of(item.value) + list_missing(item.value)
-            found.update(digest for digest, called in rows if called == name)
+            found.update(digest for digest, called in rows_of(item.value) if called == name)
     return sorted(found)
-
-
-async def remove_strays(records: Records, ids: Sequence[str]) -> int:
-    """Delete versions that follow something forgotten meanwhile, and return their number.
-
-    Args:
-        records: the bank's records.
-        ids: ids of the versions that a reading wrote.
-
-    Raises:
-        MemoryConflictError: Other writers kept changing their memories.
-    """
-    count = 0
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        values, pointers, gone = await _strays(records, ids)
-        deleted = await _delete(records, values, pointers, gone)
-        count += deleted
-        if deleted == len(gone):
-            return count
-    raise MemoryConflictError(_AGAIN)
-
-
-async def _strays(
-    records: Records, ids: Sequence[str]
-) -> tuple[dict[str, Value], dict[Place, Value], list[str]]:
-    """Versions, the pointers of their names, and the ids of those to delete."""
-    values = await _there(records, ids)
-    above = {before for value in values.values() for before in follows_of(value)}
-    lineage = VersionSources(values | await _there(records, sorted(above - {*values})))
-    strays = {key for key in values if not lineage.is_known(key)}
-    for key in reversed(children_first(values)):
-        if not strays.isdisjoint(lineage.before(key)):
-            strays.add(key)
-    names = sorted({name for key in strays for name in owners_of(values[key])})
-    places = [(place, name) for name in names for place in (records.heads, records.readings)]
-    found = zip(places, await records.values(places), strict=True)
-    pointers = {place: value for place, value in found if isinstance(value, dict)}
-    targets = [str(pointer.get("version")) for pointer in pointers.values()]
-    kept = lineage.above(target for target in targets if target in lineage.values)
-    return values, pointers, children_first({key: values[key] for key in strays - {*kept}})
 
 
 def _is_digest(digest: str) -> bool:
@@ -437,7 +386,7 @@ async def _copy(records: Records) -> tuple[Records, list[str]]:
         async for item in records.scan(place):
             if not isinstance(item, BadRecordError):
                 puts.append(copy.put(tuple(item.namespace), item.key, item.value))
-            elif place == records.versions:
+            elif place != records.all_members:
                 bad.append(item.key)
         await copy.items(puts)
     return copy, bad
@@ -483,7 +432,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
             if before is None
             else ForgottenSource(fell_back=moved, unread=lost)
         )
-    versions = await _delete(records, found.values, found.pointers, found.gone)
+    versions = await delete_versions(records, found.values, found.pointers, found.gone)
     for name in done.forgotten:
         versions += await _release(records, name)
     return done.plus(ForgottenSource(versions=versions))
@@ -492,7 +441,8 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
 def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
     """Heads and readings that point to versions from the documents, with those versions."""
     gone = {*found.gone}
-    targets = [(place, str(value.get("version"))) for place, value in found.pointers.items()]
+    pointing = found.pointers.items()
+    targets = [(place, str((value or {}).get("version"))) for place, value in pointing]
     return [(place, target) for place, target in targets if target in gone]
 
 
@@ -502,7 +452,7 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
     Which readings moved it is forgotten as well: each is to be read again.
     """
     name, also = place[1], runs.forget(records, place[1])
-    seen = found.pointers.pop(place)
+    seen = found.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})
     found.pointers[place] = {"version": before}
@@ -517,28 +467,6 @@ async def _release(records: Records, name: str) -> int:
     places = [(records.heads, name), (records.readings, name)]
     ids = await records.keys(records.members(name))
     return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
-
-
-async def _delete(
-    records: Records,
-    values: Mapping[str, Value],
-    pointers: Mapping[Place, Value],
-    ids: Sequence[str],
-) -> int:
-    """Delete versions in this order while nothing else changes them; return their number."""
-    for start in range(0, len(ids), _AT_ONCE):
-        puts: list[PutOp] = []
-        given: dict[Place, Value | None] = {}
-        for key in ids[start : start + _AT_ONCE]:
-            puts.append(records.put(records.versions, key, None))
-            given[records.versions, key] = values[key]
-            for owner in owners_of(values[key]):
-                puts.append(records.put(records.members(owner), key, None))
-                for namespace in (records.heads, records.readings):
-                    given[namespace, owner] = pointers.get((namespace, owner))
-        if not await records.commit(puts, given):
-            return start
-    return len(ids)
 
 
 async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
@@ -560,8 +488,3 @@ async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
     ]
     if puts:
         await records.items(puts)
-
-
-async def _there(records: Records, ids: Sequence[str]) -> dict[str, Value]:
-    found = await records.by_id(ids)
-    return {key: value for key, value in found if isinstance(value, dict)}

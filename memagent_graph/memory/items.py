@@ -2,7 +2,7 @@
 
 | namespace, below the bank's | key | value |
 |---|---|---|
-| versions | a version's id | its record, `owners`: the memories that it belongs to, and `read` |
+| versions | a version's id | its record, and `owners`: the memories that it belongs to |
 | heads | a memory's name | `version`: where the memory is now |
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
@@ -16,9 +16,8 @@
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
 A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It
-has `read` if versions before it were thinned out: digests and names of the documents that those had
-read. It has `answer` if an answer was written from it: see `KeptAnswer`. It is `thinned` if a
-version that it follows was thinned out.
+has `answer` if an answer was written from it: see `KeptAnswer`. It is `thinned` if a version that
+it follows was thinned out.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, 
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
-from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Present, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, agrees, arrange
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op, Result
 
-    from memagent_graph.memory.atomic import Announcement, ConditionalPut, Given, Value
+    from memagent_graph.memory.atomic import Announcement, Given, Value
 
 
 def atomic(store: BaseStore) -> AtomicStore:
@@ -89,33 +88,8 @@ class GetThenPut:
             )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
-    async def aput_if_absent(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, object],
-        *,
-        topic: str | None = None,
-        also: Sequence[PutOp] = (),
-        beside: tuple[Namespace, str] | None = None,
-        ttl: float | None = None,
-    ) -> Present:
-        """See `AtomicStore`."""
-        put = arrange([PutOp(namespace, key, value, ttl=ttl)], (), self._store.ttl_config)
-        rest = arrange(also, [namespace], self._store.ttl_config)
-        gets = [
-            GetOp(namespace, key),
-            *([] if beside is None else [GetOp(*beside, refresh_ttl=False)]),
-        ]
-        with self._alone:
-            item, *other = await self._batch(gets)
-            if ops := put + rest if item is None else rest:
-                await self._batch(ops)
-            found = [None if one is None else one.value for one in other]
-            return Present(dict(value) if item is None else item.value, *found)
-
     async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
     ) -> bool:
         """See `AtomicStore`."""
         ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
@@ -274,42 +248,16 @@ class Records:
         """Carry out operations, asynchronous or not as the store supports, and return results."""
         return await self.call(partial(self.atomic.abatch, ops))
 
-    async def put_each_if_absent(
-        self, puts: Sequence[ConditionalPut]
-    ) -> list[Present | BadRecordError]:
-        """Put items unless they are there; several at once need a store that `groups`."""
-        if len(puts) > 1:
-            each = self.store.aput_each_if_absent  # type: ignore[attr-defined]  # it `groups`
-            return await self.call(lambda: each(puts))
-        (op, topic, also, beside), put = puts[0], self.atomic.aput_if_absent
-        try:
-            work = partial(
-                put,
-                op.namespace,
-                op.key,
-                op.value or {},
-                topic=topic,
-                also=also,
-                beside=beside,
-                ttl=op.ttl,
-            )
-            return [await self.call(work)]
-        except BadRecordError as error:
-            return [error]
-
-    @property
-    def groups(self) -> bool:
-        """Whether the store carries out several conditional puts in one round trip."""
-        return hasattr(self.store, "aput_each_if_absent")
-
     async def commit(
         self,
         puts: Sequence[PutOp],
         given: Mapping[Place, Mapping[str, object] | EllipsisType | None],
         topic: str | None = None,
+        news: int = 1,
     ) -> bool:
         """Carry out `puts` in one step if items are as `given`; see `AtomicStore.acommit`."""
-        return await self.call(lambda: self.atomic.acommit(puts, given=given, topic=topic))
+        act = partial(self.atomic.acommit, puts, given=given, topic=topic, news=news)
+        return await self.call(act)
 
     async def values(
         self, places: Sequence[Place], *, refresh: bool = True
@@ -402,16 +350,12 @@ class Records:
             offset, size = offset + size, min(most, 2 * size)
 
     async def keys(self, namespace: Namespace) -> list[str]:
-        """Return the keys of a namespace's items, including unreadable ones."""
-        return [item.key async for item in self.scan(namespace)]
-
-    async def list_keys(self, namespace: Namespace) -> list[str]:
         """Return the keys that are listed for a namespace, without reading its items.
 
         Some of them may have been evicted, or have expired.
         """
         if not isinstance(self.atomic, ListsPlaces):
-            return await self.keys(namespace)
+            return [item.key async for item in self.scan(namespace)]
         return [key for _, key in await self.call(partial(self.atomic.aplaces, namespace))]
 
     async def forget_label(self) -> None:

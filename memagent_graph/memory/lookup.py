@@ -13,7 +13,7 @@ from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import History, MemoryVersion, text_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterator, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
@@ -27,19 +27,16 @@ _MEND = "`memagent memory check --repair` restores what is left of it."
 _log = logging.getLogger(__name__)
 
 
-async def find(
-    records: Records, ids: Iterable[str], memory: str | None = None, *, at_once: int = 1
-) -> MemoryVersion | None:
-    """See `MemoryBank.afind`; it stops at a version that was edited in `memory`.
+async def find(records: Records, ids: Iterator[str], memory: str) -> MemoryVersion | None:
+    """Return the last version of the longest prefix of `ids` that is stored; None if none is.
 
-    It asks first for `at_once` versions, and for twice as many each time.
+    It stops at a version that was edited in `memory`. It asks for 2, 4, 8, ... versions at once: if
+    nothing is stored, that costs one round trip, and a thousand chunks cost nine. `ids` is iterated
+    in a thread and no further than needed, since each id may require cutting a chunk.
     """
     found: MemoryVersion | None = None
-    listed = isinstance(ids, list)
-    ids, size = iter(ids), at_once
-    while batch := (
-        [*islice(ids, size)] if listed else await asyncio.to_thread(list, islice(ids, size))
-    ):
+    size = 2
+    while batch := await asyncio.to_thread(list, islice(ids, size)):
         values = dict(await records.by_id(batch))
         for version in (await _readable(records, values)).values():
             if not isinstance(version, MemoryVersion):
@@ -132,7 +129,7 @@ async def history(records: Records, reference: str) -> History:
         names |= new
         ids = dict.fromkeys(wanted)
         for name in new:  # earlier versions may be listed by other owners
-            ids |= dict.fromkeys(await records.list_keys(records.members(name)))
+            ids |= dict.fromkeys(await records.keys(records.members(name)))
         more = await versions(records, [key for key in ids if key not in known])
         known |= {version.id: version for version in more if isinstance(version, MemoryVersion)}
         found = walk(tip, known, known.values())

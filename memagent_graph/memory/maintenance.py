@@ -15,24 +15,23 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.memory import lookup
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import notices_since
 from memagent_graph.memory.items import UNKNOWN
 from memagent_graph.memory.lookup import is_thinned
 from memagent_graph.memory.owners import move_head, owners_of
-from memagent_graph.memory.provenance import rows_of
+from memagent_graph.memory.provenance import delete_versions, rows_of, take_contents
 from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
 from memagent_graph.memory.writer import append_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from langgraph.store.base import PutOp
-
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Records
+    from memagent_graph.memory.provenance import BankContents
 
 _AGE = timedelta(days=30)
-_AT_ONCE = 100
 
 
 class Finding(NamedTuple):
@@ -51,51 +50,25 @@ class Finding(NamedTuple):
     text: str
 
 
-class _BankContents(NamedTuple):
-    """The contents of a bank: records by id, errors, and targets of names (None if unreadable)."""
-
-    versions: dict[str, Value]
-    bad: list[BadRecordError]
-    pointers: dict[str, str | None]
-
-
 async def collect(records: Records, older_than: timedelta | None = None) -> int:
     """See `MemoryBank.collect`."""
-    found = await _contents(records)
-    kept = _led_to(found)
     limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
-    gone = [
-        key
-        for key, version in found.versions.items()
-        if key not in kept and str(version.get("created_at")) < limit
-    ]
     count = 0
-    for start in range(0, len(gone), _AT_ONCE):
-        batch = gone[start : start + _AT_ONCE]
-        if await _delete(records, found, batch):
-            count += len(batch)
-        else:  # another memory adopted one of them meanwhile
-            count += sum([await _delete(records, found, [key]) for key in batch])
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        found = await take_contents(records)
+        kept, versions = _led_to(found), found.versions
+        old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}
+        gone = [key for key in old if key not in kept]
+        count += (done := await delete_versions(records, versions, found.pointers, gone))
+        if done == len(gone):
+            break
     return count
-
-
-async def _delete(records: Records, found: _BankContents, keys: list[str]) -> bool:
-    """Delete versions, if they are unchanged and still no name leads to them."""
-    puts: list[PutOp] = []
-    given: dict[Place, Value | None] = {}
-    for key in keys:
-        puts.append(records.put(records.versions, key, None))
-        given[records.versions, key] = found.versions[key]
-        for owner in owners_of(found.versions[key]):
-            puts.append(records.put(records.members(owner), key, None))
-            if owner not in found.pointers:
-                given |= {(records.heads, owner): None, (records.readings, owner): None}
-    return await records.commit(puts, given)
 
 
 async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
     """See `MemoryBank.check`."""
-    found = await _contents(records)
+    found = await take_contents(records)
     versions = _verify(found)
     bad = [*found.bad]
     for namespace in (records.all_members, records.leases, records.threads, records.runs):
@@ -111,10 +84,10 @@ async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion
         own = {version.id: version for version in spare if version.id not in newer}
         for key, (record, leads) in (await _restore(records, found, own)).items():
             versions[key], found.versions[key] = own[key], record
-            kind: Literal["dangling", "gap"] = "dangling" if leads in found.pointers else "gap"
+            kind: Literal["dangling", "gap"] = "dangling" if leads in found.targets else "gap"
             findings.append(Finding(kind, leads, f"{key} was gone: restored from a checkpoint"))
     owned = _versions_by_owner(found)
-    for name, target in found.pointers.items():
+    for name, target in found.targets.items():
         if target in found.versions or target in newer:
             continue
         left = [versions[key] for key in owned[name]]
@@ -135,7 +108,7 @@ async def _bad_proposals(records: Records) -> AsyncIterator[BadRecordError]:
 
 
 async def _restore(
-    records: Records, found: _BankContents, spare: Mapping[str, MemoryVersion]
+    records: Records, found: BankContents, spare: Mapping[str, MemoryVersion]
 ) -> dict[str, tuple[Value, str]]:
     """Store missing versions again; return their records, each with the key that leads to it.
 
@@ -151,7 +124,7 @@ async def _restore(
     if not spare or records.lives is not None:
         return restored
     forgotten = await notices_since(records, 0)
-    waiting = [(target, name, [name]) for name, target in found.pointers.items() if target]
+    waiting = [(target, name, [name]) for name, target in found.targets.items() if target]
     waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
         key, leads, names = waiting.pop()
@@ -175,7 +148,7 @@ def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]
     return [(before, key, owners_of(value)) for before in follows_of(value)]
 
 
-def _loose(found: _BankContents, versions: dict[str, MemoryVersion]) -> list[Finding]:
+def _loose(found: BankContents, versions: dict[str, MemoryVersion]) -> list[Finding]:
     """Gaps and orphans."""
     findings = []
     kept = _led_to(found)
@@ -228,11 +201,11 @@ async def export(records: Records, names: Iterable[str] | None = None) -> list[s
 async def _histories(records: Records, names: Iterable[str] | None) -> list[tuple[str, History]]:
     if names is not None:
         return [(name, await lookup.history(records, name)) for name in names]
-    found = await _contents(records)
+    found = await take_contents(records)
     versions, owned = _verify(found), _versions_by_owner(found)
     return [
         (name, walk(versions[target], versions, [versions[key] for key in owned[name]]))
-        for name, target in found.pointers.items()
+        for name, target in found.targets.items()
         if target in versions
     ]
 
@@ -286,11 +259,11 @@ def _parse_lines(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[s
     return versions, heads
 
 
-def _led_to(found: _BankContents) -> set[str]:
+def _led_to(found: BankContents) -> set[str]:
     """Ids of the versions that a name leads to, also beyond gaps."""
     owned = _versions_by_owner(found)
     reached: set[str] = set()
-    for name, target in found.pointers.items():
+    for name, target in found.targets.items():
         left, whole = [] if target is None else [target], target is not None
         while left:
             key = left.pop()
@@ -305,7 +278,7 @@ def _led_to(found: _BankContents) -> set[str]:
     return reached
 
 
-def _versions_by_owner(found: _BankContents) -> defaultdict[str, list[str]]:
+def _versions_by_owner(found: BankContents) -> defaultdict[str, list[str]]:
     """Ids of the versions of each memory."""
     owned = defaultdict(list)
     for key, value in found.versions.items():
@@ -314,7 +287,7 @@ def _versions_by_owner(found: _BankContents) -> defaultdict[str, list[str]]:
     return owned
 
 
-def _verify(found: _BankContents) -> dict[str, MemoryVersion]:
+def _verify(found: BankContents) -> dict[str, MemoryVersion]:
     """The readable versions; the errors of others are added to `found.bad`."""
     versions = {}
     for key, value in [*found.versions.items()]:
@@ -324,22 +297,3 @@ def _verify(found: _BankContents) -> dict[str, MemoryVersion]:
             found.bad.append(error)
             del found.versions[key]
     return versions
-
-
-async def _contents(records: Records) -> _BankContents:
-    found = _BankContents({}, [], {})
-    async for item in records.scan(records.versions):
-        if isinstance(item, BadRecordError):
-            found.bad.append(item)
-        else:
-            found.versions[item.key] = item.value
-    for namespace in (records.heads, records.readings):
-        async for item in records.scan(namespace):
-            if isinstance(item, BadRecordError):
-                found.bad.append(item)
-                if item.key != UNKNOWN:
-                    found.pointers[item.key] = None
-            else:
-                target = item.value.get("version")
-                found.pointers[item.key] = target if isinstance(target, str) else None
-    return found

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from graphlib import TopologicalSorter
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError
+from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import follows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from types import EllipsisType
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+
+    Found = Value | BadRecordError | None
 
 _AT_ONCE = 100
 """Versions changed in one step."""
@@ -38,11 +39,6 @@ class Released(NamedTuple):
     shared: Counter[str]
     roots: set[str]
     done: bool
-
-    def plus(self, more: Released) -> Released:
-        """Return the sum of both."""
-        shared, roots = self.shared + more.shared, self.roots | more.roots
-        return Released(self.deleted + more.deleted, shared, roots, more.done)
 
 
 async def adopt(records: Records, owner: str, key: str) -> None:
@@ -136,78 +132,71 @@ async def release(
         stays: returns the new record of a version that is kept.
         preview: whether only to return what would be done.
     """
-    first = dict(await records.by_id([*ids]))
-    done = Released(0, Counter(), set(), done=True)
-    heirs: dict[str, set[str]] = {}
-    left = iter(children_first(first))
-    while batch := [*islice(left, _AT_ONCE)]:
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            found = (
-                [(key, first[key]) for key in batch] if lost == 0 else await records.by_id(batch)
-            )
-            step = _step(records, owner, found, heirs, keep, stays, spare=spare)
-            if preview or not step.puts or await records.commit(step.puts, {**given, **step.given}):
-                done = done.plus(step.released)
-                heirs = step.heirs
+    done, ids = Released(0, Counter(), set(), done=True), [*ids]
+    left = ids
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        values = dict(await records.by_id(ids))
+        others = _find_others(values, owner)
+        left = [key for key in others if key in left]
+        while left:
+            batch = left[:_AT_ONCE]
+            leave = [key for key in batch if key not in keep and (others[key] or not spare)]
+            after = {key: _without(values[key], owner, others[key]) for key in leave}
+            for key in batch:
+                if key in keep and isinstance(value := values[key], dict):
+                    after[key] = stays(key, value)
+            changed = {key: value for key, value in after.items() if value != values[key]}
+            puts = [records.put(records.versions, key, value) for key, value in changed.items()]
+            for key in leave:
+                puts.append(records.put(records.members(owner), key, None))
+                new = {*owners_of(after[key])} - {*owners_of(values[key])}
+                puts += [records.put(records.members(name), key, {}) for name in new]
+            seen = {(records.versions, key): _given(values[key]) for key in changed}
+            if puts and not preview and not await records.commit(puts, {**given, **seen}):
                 break
-            if await records.values([*given]) != [*given.values()]:
-                return done._replace(done=False)
+            done = _add(done, [(values[key], after[key]) for key in leave])
+            left = left[_AT_ONCE:]
         else:
-            raise _busy(owner)
-    return done
+            return done
+        if await records.values([*given]) != [*given.values()]:
+            return done._replace(done=False)
+    raise _busy(owner)
 
 
-class _OwnerPuts(NamedTuple):
-    """The puts and conditions of one step, and their effect."""
+def _find_others(values: Mapping[str, Found], owner: str) -> dict[str, set[str]]:
+    """The other memories that have versions or, one of them, need them; the newest first."""
+    found = {key: {*owners_of(values[key])} - {owner} for key in children_first(values)}
+    for key, names in found.items():
+        value = values[key]
+        for before in follows_of(value) if names and isinstance(value, dict) else ():
+            if before in found:
+                found[before].add(min(names))
+    return found
 
-    puts: list[PutOp]
-    given: Mapping[Place, Value]
-    heirs: dict[str, set[str]]
-    released: Released
+
+def _without(value: Found, owner: str, names: set[str]) -> Value | None:
+    """A version's record without a memory; None if no other has it."""
+    if not names or not isinstance(value, dict):
+        return None
+    edits = {name: key for name, key in (value.get("edits") or {}).items() if name != owner}
+    rest = {name: found for name, found in value.items() if name != "edits"}
+    return {**rest, "owners": sorted(names), **({"edits": edits} if edits else {})}
 
 
-def _step(
-    records: Records,
-    owner: str,
-    found: Sequence[tuple[str, Value | BadRecordError | None]],
-    before: Mapping[str, set[str]],
-    keep: Container[str],
-    stays: Callable[[str, Value], Value],
-    *,
-    spare: bool,
-) -> _OwnerPuts:
-    heirs = {key: {*names} for key, names in before.items()}
-    puts, given = [], {}
-    deleted, shared, roots = 0, Counter[str](), set[str]()
-    for key, value in found:
-        names = {*owners_of(value), *heirs.pop(key, ())} - {owner}
-        if names and isinstance(value, dict):
-            for earlier in follows_of(value):
-                heirs.setdefault(earlier, set()).add(min(names))
-        if key in keep and isinstance(value, dict) and (after := stays(key, value)) != value:
-            given[records.versions, key] = value
-            puts.append(records.put(records.versions, key, after))
-        if key in keep or (spare and not names):
-            continue
-        puts.append(records.put(records.members(owner), key, None))
-        if value is None:
-            continue
-        if isinstance(value, dict):
-            given[records.versions, key] = value
-            roots.add(str(value.get("root")))
-        if names and isinstance(value, dict):
-            shared.update(names)
-            kept = {**value, "owners": sorted(names)}
-            if isinstance(edits := value.get("edits"), dict) and owner in edits:
-                kept["edits"] = {name: key for name, key in edits.items() if name != owner}
-            puts.append(records.put(records.versions, key, kept))
-            new = names - {*owners_of(value)}
-            puts += [records.put(records.members(name), key, {}) for name in new]
-        else:
-            deleted += 1
-            puts.append(records.put(records.versions, key, None))
-    return _OwnerPuts(puts, given, heirs, Released(deleted, shared, roots, done=True))
+def _given(value: Found) -> Value | EllipsisType | None:
+    return ... if isinstance(value, BadRecordError) else value
+
+
+def _add(done: Released, changes: Iterable[tuple[Found, Value | None]]) -> Released:
+    """Count what was deleted, and what stays for the sake of others."""
+    deleted, shared, roots = done.deleted, Counter(done.shared), {*done.roots}
+    for before, after in changes:
+        deleted += before is not None and after is None
+        shared.update(owners_of(after))
+        if isinstance(before, dict):
+            roots.add(str(before.get("root")))
+    return Released(deleted, shared, roots, done=True)
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:

@@ -33,13 +33,10 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.atomic import AtomicStore
-from memagent_graph.memory.items import label
+from memagent_graph.memory.items import GetThenPut, label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-
-    from langgraph.store.base import BaseStore
 
     from memagent_graph.memory.items import Place, Records
 
@@ -205,15 +202,9 @@ class Lease:
         return value is not None and value.get("holder") == self._holder()
 
 
-def can_lease(store: BaseStore) -> bool:
+def can_lease(records: Records) -> bool:
     """Whether a store has a real compare-and-put, without which a lease means nothing."""
-    if isinstance(store, AtomicStore | InMemoryStore):
-        return True
-    try:
-        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
-    except ImportError:
-        return False
-    return isinstance(store, SqliteStore | AsyncSqliteStore)
+    return isinstance(records.store, InMemoryStore) or not isinstance(records.atomic, GetThenPut)
 
 
 def enlist(one: object) -> str:
@@ -291,7 +282,7 @@ class Follower:
     def __init__(self, records: Records, left: Callable[[], float | None], *, alone: bool) -> None:
         self._records, self._left = records, left
         self._lease: Lease | None = None
-        self._alone = alone or not can_lease(records.store)
+        self._alone = alone or not can_lease(records)
 
     @property
     def leads(self) -> bool:
@@ -321,7 +312,7 @@ class Follower:
         Raises:
             TimeoutError: The deadline came first.
         """
-        if self._lease is None and can_lease(self._records.store):
+        if self._lease is None and can_lease(self._records):
             self._lease = Lease(self._records, subject)
         lease = self._lease
         if lease is None or await lease.confirm():
@@ -364,9 +355,6 @@ class Follower:
 
 
 T = TypeVar("T")
-
-_LOOKED_UP = ("seen",)
-"""Fields of a fold that is under way that its record does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +423,8 @@ class Edit:
 
 def note_reading(records: Records, fold: UnderWay) -> PutOp:
     """Return the write that shows others the progress of a fold."""
-    value = {name: found for name, found in asdict(fold).items() if name not in _LOOKED_UP}
+    value = asdict(fold)
+    del value["seen"]  # the store's clock says it
     return records.put(*place_of(records, fold), value)
 
 
@@ -455,11 +444,6 @@ def edit_place(records: Records, fold: UnderWay) -> Place:
 def edit_noted(value: object) -> Edit | None:
     """Return the edit that a record notes; None if it is none."""
     return _make_record(Edit, value)
-
-
-def to_value(edit: Edit) -> dict[str, object]:
-    """Return the record from which `edit_noted` makes the edit."""
-    return asdict(edit)
 
 
 async def list_readings(

@@ -15,7 +15,7 @@ from langgraph.store.base import GetOp, PutOp, validate_op_namespace
 from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import Announcement, Present, agrees, arrange
+from memagent_graph.memory.atomic import Announcement, agrees, arrange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -86,26 +86,11 @@ class AtomicSqlite:
     def __init__(self, store: SqliteStore | AsyncSqliteStore) -> None:
         self._store = store
 
-    async def aput_if_absent(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, object],
-        *,
-        topic: str | None = None,
-        also: Sequence[PutOp] = (),
-        beside: tuple[Namespace, str] | None = None,
-        ttl: float | None = None,
-    ) -> Present:
-        """See `AtomicStore`."""
-        put = PutOp(namespace, key, value, ttl=ttl)
-        return await self._run(self._put_if_absent(put, also, beside, topic))
-
     async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
     ) -> bool:
         """See `AtomicStore`."""
-        return await self._run(self._commit(puts, given, topic))
+        return await self._run(self._commit(puts, given, topic, news))
 
     async def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
@@ -139,25 +124,9 @@ class AtomicSqlite:
         """See `AtomicStore`."""
         await self._run(_forget(_prefix(namespace), topic))
 
-    def _put_if_absent(
-        self,
-        put: PutOp,
-        also: Sequence[PutOp],
-        beside: tuple[Namespace, str] | None,
-        topic: str | None,
-    ) -> Steps[Present]:
-        (op,) = arrange([put], (), self._store.ttl_config)
-        rest = arrange(also, [put.namespace], self._store.ttl_config)
-        current = yield from _read(op.namespace, op.key)
-        if current is None:
-            yield from _write([op])
-            if topic is not None:
-                yield from _announce(op, topic)
-        yield from _write(rest)
-        other = None if beside is None else (yield from _read(*beside))
-        return Present(_as_stored(op.value or {}) if current is None else current, other)
-
-    def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
+    def _commit(
+        self, puts: Sequence[PutOp], given: Given, topic: str | None, news: int
+    ) -> Steps[bool]:
         ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
         for (namespace, key), expected in given.items():
             current = yield from _read(namespace, key)
@@ -165,8 +134,9 @@ class AtomicSqlite:
             if not agrees(current, stored):
                 return False
         yield from _write(ops)
-        if topic is not None and puts:
-            yield from _announce(puts[0], topic)
+        if topic is not None:
+            for op in ops[: sum(put.value is not None for put in puts[:news])]:
+                yield from _announce(op, topic)
         return True
 
     async def _run(self, steps: Steps[T]) -> T:

@@ -26,6 +26,10 @@ SCHEMA = 1
 """Schema of the records that this release writes; it also reads older ones."""
 
 
+Documents = tuple[tuple[str, str], ...]
+"""Digests and names of documents."""
+
+
 @dataclass(frozen=True, slots=True)
 class LineSource:
     """The source of a line of a profile.
@@ -152,6 +156,8 @@ class MemoryVersion:
             is not stored again.
         told: sources of the lines of a profile or of facts, including lines that no longer hold.
         warnings: descriptions of what was dropped for lack of room, without quotes.
+        sources: digests and names of the documents that the versions which it follows are made
+            from, if they are not its own; see `documents`.
         created_at: ISO 8601, UTC.
     """
 
@@ -170,6 +176,7 @@ class MemoryVersion:
     unchanged: str | None = None
     told: tuple[LineSource, ...] = ()
     warnings: tuple[str, ...] = ()
+    sources: Documents = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     @property
@@ -201,6 +208,19 @@ class MemoryVersion:
         if isinstance(self.made_by, VersionMerge):
             return [*self.made_by.merged]
         return [] if self.parent == self.root else [self.parent]
+
+    @property
+    def documents(self) -> Documents:
+        """Digests and names of the documents that it is made from.
+
+        Joined ones count as one, which is named again by an empty name.
+        """
+        if self.thread:
+            return self.sources
+        joined = isinstance(self.made_by, ChunkRead) and self.made_by.parts
+        digest, name = self.document.digest, self.document.name
+        own = [(digest, name), *([(digest, "")] if joined else [])]
+        return tuple(dict.fromkeys([*self.sources, *own]))
 
     def to_record(self) -> Value:
         """Return plain values for a store: fields, schema, and a checksum of the fields."""

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from langgraph.store.base import PutOp
-
-from memagent_graph.errors import BadRecordError, NewerRecordError, StoreRefusedError
-from memagent_graph.memory import owners
-from memagent_graph.memory.atomic import ConditionalPut
+from memagent_graph.errors import (
+    BadRecordError,
+    MemoryConflictError,
+    NewerRecordError,
+    StoreRefusedError,
+)
+from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
 from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
 from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import EllipsisType
 
-    from memagent_graph.memory.atomic import Present, Value
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
@@ -26,87 +32,115 @@ _log = logging.getLogger(__name__)
 _PAUSE = 0.1
 """Interval of checks on whether an unreachable store may be tried again, in seconds."""
 _AT_ONCE = 64
-"""Versions that are written in one round trip, at most."""
+"""Versions that are written in one step, at most."""
 
 
 class Appended(NamedTuple):
-    """The result of `append_version`.
+    """The result of `append_versions`.
 
     Attributes:
-        version: the version now stored: the given one, or that of a writer who was first.
-        beside: the other item that was asked for; None if there is none.
-        edited: whether a person has replaced the version by an edit.
+        versions: the versions now stored: the given ones, or those of writers who were first.
+        edited: whether a person has replaced the last one by an edit.
     """
 
-    version: MemoryVersion
-    beside: Value | None = None
+    versions: list[MemoryVersion]
     edited: bool = False
 
 
 async def append_version(
     records: Records, version: MemoryVersion, owner: str | None = None, topic: str | None = None
-) -> Appended:
+) -> MemoryVersion:
     """See `MemoryBank.aappend`."""
-    return (await append_versions(records, [(version, ())], owner, topic))[0]
+    done = await append_versions(records, [version], owner, topic)
+    return version if done is None else done.versions[0]
 
 
 async def append_versions(
     records: Records,
-    versions: Sequence[tuple[MemoryVersion, Sequence[PutOp]]],
+    versions: Sequence[MemoryVersion],
     owner: str | None = None,
     topic: str | None = None,
     *,
-    beside: Place | None = None,
-) -> list[Appended]:
-    """Store versions in their order, several in one round trip if the store `groups`.
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> Appended | None:
+    """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
     Args:
         records: the bank's records.
-        versions: the versions, each with further puts in the same atomic step.
+        versions: the versions, of one root.
         owner: see `MemoryBank.aappend`.
         topic: see `MemoryBank.aappend`.
-        beside: another item to read in the round trip.
+        also: further puts in the same step.
+        given: further conditions; see `AtomicStore.acommit`.
+
+    Returns:
+        What is stored; None if other items are not as given.
+
+    Raises:
+        MemoryConflictError: Other writers kept changing them.
     """
-    puts = []
-    for version, also in versions:
-        value = {**version.to_record(), "owners": [] if owner is None else [owner]}
-        listed = [] if owner is None else [records.put(records.members(owner), version.id, {})]
-        op = PutOp(records.versions, version.id, value, ttl=records.ttl)
-        puts.append(ConditionalPut(op, topic or version.root, [*listed, *also], beside))
-    found = await records.put_each_if_absent(puts)
-    return [
-        await _append(records, version, owner, put, one)
-        for (version, _), put, one in zip(versions, puts, found, strict=True)
-    ]
+    places = [(records.versions, version.id) for version in versions]
+    found: dict[Place, Value | BadRecordError | None] = dict.fromkeys(places)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        kept: list[MemoryVersion] = []
+        new: list[PutOp] = []
+        more: list[PutOp] = []
+        seen: dict[Place, Value | EllipsisType | None] = {}
+        for place, version in zip(places, versions, strict=True):
+            there = found[place]
+            one, value = await _choose(records, version, owner, there)
+            kept.append(one)
+            seen[place] = ... if isinstance(there, BadRecordError) else there
+            if value is not None:
+                (new if there is None else more).append(records.put(*place, value))
+                if owner is not None:
+                    more.append(records.put(records.members(owner), version.id, {}))
+        puts = [*new, *more, *also]
+        announced = (topic or versions[0].root) if new else None
+        if not puts or await records.commit(puts, {**given, **seen}, announced, len(new)):
+            return Appended(kept, edit_of(found[places[-1]], owner) is not None)
+        now = dict(zip(given, await records.values([*given], refresh=False), strict=True))
+        if not all(agrees(_value(now[place]), value) for place, value in given.items()):
+            return None
+        found = dict(zip(places, await records.values(places), strict=True))
+    raise _changed(versions[-1])
 
 
-async def _append(
+def _changed(version: MemoryVersion) -> MemoryConflictError:
+    message = f"Version {version.id} was changed {MOST_LOST_RACES} times meanwhile: try again."
+    return MemoryConflictError(message)
+
+
+def _value(found: Value | BadRecordError | None) -> Value | None:
+    """What a condition is compared with; an item that cannot be read is some value."""
+    return {} if isinstance(found, BadRecordError) else found
+
+
+async def _choose(
     records: Records,
     version: MemoryVersion,
     owner: str | None,
-    put: ConditionalPut,
-    found: Present | BadRecordError,
-) -> Appended:
-    """Return what is stored; a record that cannot be read is replaced."""
-    beside = None if isinstance(found, BadRecordError) else found.beside
+    found: Value | BadRecordError | None,
+) -> tuple[MemoryVersion, Value | None]:
+    """Return the version that is to be stored, and its record, or None if that is there."""
+    names = set() if owner is None else {owner}
+    if found is None:
+        return version, {**version.to_record(), "owners": sorted(names)}
     try:
-        if isinstance(found, BadRecordError):
-            raise found
-        if found.value == put.op.value:
-            return Appended(version, beside)
-        kept = await readable(records, version.id, found.value)
+        kept = await readable(records, version.id, found)
     except NewerRecordError as error:
         _log.warning("%s It was left as it is.", error)
-        return Appended(version, beside)
+        return version, None
     except BadRecordError as error:
         _log.info("%s It was replaced.", error)
-        owners_ = {*([] if owner is None else [owner]), *await list_owners(records, version.id)}
-        value = {**version.to_record(), "owners": sorted(owners_)}
-        await records.items([records.put(records.versions, version.id, value), *put.also])
-        return Appended(version, beside)
-    if owner is not None and owner not in owners_of(found.value):
-        await owners.adopt(records, owner, version.id)
-    return Appended(kept, beside, edit_of(found.value, owner) is not None)
+        names |= {*await list_owners(records, version.id)}
+        return version, {**version.to_record(), "owners": sorted(names)}
+    known = {*owners_of(found)}
+    if names <= known or not isinstance(found, dict):
+        return kept, None
+    return kept, {**found, "owners": sorted(known | names)}
 
 
 class VersionWriter:
@@ -120,12 +154,11 @@ class VersionWriter:
         owner: the memory that the versions belong to.
         topic: topic whose watchers are notified of each version.
         after: another writer; nothing is written before all that it has.
-        beside: an item to read with each write.
-        saw: called with the value at `beside` after each write.
+        beside: an item that is as it was seen last, or is read anew, with each write.
+        saw: called with the value at `beside` when it has changed.
 
     Attributes:
         seconds: how long the last write took, or the one under way has taken, in seconds.
-        written: ids of the versions that the store has, written here or before.
         error: the error of the last write; None if it succeeded.
     """
 
@@ -137,7 +170,7 @@ class VersionWriter:
         *,
         after: VersionWriter | None = None,
         beside: Place | None = None,
-        saw: Callable[[Value | None], object] = lambda _: None,
+        saw: Callable[[Value | BadRecordError | None], object] = lambda _: None,
     ) -> None:
         self.records = records
         self._owner = owner
@@ -145,6 +178,7 @@ class VersionWriter:
         self._after = after
         self._beside = beside
         self._saw = saw
+        self._seen: Value | EllipsisType | None = None
         self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
         self._counted = 0
         self._writing: asyncio.Task[None] | None = None
@@ -152,7 +186,6 @@ class VersionWriter:
         self._other: MemoryVersion | None = None
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
-        self.written: list[str] = []
 
     def add(self, version: MemoryVersion, *also: PutOp) -> None:
         """Queue a version, without waiting.
@@ -257,19 +290,14 @@ class VersionWriter:
             self._tried.set()
 
     async def _write_some(self) -> None:
-        some = self._waiting[: _AT_ONCE if self.records.groups else 1]
+        root = self._waiting[0][0].root
+        some = [*takewhile(lambda one: one[0].root == root, self._waiting[:_AT_ONCE])]
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
-            done = await append_versions(
-                self.records,
-                some,
-                self._owner,
-                self._topic,
-                beside=self._beside,
-            )
-            last, version = done[-1], some[-1][0]
-            edit = await newest_edit(self.records, version.id, self._owner) if last.edited else None
+            done = await self._append(some)
+            last, version = done.versions[-1], some[-1][0]
+            edit = await newest_edit(self.records, version.id, self._owner) if done.edited else None
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
             self._tried.set()
@@ -277,12 +305,25 @@ class VersionWriter:
         else:
             self.error = None
             self._seconds = loop.time() - self._since
-            stored = edit or last.version
+            stored = edit or last
             self._other = stored if stored.text != version.text else None
             del self._waiting[: len(some)]
-            self.written += [one.id for one, _ in some]
-            self._saw(last.beside)
             self._count(len(self._waiting))
         finally:
             self._since = 0.0
         self._tried.set()
+
+    async def _append(self, some: Sequence[tuple[MemoryVersion, Sequence[PutOp]]]) -> Appended:
+        versions, also = [one for one, _ in some], [put for _, puts in some for put in puts]
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            given = {} if self._beside is None else {self._beside: self._seen}
+            done = await append_versions(
+                self.records, versions, self._owner, self._topic, also=also, given=given
+            )
+            if done is not None:
+                return done
+            (value,) = await self.records.values([*given], refresh=False)
+            self._seen = ... if isinstance(value, BadRecordError) else value
+            self._saw(value)
+        raise _changed(versions[-1])

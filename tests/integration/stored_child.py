@@ -68,11 +68,6 @@ class FatalStore(RedisStore):
         self.end()
         return found
 
-    async def aput_if_absent(self, *arguments, **options):
-        found = await super().aput_if_absent(*arguments, **options)
-        self.end()
-        return found
-
 
 def read(mode, document, store=None, saver=None, *, log=None, delay=0.0, resumes=True):
     """Read, or continue; return the answers."""

@@ -67,10 +67,6 @@ def failing(base):
                 return await self.faults.around(lambda: super(Failing, self).abatch(ops))
             return await super().abatch(ops)
 
-        async def aput_if_absent(self, *args, **kwargs):
-            parent = super().aput_if_absent
-            return await self.faults.around(lambda: parent(*args, **kwargs))
-
         async def acommit(self, *args, **kwargs):
             parent = super().acommit
             return await self.faults.around(lambda: parent(*args, **kwargs))
@@ -80,9 +76,6 @@ def failing(base):
 
 class Substitute(InMemoryStore):
     """LangGraph's store with the atomic operations of the library's substitute."""
-
-    async def aput_if_absent(self, *args, **kwargs):
-        return await GetThenPut(self.plain).aput_if_absent(*args, **kwargs)
 
     async def acommit(self, *args, **kwargs):
         return await GetThenPut(self.plain).acommit(*args, **kwargs)

@@ -19,7 +19,7 @@ from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.provenance import VersionSources
+from memagent_graph.memory.provenance import above
 from memagent_graph.memory.version import (
     VersionMerge,
     make_reading_key,
@@ -156,8 +156,8 @@ class Bank:
     @property
     def told(self):
         """The versions that each name leads to, the newest first."""
-        lineage = VersionSources(self.versions)
-        return {name: lineage.above([head.id]) for name, head in self.bank.list()}
+        values = self.versions
+        return {name: above(values, [head.id]) for name, head in self.bank.list()}
 
 
 def digest(document: str) -> str:

@@ -347,8 +347,9 @@ async def test_stores_with_a_real_compare_and_put_can_lease(store):
     class Foreign(BaseStore):
         batch = abatch = None
 
-    assert can_lease(store)
-    assert not can_lease(Foreign())
+    assert can_lease(Records(store, NAMESPACE, None, None))
+    with pytest.warns(RuntimeWarning, match="compare-and-put"):
+        assert not can_lease(Records(Foreign(), NAMESPACE, None, None))
 
 
 async def beat_after(store, before):

@@ -371,18 +371,6 @@ def test_items_committed_are_found_by_a_search_of_everything(store, commit, clai
     }
 
 
-def test_also_is_carried_out_whether_the_item_was_there_or_not(store, claim):
-    store.put(OTHER, "stale", {})
-
-    first = claim("v", {"n": 1}, also=[PutOp(OTHER, "stale", None), PutOp(OTHER, "1", {"n": 1})])
-    assert first == {"n": 1}
-    assert values(store) == {(AT, "v"): {"n": 1}, (OTHER, "1"): {"n": 1}}
-
-    second = claim("v", {"n": 2}, also=[PutOp(OTHER, "1", None), PutOp(OTHER, "2", {"n": 2})])
-    assert second == {"n": 1}
-    assert values(store) == {(AT, "v"): {"n": 1}, (OTHER, "2"): {"n": 2}}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
 def test_threads_that_commit_two_items_together_lose_nothing(store):
@@ -432,6 +420,15 @@ def test_a_commit_announces_its_first_put_if_it_was_done(watched):
     assert atomically.commit(one, [PutOp(AT, "e", {})], given={(AT, "a"): ...}, topic="m")
 
     assert asyncio.run(take(watched, 2)) == ["a", "e"]
+
+
+def test_a_commit_announces_as_many_of_its_first_puts_as_it_is_told(watched):
+    one, puts = atomic(watched), [PutOp(AT, "a", {}), PutOp(AT, "b", {}), PutOp(OTHER, "c", {})]
+
+    assert atomically.commit(one, puts, given={}, topic="m", news=2)
+    assert atomically.commit(one, [PutOp(AT, "d", {})], given={}, topic="m")
+
+    assert asyncio.run(take(watched, 3)) == ["a", "b", "d"]
 
 
 def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
@@ -486,8 +483,6 @@ def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, dele
             atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}, topic="m")
         with pytest.raises(StoreError, match="maxmemory"):
             atomically.put_if_absent(store, AT, "new", {}, topic="m", also=puts)
-        with pytest.raises(StoreError, match="maxmemory"):
-            atomically.put_if_absent(store, AT, "there", {}, topic="m", also=puts)
 
         assert values(store) == before
         assert [key for key in client.keys("*") if b"#" in key] == []
@@ -549,7 +544,7 @@ def test_times_to_live_are_those_of_the_puts_or_the_default(redis_server, redis_
         atomically.put_if_absent(
             store, AT, "c", {}, ttl=20, also=[PutOp(AT, "d", {}), PutOp(AT, "e", {}, ttl=30)]
         )
-        asyncio.run(store.aput_if_absent(AT, "f", {}, ttl=40))
+        atomically.put_if_absent(store, AT, "f", {}, ttl=40)
 
     assert [round(minutes(key)) for key in "abcdef"] == [20, 10, 20, 10, 30, 40]
 
@@ -612,7 +607,7 @@ def test_a_watcher_sees_what_is_announced_after_it_began(watched):
         seen = []
         n = 0
         while not seen:  # the watcher begins at some time during this
-            await one.aput_if_absent(AT, f"after{n}", {}, topic="m")
+            await one.acommit([PutOp(AT, f"after{n}", {})], given={}, topic="m")
             n += 1
             await asyncio.sleep(0.05)
             seen = [waiting.result().item.key] if waiting.done() else []
@@ -676,11 +671,12 @@ def test_old_announcements_are_forgotten(watched):
 def test_news_reach_another_process(redis_server, redis_store, prefix):
     code = (
         "import sys\n"
+        "from langgraph.store.base import PutOp\n"
         "from memagent_graph.memory.redis import RedisStore\n"
         "from memagent_graph.sync import wait_for\n"
         "with RedisStore.from_url(sys.argv[1], prefix=sys.argv[2]) as store:\n"
-        "    put = store.aput_if_absent(('tenant', 'heads'), 'new', {'n': 1}, topic='m')\n"
-        "    wait_for(put)\n"
+        "    put = PutOp(('tenant', 'heads'), 'new', {'n': 1})\n"
+        "    wait_for(store.acommit([put], given={}, topic='m'))\n"
     )
 
     async def watch():
@@ -718,7 +714,7 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
             head = (AT, "head")
             assert await one.acommit([PutOp(*head, {"n": 1})], given={head: None})
             assert not await one.acommit([PutOp(*head, {"n": 2})], given={head: None})
-            assert (await one.aput_if_absent(AT, "v", {"n": 1}, topic="m")).value == {"n": 1}
+            assert await one.acommit([PutOp(AT, "v", {"n": 1})], given={}, topic="m")
             assert await one.acommit([PutOp(*head, {"n": 3})], given={head: {"n": 1}})
             assert (await store.aget(AT, "head")).value == {"n": 3}
             assert await take(store, 1) == ["v"]

@@ -22,8 +22,7 @@ from servers.redis_server import RedisServer, free_port, wait_until
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory
-from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError, StoreRefusedError
-from memagent_graph.memory.atomic import ConditionalPut
+from memagent_graph.errors import ConfigurationError, StoreError, StoreRefusedError
 from memagent_graph.memory.redis import RedisStore, operations
 
 AT = ("tenant", "things")
@@ -85,29 +84,19 @@ def test_a_version_that_is_put_and_announced_is_one_round_trip(proxied):
     )
 
 
-def test_versions_that_are_put_together_are_one_round_trip_and_each_keeps_what_was_first(proxied):
+def test_versions_that_are_put_and_announced_together_are_one_round_trip(proxied):
     store, trips = proxied
-    atomically.put_if_absent(store, AT, "v2", {"n": 0})
-    puts = [ConditionalPut(PutOp(AT, f"v{n}", {"n": n}), "m", (), (AT, "v2")) for n in range(1, 4)]
-    found = []
+    puts = [PutOp(AT, f"v{n}", {"n": n}) for n in range(3)]
+    puts.append(PutOp(("tenant", "others"), "k", {}))
+    given = {(put.namespace, put.key): None for put in puts}
 
-    assert trips(lambda: found.extend(atomically.wait_for(store.aput_each_if_absent(puts)))) == 1
+    assert trips(lambda: atomically.commit(store, puts, given, topic="m", news=3)) == 1
 
-    assert [one.value for one in found] == [{"n": 1}, {"n": 0}, {"n": 3}]
-    assert [one.beside for one in found] == [{"n": 0}] * 3
+    async def news():
+        watching = store.watch(AT, "m", after="0")
+        return [(await anext(watching)).item.key for _ in range(3)]
 
-
-def test_one_unreadable_item_costs_the_others_that_are_put_together_nothing(
-    proxied, redis_client, prefix
-):
-    store, _ = proxied
-    redis_client.set(f"{prefix}:{{tenant}}/things//v2", "no item")
-    puts = [ConditionalPut(PutOp(AT, f"v{n}", {"n": n})) for n in range(1, 4)]
-
-    first, bad, last = atomically.wait_for(store.aput_each_if_absent(puts))
-
-    assert (first.value, last.value) == ({"n": 1}, {"n": 3})
-    assert isinstance(bad, BadRecordError)
+    assert asyncio.run(news()) == ["v0", "v1", "v2"]
 
 
 def test_a_script_is_sent_in_full_to_a_server_that_was_not_asked_before(redis_server, prefix):

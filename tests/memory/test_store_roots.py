@@ -1,18 +1,14 @@
-"""The set of all roots: written once, and never what a put fails by."""
+"""The set of all roots: whatever was lost, what is put is found, and no put fails by it."""
 
 from __future__ import annotations
 
-import asyncio
-from itertools import takewhile
-
 import atomically
 import pytest
-import redis
 from langgraph.store.base import PutOp
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.redis import RedisStore, keys, operations
+from memagent_graph.memory.redis import RedisStore, operations
 
 AT = ("tenant", "things")
 
@@ -27,31 +23,6 @@ def store(own_redis_server):
 def client(own_redis_server):
     with own_redis_server.client() as client:
         yield client
-
-
-def registrations(client, act):
-    with client.monitor() as monitor:
-        act()
-        client.echo("the end")
-        commands = (command["command"] for command in monitor.listen())
-        seen = list(takewhile(lambda command: not command.startswith("ECHO"), commands))
-    return sum(command.startswith("SADD") for command in seen)
-
-
-def test_a_root_is_registered_once(store, client):
-    def act():
-        for n in range(20):
-            store.put(AT, f"{n}", {})
-        asyncio.run(store.aput(AT, "k", {}))
-
-    assert registrations(client, act) == 1
-
-
-def test_a_given_client_registers_each_time_as_its_repeats_are_not_seen(own_redis_server, client):
-    with redis.Redis.from_url(own_redis_server.url) as given:
-        store = RedisStore(given)
-
-        assert registrations(client, lambda: [store.put(AT, f"{n}", {}) for n in range(3)]) == 3
 
 
 def test_what_is_put_after_the_server_lost_everything_is_found(store, client):
@@ -107,16 +78,6 @@ def test_a_key_of_another_type_gives_way(store, client):
     atomically.put_if_absent(store, ("other",), "k", {"n": 2})
 
     assert [item.value["n"] for item in store.search(())] == [2, 1]
-
-
-def test_what_is_remembered_has_a_bound(store, client, monkeypatch):
-    monkeypatch.setattr(keys, "_REMEMBERED", 3)
-
-    for n in range(20):
-        store.put((f"root{n}",), "k", {})
-
-    assert len(store._known._roots) <= 3
-    assert len(store.list_namespaces()) == 20
 
 
 def test_namespaces_are_listed_of_more_roots_and_pages_than_are_asked_for_at_once(

@@ -100,7 +100,7 @@ def test_a_cluster_commits_several_items_at_once(batch):
 def test_a_cluster_announces(cluster, prefix):
     async def use():
         async with RedisStore.from_url(cluster.url, prefix=prefix) as store:
-            await store.aput_if_absent(AT, "v1", {"n": 1}, topic="m")
+            await store.acommit([PutOp(AT, "v1", {"n": 1})], given={}, topic="m")
             return (await anext(store.watch(AT, "m", after="0"))).item.value
 
     assert asyncio.run(use()) == {"n": 1}

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import redis
@@ -65,35 +65,6 @@ logger = logging.getLogger(__name__)
 _GIVEN = "the given client's address"
 
 
-class Connection(Protocol):
-    """A connection to a Redis server, for any thread and event loop."""
-
-    @property
-    def retries(self) -> int | None:
-        """Number of repeats; None if the client does not report them."""
-        ...
-
-    def send(self, commands: Sequence[Wire]) -> list[Reply]:
-        """Send commands, and return their replies in order; an error of one is its reply.
-
-        Raises:
-            StoreError: The server cannot be reached, even after repeats.
-        """
-        ...
-
-    async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
-        """See `send`."""
-        ...
-
-    def close(self) -> None:
-        """Close what this object opened. Later sends open it again."""
-        ...
-
-    async def aclose(self) -> None:
-        """See `close`."""
-        ...
-
-
 class GivenClient:
     """A client that the caller created and closes; it repeats failed calls itself, or not.
 
@@ -102,14 +73,14 @@ class GivenClient:
         asynchronous: whether it is from `redis.asyncio`.
     """
 
-    retries = None
+    retries = 0
 
     def __init__(self, client: Client, *, asynchronous: bool) -> None:
         self._client = client
         self._asynchronous = asynchronous
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
-        """See `Connection`."""
+        """See `OwnClients`."""
         if self._asynchronous:
             message = (
                 "This store was given an asynchronous client, which synchronous calls cannot "
@@ -122,7 +93,7 @@ class GivenClient:
             raise failure(_GIVEN, error) from error
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
-        """See `Connection`."""
+        """See `OwnClients`."""
         if not self._asynchronous:
             return await asyncio.to_thread(self.send, commands)
         try:
@@ -137,7 +108,7 @@ class GivenClient:
         """Nothing: the client is the caller's."""
 
 
-def connection_over(client: Client) -> Connection:
+def connection_over(client: Client) -> GivenClient:
     """Return a connection over the client or pool that the caller passed to `RedisStore`.
 
     Raises:
@@ -225,7 +196,11 @@ class OwnClients:
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
-        """See `Connection`."""
+        """Send commands, and return their replies in order; an error of one is its reply.
+
+        Raises:
+            StoreError: The server cannot be reached, even after repeats.
+        """
         tries = 0
         while True:
             try:
@@ -239,7 +214,7 @@ class OwnClients:
                 return replies
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
-        """See `Connection`."""
+        """See `send`."""
         tries = 0
         while True:
             here = await self._here()

@@ -26,8 +26,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import Present
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import scripts
 from memagent_graph.memory.redis.codec import as_stored, bad_record
 from memagent_graph.memory.redis.keys import (
@@ -36,6 +35,7 @@ from memagent_graph.memory.redis.keys import (
     forget_root,
     list_roots,
     member_of,
+    register,
     root_of,
 )
 from memagent_graph.memory.redis.pipeline import Command
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import MatchCondition, Op
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.codec import Codec, Stored, Vector
-    from memagent_graph.memory.redis.keys import KnownRoots, Names
-    from memagent_graph.memory.redis.pipeline import Reply, Steps
+    from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.pipeline import Steps
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -397,43 +397,16 @@ def put(names: Names, codec: Codec, op: PutOp) -> Command:
     return Command(scripts.PUT, *_write(names, codec, root_of(op.namespace), [op]))
 
 
-def put_if_absent(
-    names: Names,
-    codec: Codec,
-    known: KnownRoots,
-    op: PutOp,
-    also: Sequence[PutOp],
-    beside: GetOp | None,
-    topic: str | None,
-) -> Steps[Present]:
-    """Set and announce an item unless there is one; return the one that is stored.
-
-    The puts of `also`, in the order of `arrange`, are carried out either way; `beside` is read.
-    """
-    ops = [op, *also]
-    keys, arguments = _write(names, codec, root_of(op.namespace), ops)
-    if topic is not None:
-        keys += (names.stream(op.namespace, topic),)
-    claim = Command(scripts.CLAIM, keys, arguments)
-    looks = [] if beside is None else _fetch(names, [beside])
-    reply, *others = yield from _send_known(names, known, ops, [claim, *looks], scripts.CLAIMED)
-    other = None if beside is None else _readable(codec, beside, others[0][0])
-    if reply in (None, scripts.CLAIMED):
-        return Present(as_stored(op.value or {}), other)
-    return Present(codec.decode(reply, op.namespace, op.key).value, other)
-
-
 def commit(
     names: Names,
     codec: Codec,
-    known: KnownRoots,
     ops: Sequence[PutOp],
     given: Given,
-    news: tuple[PutOp, str] | None,
+    news: tuple[Sequence[PutOp], str] | None,
 ) -> Steps[bool]:
     """Carry out `ops`, in the order of `arrange`, if all items are as given; return whether.
 
-    `news` is a put to announce, with its topic.
+    `news` are those of `ops` to announce, the first ones, with their topic.
 
     The server compares bytes, but a value can have several forms (another order of keys, other
     encrypted bytes). If the bytes differ, values are compared here, and the server is asked again
@@ -446,16 +419,16 @@ def commit(
     receipt = names.receipt(root, uuid4().hex)
     checked = [names.item(root, member_of(*place)) for place in given]
     keys = (index, expiry, receipt, *checked, *items)
-    announced = b""
-    if news is not None:
-        op, topic = news
-        keys += (names.stream(op.namespace, topic),)
-        announced = member_of(op.namespace, op.key)
+    announced = 0
+    if news is not None and news[0]:
+        announced = len(news[0])
+        keys += (names.stream(news[0][0].namespace, news[1]),)
     expected = list(given.values())
     wanted = [_form(codec, value) for value in expected]
+    registers = register(names, [root] if any(op.value is not None for op in ops) else [])
     while True:
         script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
-        (reply,) = yield from _send_known(names, known, ops, [script], scripts.COMMITTED)
+        reply, *_ = yield [script, *registers]
         if not isinstance(reply, list):
             return bool(reply)
         for place, content in reply:
@@ -463,29 +436,6 @@ def commit(
             if not isinstance(value, Mapping) or stored.value != as_stored(value):
                 return False
             wanted[place] = stored.body
-
-
-def _send_known(
-    names: Names, known: KnownRoots, ops: Iterable[PutOp], commands: Sequence[Command], emptied: int
-) -> Steps[list[Reply]]:
-    """Send commands, the first of which writes `ops`, and return their replies.
-
-    The first command's reply `emptied` means that the index was empty.
-    """
-    roots = {root_of(op.namespace) for op in ops if op.value is not None}
-    return (
-        yield from known.register(
-            names, roots, commands, lambda replies: roots if replies[0] == emptied else set()
-        )
-    )
-
-
-def _readable(codec: Codec, op: GetOp, reply: Reply) -> Value | None:
-    try:
-        item = item_of(codec, op, reply)
-    except BadRecordError:
-        return None
-    return None if item is None else item.value
 
 
 def _write(
@@ -510,7 +460,6 @@ def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> by
 def batch(
     names: Names,
     codec: Codec,
-    known: KnownRoots,
     ops: Iterable[Op],
     vectors: Mapping[str, Vector] | None = None,
 ) -> Steps[list[Result]]:
@@ -521,7 +470,6 @@ def batch(
     Args:
         names: names of keys.
         codec: encodes and decodes items.
-        known: roots that are registered.
         ops: the operations.
         vectors: embeddings of queries.
 
@@ -554,13 +502,7 @@ def batch(
     commands = [*fetches, *(put(names, codec, op) for op in puts.values())]
     if commands:
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
-        places = [root_of(op.namespace) for op in puts.values()]
-
-        def find_emptied(replies: list[Reply]) -> set[bytes]:
-            answers = replies[len(fetches) : len(commands)]
-            return {root for root, empty in zip(places, answers, strict=True) if empty}
-
-        replies = yield from known.register(names, written, commands, find_emptied)
+        replies = yield [*commands, *register(names, written)]
         found = chain.from_iterable(replies[: len(fetches)])
         for (place, op), reply in zip(gets, found, strict=True):
             results[place] = item_of(codec, op, reply)

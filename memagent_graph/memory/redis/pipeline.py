@@ -7,14 +7,13 @@ trips as it has `yield`s.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis
 from redis import exceptions
 from redis.exceptions import NoScriptError
 
-from memagent_graph.errors import BadRecordError, StoreError, StoreRefusedError
+from memagent_graph.errors import StoreError, StoreRefusedError
 
 if TYPE_CHECKING:
     from memagent_graph.memory.redis.scripts import Script
@@ -154,25 +153,6 @@ class Command(NamedTuple):
 
 
 Steps = Generator[Sequence[Command], list[Reply], T]
-
-
-def together(operations: Sequence[Steps[T]]) -> Steps[list[T | BadRecordError]]:
-    """Carry out operations in the trips of the longest; return the result of each, or its error."""
-    results: dict[int, T | BadRecordError] = {}
-    replies: dict[int, list[Reply] | None] = dict.fromkeys(range(len(operations)))
-    while replies:
-        commands: dict[int, Sequence[Command]] = {}
-        for number, reply in replies.items():
-            try:
-                commands[number] = operations[number].send(reply)  # type: ignore[arg-type]  # None begins
-            except StopIteration as stop:
-                results[number] = stop.value
-            except BadRecordError as error:
-                results[number] = error
-        every = (yield [*chain.from_iterable(commands.values())]) if commands else []
-        found = iter(every)
-        replies = {number: [*islice(found, len(own))] for number, own in commands.items()}
-    return [results[number] for number in range(len(operations))]
 
 
 def wire(steps: Steps[T], cached: set[Script]) -> Generator[list[Wire], list[Reply], T]:

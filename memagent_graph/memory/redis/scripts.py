@@ -118,38 +118,15 @@ end
 
 # KEYS index expiry, then items; ARGV member ttl body of each: sets, or deletes if there is no body.
 # Items to set come first: a server without memory refuses only the first write of a script.
-# Returns 1 if the index was empty before, since its root may not be registered.
-PUT = Script(
-    _WRITE + "local empty = redis.call('EXISTS', KEYS[1]) == 0 write_all(3, 1) return empty"
-)
-
-CLAIMED = 1  # the reply of CLAIM if the index was empty before
-# As PUT, but an existing first item is kept and returned. KEYS may end with a stream to announce
-# the first item on. A key of another type is not an item.
-CLAIM = Script(
-    _WRITE
-    + _ANNOUNCE
-    + """
-local found = redis.pcall('GET', KEYS[3])
-if type(found) == 'string' then
-  write_all(4, 4)
-  return found
-end
-local empty = redis.call('EXISTS', index) == 0
-local stream = write_all(3, 1)
-if stream then announce(stream, ARGV[1]) end
-return empty
-"""
-)
+PUT = Script(_WRITE + "write_all(3, 1)")
 
 ABSENT = b"-"
 PRESENT = b"*"
-COMMITTED = 2  # the reply of COMMIT if it was done and the index was empty before
 # As PUT, if the checked items are as expected. KEYS index expiry receipt, then checked items, then
-# items, then a stream if there is something to announce; ARGV number of checked items, member to
-# announce, for each checked item its body, ABSENT or PRESENT, then as PUT. Returns 1 if done, 2
-# if done and the index was empty before, 0 if not done, or place and content of the checked items
-# that have other bytes.
+# items, then a stream if there is something to announce; ARGV number of checked items, number of
+# the first items to announce, for each checked item its body, ABSENT or PRESENT, then as PUT.
+# Returns 1 if done, 0 if not done, or place and content of the checked items that have other
+# bytes. A key of another type is not an item.
 COMMIT = Script(
     _WRITE
     + _ANNOUNCE
@@ -167,11 +144,10 @@ for place = 1, checked do
   end
 end
 if #others > 0 then return others end
-local empty = redis.call('EXISTS', index) == 0
 local stream = write_all(4 + checked, 3 + checked)
-if stream then announce(stream, ARGV[2]) end
+for place = 0, ARGV[2] - 1 do announce(stream, ARGV[3 + checked + 3 * place]) end
 redis.call('SET', KEYS[3], '', 'PX', {RECEIPT_MILLISECONDS})
-return empty and {COMMITTED} or 1
+return 1
 """
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
-from memagent_graph.memory.atomic import Announcement, ConditionalPut, Present, arrange
+from memagent_graph.memory.atomic import Announcement, arrange
 from memagent_graph.memory.redis import operations, scripts
 from memagent_graph.memory.redis.codec import Codec
 from memagent_graph.memory.redis.connection import (
@@ -19,9 +19,9 @@ from memagent_graph.memory.redis.connection import (
     connect,
     connection_over,
 )
-from memagent_graph.memory.redis.keys import KnownRoots, Names, decode, list_roots, root_of
+from memagent_graph.memory.redis.keys import Names, decode, list_roots, root_of
 from memagent_graph.memory.redis.operations import batch
-from memagent_graph.memory.redis.pipeline import Command, Wire, together, wire
+from memagent_graph.memory.redis.pipeline import Command, Wire, wire
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         Callable,
         Generator,
         Iterable,
-        Mapping,
         Sequence,
     )
     from types import TracebackType
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
-    from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.pipeline import Reply, Steps
 
@@ -259,7 +257,6 @@ class RedisStore(BaseStore):
             keep_no_plain_text()
         self._connection = client if isinstance(client, OwnClients) else connection_over(client)
         self._sweeper = Sweeper(self.sweep_ttl, self.asweep_ttl)
-        self._known = KnownRoots(self._connection)
         self._cached: set[scripts.Script] = set()
 
     @classmethod
@@ -299,7 +296,7 @@ class RedisStore(BaseStore):
     @property
     def retries(self) -> int:
         """Number of repeats so far; 0 with a given client, which does not report them."""
-        return self._connection.retries or 0
+        return self._connection.retries
 
     def server_settings(self) -> dict[str, str]:
         """Return the server's maxmemory, maxmemory-policy, save and appendonly.
@@ -328,7 +325,7 @@ class RedisStore(BaseStore):
         vectors = None
         if self._embedder is not None:
             ops, vectors = self._embedder.prepare([*ops])
-        return self._run(batch(self._names, self._codec, self._known, ops, vectors))
+        return self._run(batch(self._names, self._codec, ops, vectors))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """See `batch`."""
@@ -336,43 +333,18 @@ class RedisStore(BaseStore):
         if self._embedder is not None:
             ops, vectors = await self._embedder.aprepare(ops)
         heavy = any(isinstance(op, SearchOp) and op.query for op in ops)
-        steps = batch(self._names, self._codec, self._known, ops, vectors)
+        steps = batch(self._names, self._codec, ops, vectors)
         return await self._arun(steps, heavy=heavy)
 
-    async def aput_if_absent(
-        self,
-        namespace: Namespace,
-        key: str,
-        value: Mapping[str, object],
-        *,
-        topic: str | None = None,
-        also: Sequence[PutOp] = (),
-        beside: tuple[Namespace, str] | None = None,
-        ttl: float | None = None,
-    ) -> Present:
-        """See `AtomicStore`. One round trip."""
-        put = ConditionalPut(PutOp(namespace, key, value, ttl=ttl), topic, also, beside)
-        return await self._arun(self._put_if_absent(put))
-
-    async def aput_each_if_absent(
-        self, puts: Sequence[ConditionalPut]
-    ) -> list[Present | BadRecordError]:
-        """Carry out several `aput_if_absent` in their order and in one round trip.
-
-        Returns:
-            The result of each; an error for one whose stored item cannot be read.
-
-        Raises:
-            ValueError: The namespaces of one begin with different labels.
-            StoreError: The store cannot be reached, or refused.
-        """
-        return await self._arun(together([self._put_if_absent(put) for put in puts]))
-
     async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None
+        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
     ) -> bool:
         """See `AtomicStore`. One round trip; two if a value is stored in another form."""
-        return await self._arun(self._commit(puts, given, topic))
+        ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)
+        new = sum(put.value is not None for put in puts[:news])
+        announced = None if topic is None else (ops[:new], topic)
+        steps = operations.commit(self._names, self._codec, ops, given, announced)
+        return await self._arun(steps)
 
     async def watch(
         self, namespace: Namespace, topic: str, *, after: str = "$"
@@ -472,19 +444,6 @@ class RedisStore(BaseStore):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-    def _put_if_absent(self, put: ConditionalPut) -> Steps[Present]:
-        (op,) = arrange([put.op], (), self.ttl_config)
-        rest = arrange(put.also, [op.namespace], self.ttl_config)
-        beside = None if put.beside is None else GetOp(*put.beside, refresh_ttl=False)
-        return operations.put_if_absent(
-            self._names, self._codec, self._known, op, rest, beside, put.topic
-        )
-
-    def _commit(self, puts: Sequence[PutOp], given: Given, topic: str | None) -> Steps[bool]:
-        ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)
-        news = None if topic is None or not puts else (puts[0], topic)
-        return operations.commit(self._names, self._codec, self._known, ops, given, news)
 
     def _interval(self, minutes: float | None) -> float:
         configured = (self.ttl_config or {}).get("sweep_interval_minutes")
