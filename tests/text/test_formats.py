@@ -233,8 +233,10 @@ class TestWord:
         fields = (
             '<w:checkBox><w:default w:val="0"/><w:checked/></w:checkBox>',
             '<w:checkBox><w:default w:val="0"/></w:checkBox>',
-            '<w:ddList><w:result w:val="1"/><w:listEntry w:val="a"/><w:listEntry w:val="b"/>'
-            "</w:ddList>",
+            (
+                '<w:ddList><w:result w:val="1"/><w:listEntry w:val="a"/>'
+                '<w:listEntry w:val="b"/></w:ddList>'
+            ),
         )
         body = (
             "".join(
