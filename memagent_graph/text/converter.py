@@ -435,11 +435,7 @@ class ConvertedSource(TextSource):
 
     @cached_property
     def _headings(self) -> Headings:
-        headings = Headings()
-        if self._is_markdown:
-            headings.feed(self.text)
-            headings.end()
-        return headings
+        return Headings(self if self._is_markdown else TextSource(""))
 
 
 def _find_or_convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:

@@ -316,8 +316,8 @@ class FileSource:
         self._version = _Version.of(path)
         self._cached: tuple[int, str] = (-1, "")
         self._index: list[_BlockState] = []
-        self._headings = Headings() if path.suffix.lower() in MARKDOWN else None
         self._scan(skip)
+        self._headings = Headings(self) if path.suffix.lower() in MARKDOWN else None
 
     def _scan(self, skip: int) -> None:
         digest = sha256()
@@ -343,10 +343,6 @@ class FileSource:
                 invalid += text.count("\ufffd")
                 if not text.isascii():
                     beyond += len(text) - len(text.encode("ascii", "ignore"))
-                if self._headings:
-                    self._headings.feed(text)
-        if self._headings:
-            self._headings.end()
         self.digest = digest.hexdigest()
         self.length = length
         self.invalid = invalid

@@ -448,11 +448,10 @@ def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
 
 def _span(cell: Any, of: str) -> int:
     """The number of columns or rows that a cell spans; 0 of HTML is all rows that are left."""
-    value = (cell.attributes.get(f"{of}span") or "1").strip()
-    return (int(value) or (_ALL_ROWS if of == "row" else 1)) if _SPAN.fullmatch(value) else 1
+    value = max(_integer(cell.attributes.get(f"{of}span"), 1), 0)
+    return value or (_ALL_ROWS if of == "row" else 1)
 
 
-_SPAN = re.compile(r"[0-9]{1,5}")
 _ALL_ROWS = 65_534
 
 _CHARSET = re.compile(

@@ -484,15 +484,17 @@ class Word:
                 cells = [
                     cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row
                 ]
-                rows.append([(" ".join(self._blocks(cell)), _columns(cell), 1) for cell in cells])
+                rows.append(
+                    [
+                        (
+                            " ".join(self._blocks(cell)),
+                            max(_number(child(cell, "tcPr", "gridSpan"), "val", 1), 1),
+                            1,
+                        )
+                        for cell in cells
+                    ]
+                )
         return write_table(spread_cells(rows))
-
-
-def _columns(cell: Element) -> int:
-    """Return the number of columns that a cell spans."""
-    span = child(cell, "tcPr", "gridSpan")
-    value = "" if span is None else get(span, "val")
-    return max(1, int(value)) if value.isdecimal() else 1
 
 
 _LEVELS = {"superscript": 1, "subscript": -1}
@@ -807,7 +809,7 @@ class OpenDocument:
             if name in {"p", "h"}:
                 boxes: list[str] = []
                 text = write_scripts(self._inline(element, boxes)).strip()
-                level = min(_count(element, "outline-level"), _DEEPEST) if name == "h" else 0
+                level = min(_number(element, "outline-level", 1), _DEEPEST) if name == "h" else 0
                 yield f"{'#' * level} {text}" if level and text else text
                 yield from boxes
             elif name == "table":
@@ -838,7 +840,7 @@ class OpenDocument:
         for found in element:
             name = local(found)
             if name in _SIGNS:
-                pieces.append(_SIGNS[name] * min(_count(found, "c"), _MOST_REPEATED))
+                pieces.append(_SIGNS[name] * min(_number(found, "c", 1), _MOST_REPEATED))
             elif name in {"note", "annotation", "frame", "custom-shape"}:
                 inner = [block for block in self._blocks(found) if block]
                 if name in {"note", "annotation"}:
@@ -859,9 +861,9 @@ class OpenDocument:
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(_count(cell, "number-columns-repeated"), _MOST_REPEATED)
+                    times = min(_number(cell, "number-columns-repeated", 1), _MOST_REPEATED)
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            times = _count(row, "number-rows-repeated") if any(cells) else 1
+            times = _number(row, "number-rows-repeated", 1) if any(cells) else 1
             rows += [cells] * min(times, _MOST_REPEATED)
         return write_table(rows)
 
@@ -873,12 +875,6 @@ def _value(cell: Element) -> str:
     """Return the value of a cell that does not say how it is shown."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
     return next(filter(None, values), "")
-
-
-def _count(element: Element, name: str) -> int:
-    """Return an attribute that is a number; 1 without one."""
-    value = get(element, name)
-    return int(value) if value.isdecimal() else 1
 
 
 _MOST_REPEATED = 1000
