@@ -304,8 +304,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.evidence.statements._PLAIN_TOKEN": [("", "a.", ""), ("", "a'", " ")],
     "memagent_graph.evidence.statements._PLAIN": [("", "a", "汉")],
     "memagent_graph.text.terms._ASIAN": [],
-    "memagent_graph.text.terms._LATIN": [],
-    "memagent_graph.text.terms._FIGURE_SIGN": [("", "I", "")],
     "memagent_graph.readers.extractive._EXPECTED": [
         ("in", " ", "a"),
         ("", "in ", ""),

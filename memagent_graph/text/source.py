@@ -325,8 +325,7 @@ def metadata_of(source: Source) -> Mapping[str, Any]:
 
 def flat_parts(source: Source) -> Iterator[Source]:
     """Yield the single sources that a source is joined from, or itself."""
-    for part in source.parts if isinstance(source, JoinedSource) else [source]:
-        yield from flat_parts(part) if isinstance(part, JoinedSource) else [part]
+    yield from (part for part, _ in parts_with_offsets(source))
 
 
 def flat_skips(source: Source) -> Iterator[Skipped]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 import unicodedata
 from bisect import bisect_right
 from hashlib import sha256
 from itertools import accumulate, chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import regex
@@ -249,30 +248,16 @@ class EstimatingTokenizer:
 
 def _weigh(text: str) -> NDArray[np.int64]:
     """Return the weight of each code point, with that of a word that begins at it."""
-    classes = np.frombuffer(text.encode("ascii", _HANDLER).translate(_OF_BYTES), np.uint8)
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    for point in np.unique(points[_CLASSES[points] == 0]).tolist():
+        _CLASSES[point] = ord(_class(chr(point)))
+    classes = _CLASSES[points]
     before = np.concatenate([[ord("n")], classes[:-1]])[: len(classes)]
     return _OWN[classes] + np.where(classes == ord("a"), _BEGIN[before], 0)
 
 
-class _Classes(dict[int, str]):
-    """Maps code points to the classes below, as bytes that are not ASCII; each is computed once."""
-
-    def __missing__(self, code_point: int) -> str:
-        found = self[code_point] = chr(0x80 | ord(_class(chr(code_point))))
-        return found
-
-
-_CLASSES = _Classes()
-_HANDLER = "memagent_graph.classes"
-
-
-def _to_classes(error: Any) -> tuple[bytes, int]:
-    """Encode what is not ASCII as its classes: ASCII, most of a text, is left to fast code."""
-    run = error.object[error.start : error.end]
-    return run.translate(_CLASSES).encode("latin-1"), error.end
-
-
-codecs.register_error(_HANDLER, _to_classes)
+_CLASSES = np.zeros(0x110000, np.uint8)
+"""The class of each code point, computed once; 0 if it was not met before."""
 _CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u3000-\u303f\uff00-\uffef]")
 _TOKEN = 100
 _WEIGHTS = {  # of a character, and of a word that begins after it, in hundredths of a token
@@ -347,7 +332,3 @@ def _class_of_letter(character: str, category: str) -> str:
         return "A" if category == "Lu" else "a"
     block = bisect_right(_BY_BLOCK, ord(character), key=lambda each: each[0]) - 1
     return _BY_BLOCK[max(block, 0)][1]
-
-
-_OF_BYTES = bytes([*(ord(_class(chr(byte))) for byte in range(128)), *range(128)])
-"""Classes of ASCII, and then of the bytes that `_to_classes` wrote."""
