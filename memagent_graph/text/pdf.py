@@ -86,10 +86,11 @@ def read_pdf(content: bytes) -> Converted:
             garbled += is_garbled and not scanned
         visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
-        if _has_remarks(page):
-            remarks = [*_remarks(document, page, text)]
+        remarks = [*_remarks(document, page, text)]
+        if remarks:
             page = _flatten(document, number, page)
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
+            remarks = [*filter(None, remarks)]
             said = "\n".join(remarks)
             remarks += [line for line in drawn if line.strip() not in said]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
@@ -285,32 +286,21 @@ def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) ->
     return document[number]
 
 
-def _has_remarks(page: pdfium.PdfPage) -> bool:
-    """Whether there is more on a page than its text, links apart."""
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
-        kind = raw.FPDFAnnot_GetSubtype(mark)
-        raw.FPDFPage_CloseAnnot(mark)
-        if kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
-            return True
-    return False
-
-
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
     """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
 
-    What marks words, such as a highlight, may repeat these in place of a remark.
+    Others, links apart, are empty, since they may draw something. What marks words, such as a
+    highlight, may repeat these in place of a remark.
     """
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         mark = raw.FPDFPage_GetAnnot(page, number)
         kind = raw.FPDFAnnot_GetSubtype(mark)
-        if kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
-            yield from _field(document.formenv, mark)
-        elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FPDF_ANNOT_WIDGET}:
+        if kind == raw.FPDF_ANNOT_WIDGET:
+            yield _field(document.formenv, mark) if document.formenv is not None else ""
+        elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             said = said.replace("\r\n", "\n").replace("\r", "\n").strip()
-            if " ".join(said.split()) not in " ".join(text.split()):
-                yield said
+            yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
         raw.FPDFPage_CloseAnnot(mark)
 
 
@@ -322,16 +312,17 @@ _WRITTEN = {
 }
 
 
-def _field(form: pdfium.PdfFormEnv, mark: object) -> Iterator[str]:
+def _field(form: pdfium.PdfFormEnv, mark: object) -> str:
     name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, mark)
     name = (name or _string(raw.FPDFAnnot_GetFormFieldName, form, mark)).strip()
     kind = raw.FPDFAnnot_GetFormFieldType(form, mark)
     value = _string(raw.FPDFAnnot_GetFormFieldValue, form, mark).strip()
     if kind in _WRITTEN and value:
-        yield f"{name}: " + value.replace("\r", "\n")
-    elif kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
+        return f"{name}: " + value.replace("\r", "\n")
+    if kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
         value = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, mark).strip()
-        yield f"{name}: {value or 'checked'}"
+        return f"{name}: {value or 'checked'}"
+    return ""
 
 
 def _string(function: Callable[..., int], *arguments: object) -> str:
