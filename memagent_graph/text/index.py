@@ -3,7 +3,7 @@
 It ranks by BM25 over `text.terms`, and so works in all scripts. Each file has its own part of the
 index, a long one several, kept in the user's cache under the file's digest: if one file of a corpus
 changes, only that file is indexed again. Parts are joined, and idf is computed, when the index is
-opened.
+opened. Of a long document only the ends and sizes of passages stay in memory.
 
 No BM25 library keeps an index like this: by file, and so that it can be encrypted
 (docs/measuring/reading.md, "The index").
@@ -11,6 +11,7 @@ No BM25 library keeps an index like this: by file, and so that it can be encrypt
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from array import array
@@ -22,12 +23,14 @@ from functools import partial
 from hashlib import sha256
 from itertools import takewhile
 from math import log1p
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
 
 from memagent_graph.sync import to_thread
-from memagent_graph.text.cache import open_cache
+from memagent_graph.text.cache import may_write_plain, open_cache
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.source import JoinedSource, TextSource, digests_of
 from memagent_graph.text.terms import content_terms
@@ -48,13 +51,18 @@ _MOST_COUNTED = 255
 _PART_LENGTH = 1 << 20
 """Code points of a text that make a part."""
 _TABLE_POSTINGS = 1 << 20
-"""Postings from which on parts are joined: a table has no words."""
+"""Postings from which on parts are joined."""
 _MOST_PARTS = 256
 """Parts that are not joined: each query looks its terms up in all of them."""
 _RECENT_BYTES = 1 << 26
 """Size of the indexes kept in memory for the next question, in bytes."""
+_DISK = 8
+"""Bytes in a temporary file that count as much as one in memory."""
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
+_ROW = np.dtype([("hash", "i8"), ("first", "i4"), ("end", "i4")])
+_PAGE = 256
+"""Rows that are read at once from a temporary file: 4 KB."""
 _HASH_BITS = 64
 
 
@@ -188,46 +196,90 @@ def _hash(terms: Collection[str]) -> NDArray[Any]:
     return found ^ np.fromiter(map(len, terms), np.int64, len(terms))
 
 
-class _Table(NamedTuple):
-    """Postings of many parts by Python's hashes of their terms.
+class _Tables:
+    """Postings of many parts by Python's hashes of their terms, in a temporary file if possible.
 
     With 64 bits, two of a million terms share one with a chance of 1 in 40 million.
+
+    Args:
+        on_disk: whether the file, which has no name, may be written; else they stay in memory.
     """
 
-    hashes: NDArray[Any]
-    first: NDArray[Any]
-    numbers: NDArray[Any]
-    counts: NDArray[Any]
+    def __init__(self, *, on_disk: bool) -> None:
+        self._on_disk, self._file = on_disk, None  # type: tuple[bool, Any]
+        self._lock = threading.Lock()
+        self._tables: list[tuple[bytes | int, int, int, NDArray[Any]]] = []
+        self.size = 0
 
-    @classmethod
-    def of(cls, parts: _Begun) -> _Table:
-        """Join parts."""
+    def take(self, parts: _Begun) -> None:
+        """Move parts to a table: rows by hash, then numbers, then counts."""
         own = [_hash(part.terms) for part, _ in parts]
         hashes = np.unique(np.concatenate(own))
-        rows = [np.searchsorted(hashes, each) for each in own]
-        return cls(hashes, *_join(parts, rows, len(hashes)))
+        found = [np.searchsorted(hashes, each) for each in own]
+        first, numbers, counts = _join(parts, found, len(hashes))
+        parts.clear()
+        rows = np.empty(len(hashes), _ROW)
+        rows["hash"], rows["first"], rows["end"] = hashes, first[:-1], first[1:]
+        data = b"".join((rows.data, numbers.data, counts.data))
+        place = self._write(data)
+        self.size += len(data) if place is data else len(data) // _DISK
+        self._tables.append((place, len(rows), len(numbers), hashes[::_PAGE].copy()))
+
+    def _write(self, data: bytes) -> bytes | int:
+        """Return where in the file these bytes are now; the bytes if they are not in it."""
+        with suppress(OSError):
+            if self._on_disk and self._file is None:
+                self._file = TemporaryFile()  # noqa: SIM115
+                finalize(self, self._file.close)
+            if self._on_disk:
+                place = self._file.seek(0, os.SEEK_END)
+                self._file.write(data)
+                self._file.flush()
+                return int(place)
+        return data
 
     def find(self, term: str) -> Iterator[_Row]:
-        """Yield what it has of a term."""
+        """Yield what each table has of a term."""
         (sought,) = _hash([term])
-        row = int(np.searchsorted(self.hashes, sought))
-        if row < len(self.hashes) and self.hashes[row] == sought:
-            there = slice(self.first[row], self.first[row + 1])
-            yield self.numbers[there], self.counts[there], 0
+        for place, rows, postings, pages in self._tables:
+            page = max(int(np.searchsorted(pages, sought, "right")) - 1, 0) * _PAGE
+            some = self._read(place, page * _ROW.itemsize, _ROW, min(_PAGE, rows - page))
+            row = int(np.searchsorted(some["hash"], sought))
+            if row < len(some) and some["hash"][row] == sought:
+                _, first, end = some[row].tolist()
+                numbers = rows * _ROW.itemsize
+                counts = numbers + postings * _INT.itemsize
+                yield (
+                    self._read(place, numbers + first * _INT.itemsize, _INT, end - first),
+                    self._read(place, counts + first, _BYTE, end - first),
+                    0,
+                )
+
+    def _read(self, place: bytes | int, at: int, kind: np.dtype[Any], size: int) -> NDArray[Any]:
+        if isinstance(place, bytes):
+            return np.frombuffer(place, kind, size, at)
+        if sys.platform != "win32":  # a process that was forked shares the position in the file
+            found = os.pread(self._file.fileno(), size * kind.itemsize, place + at)
+            return np.frombuffer(found, kind)
+        with self._lock:
+            self._file.seek(place + at)
+            return np.frombuffer(self._file.read(size * kind.itemsize), kind)
 
 
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
     Args:
-        parts: the parts, in order; after headings comes a part with a passage. Many are joined.
+        parts: the parts, in order; after headings comes a part with a passage.
+        on_disk: whether postings of many parts are joined, in a temporary file or in memory; None
+            if they stay with their parts, which another index has as well.
     """
 
-    def __init__(self, parts: Iterable[IndexPart]) -> None:
+    def __init__(self, parts: Iterable[IndexPart], *, on_disk: bool | None = None) -> None:
         ends, sizes = [np.empty(0, np.int64)], [np.empty(0, _INT)]
         left: _Begun = []
-        self._joined: list[_Table] = []
-        joins = sys.hash_info.width == _HASH_BITS
+        self._joined = _Tables(on_disk=bool(on_disk))
+        joins = on_disk is not None and sys.hash_info.width == _HASH_BITS
         begin = offset = above = postings = 0
         for part in parts:
             left.append((part, begin))
@@ -241,11 +293,10 @@ class Index:
             offset += part.length
             postings += len(part.numbers)
             if joins and postings >= _TABLE_POSTINGS:
-                self._joined.append(_Table.of(left))
-                left, postings = [], 0
-        if left and joins and (self._joined or len(left) > _MOST_PARTS):
-            self._joined.append(_Table.of(left))
-            left = []
+                self._joined.take(left)
+                postings = 0
+        if left and joins and (self._joined.size or len(left) > _MOST_PARTS):
+            self._joined.take(left)
         # A view gives numbers of Python: an array takes four times as long for one.
         self._tables = [
             (part, part.first.astype(np.intc, copy=False).data, begin) for part, begin in left
@@ -254,8 +305,7 @@ class Index:
         usual = all_sizes.mean() if all_sizes.sum() else 1.0
         self._damp = (_K1 * (1 - _B + _B * all_sizes / usual)).astype(np.float32)
         kept = sum(150 * len(part.terms) + 5 * len(part.numbers) for part, _ in left)
-        joined = sum(array.nbytes for table in self._joined for array in table)
-        self.size = kept + 12 * len(self) + joined
+        self.size = kept + 12 * len(self) + self._joined.size
         """Approximate size in memory, in bytes."""
 
     @classmethod
@@ -297,8 +347,7 @@ class Index:
         return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
 
     def _rows(self, term: str) -> Iterator[_Row]:
-        for table in self._joined:
-            yield from table.find(term)
+        yield from self._joined.find(term)
         for part, first, begin in self._tables:
             if (row := part.terms.get(term)) is not None:
                 there = slice(first[row], first[row + 1])
@@ -357,7 +406,8 @@ def open_index(source: Source) -> Index:
         return found
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
         if (found := _recent.find(key)) is None:
-            found = Index(_parts(leaves))
+            on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
+            found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
             _recent.keep(key, found, digests_of(source))
     return found
 

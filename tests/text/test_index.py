@@ -6,6 +6,7 @@ import gc
 import os
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Event
 
 import numpy as np
@@ -232,7 +233,7 @@ class TestKept:
 
 
 class TestJoined:
-    """The parts of a long document, and of many short ones, are joined."""
+    """Of a long document, only where its passages end stays in memory."""
 
     TEXT = "\n\n".join(
         f"The lion {number} met a tiger. 天文台 {number % 7} penc 数据{number} 文台 zebra." * 3
@@ -247,6 +248,16 @@ class TestJoined:
         (tmp_path / "long.txt").write_text(self.TEXT, "utf-8")
         return open_source(tmp_path / "long.txt")
 
+    @pytest.fixture
+    def files(self, monkeypatch):
+        made = []
+        monkeypatch.setattr(
+            indexes,
+            "TemporaryFile",
+            lambda: made.append(TemporaryFile()) or made[-1],  # noqa: SIM115
+        )
+        return made
+
     def compare(self, index):
         whole = Index.of(text for _, text in passages(TextSource(self.TEXT)))
         assert len(index) == len(whole)
@@ -255,11 +266,20 @@ class TestJoined:
             assert index.scores({word: 1.0}).tobytes() == whole.scores({word: 1.0}).tobytes()
             assert index.rarity(word) == whole.rarity(word)
 
-    def test_it_finds_the_same(self, long):
+    def test_it_finds_the_same_and_keeps_no_postings(self, long, files):
         index = open_index(long)
 
-        assert index._tables == []
+        assert os.fstat(files[0].fileno()).st_nlink == 0
+        assert index.size < 100 * len(index)
         self.compare(index)
+
+    def test_its_file_is_closed_with_it(self, long, files):
+        open_index(long)
+        assert not files[0].closed
+        forget_memory()
+        gc.collect()
+
+        assert files[0].closed
 
     def test_parts_from_the_cache_find_the_same(self, long, folder, indexed):
         open_index(long)
@@ -274,18 +294,42 @@ class TestJoined:
 
     def test_words_with_the_same_bytes_are_told_apart(self, monkeypatch):
         monkeypatch.setattr(indexes, "_TABLE_POSTINGS", 1)
-        index = Index([IndexPart.of(["penc"]), IndexPart.of(["other"])])
+        index = Index([IndexPart.of(["penc"]), IndexPart.of(["other"])], on_disk=False)
 
         assert hash("penc") == hash("数据")
         assert [hit.number for hit in index.find(["penc"])] == [0]
         assert index.find(["数据"]) == []
 
+    def test_a_full_disk_leaves_them_in_memory(self, long, monkeypatch):
+        class Full:
+            def __init__(self):
+                raise OSError
+
+        monkeypatch.setattr(indexes, "TemporaryFile", Full)
+        self.compare(open_index(long))
+
+    @pytest.mark.parametrize("key", ["0123456789abcdef", ""])
+    def test_no_file_is_made_where_it_would_have_to_be_encrypted(
+        self, long, monkeypatch, key, files
+    ):
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", key)
+        if not key:
+            cache.keep_no_plain_text()
+        self.compare(open_index(long))
+
+        assert files == []
+
+    def test_no_file_is_made_for_a_text_that_is_in_none(self, long, files):
+        self.compare(open_index(TextSource(self.TEXT)))
+
+        assert files == []
+
     def test_the_parts_of_many_short_texts_are_joined(self, monkeypatch):
+        monkeypatch.setattr(indexes, "_MOST_PARTS", 3)
         texts = [f"The lion {number} met a tiger. " for number in range(5)]
         parts = [IndexPart.of([text]) for text in texts]
+        index = Index(parts, on_disk=False)
         apart = Index(parts)
-        monkeypatch.setattr(indexes, "_MOST_PARTS", 3)
-        index = Index(parts)
 
         assert (index._tables, len(apart._tables)) == ([], 5)
         for word in ("lion", "tiger", "4", "5"):
