@@ -7,7 +7,6 @@ from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import PurePosixPath
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import regex
@@ -146,26 +145,7 @@ def table_header(source: Source, offset: int, text: str) -> str:
         line = same_line_ends(source.read(begin, _LONGEST_HEADER))
         first, end, _ = line.partition("\n")
         return first.rstrip("\r") + "\n" if end and begin + len(first) < offset else ""
-    if not text.startswith("|"):
-        return ""
-    known, header = _HEADERS.get(source.digest, (0, ""))
-    between = source.read(known, offset - known) if 0 < offset - known < _FARTHEST_BETWEEN else ""
-    if not header or not _ALL_ROWS.fullmatch(same_line_ends(between)):
-        header = _look_back(source, begin, offset)
-    with _HEADERS_LOCK:  # chunks are cut in threads
-        _HEADERS[source.digest] = offset, header
-        if len(_HEADERS) > _MOST_HEADERS:
-            del _HEADERS[next(iter(_HEADERS))]
-    return header
-
-
-_HEADERS_LOCK = Lock()
-_HEADERS: dict[str, tuple[int, str]] = {}
-"""The last offset in a table and its header, by digest: a table is not looked through each time."""
-_MOST_HEADERS = 64
-_FARTHEST_BETWEEN = 1 << 20
-"""Code points between two offsets of a table that are compared."""
-_ALL_ROWS = regex.compile(r"(?:\|[^\n]*+\n)++")
+    return _look_back(source, begin, offset) if text.startswith("|") else ""
 
 
 def _look_back(source: Source, begin: int, offset: int) -> str:

@@ -335,7 +335,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 5
+_FORM = 6
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
 _READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
@@ -350,11 +350,7 @@ _EXCESS = {
     "memory": "Converting {name} to text takes more than {memory_mb:g} MB of memory",
     "output": "The text of {name} is longer than {output_mb:g} MB",
 }
-_VARIABLES = {
-    "time": "MEMAGENT_CONVERSION_SECONDS",
-    "memory": "MEMAGENT_CONVERSION_MEMORY_MB",
-    "output": "MEMAGENT_CONVERSION_OUTPUT_MB",
-}
+_VARIABLES = {"time": "SECONDS", "memory": "MEMORY_MB", "output": "OUTPUT_MB"}
 
 
 class ConvertedSource(TextSource):
@@ -435,11 +431,7 @@ class ConvertedSource(TextSource):
 
     @cached_property
     def _headings(self) -> Headings:
-        headings = Headings()
-        if self._is_markdown:
-            headings.feed(self.text)
-            headings.end()
-        return headings
+        return Headings(self if self._is_markdown else TextSource(""))
 
 
 def _find_or_convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
@@ -514,7 +506,7 @@ def _make_missing_error(name: str) -> MissingDependencyError:
 def _excess(name: str, limit: Limit, detail: str | None, limits: Limits) -> ConversionLimitError:
     what = _EXCESS[limit].format(name=name, **asdict(limits))
     message = (
-        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise {_VARIABLES[limit]}; "
-        "otherwise convert it to text with another tool."
+        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise "
+        f"MEMAGENT_CONVERSION_{_VARIABLES[limit]}; otherwise convert it to text with another tool."
     )
     return ConversionLimitError(message, limit=limit)

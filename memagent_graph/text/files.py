@@ -316,8 +316,8 @@ class FileSource:
         self._version = _Version.of(path)
         self._cached: tuple[int, str] = (-1, "")
         self._index: list[_BlockState] = []
-        self._headings = Headings() if path.suffix.lower() in MARKDOWN else None
         self._scan(skip)
+        self._headings = Headings(self) if path.suffix.lower() in MARKDOWN else None
 
     def _scan(self, skip: int) -> None:
         digest = sha256()
@@ -343,10 +343,6 @@ class FileSource:
                 invalid += text.count("\ufffd")
                 if not text.isascii():
                     beyond += len(text) - len(text.encode("ascii", "ignore"))
-                if self._headings:
-                    self._headings.feed(text)
-        if self._headings:
-            self._headings.end()
         self.digest = digest.hexdigest()
         self.length = length
         self.invalid = invalid
@@ -463,7 +459,8 @@ def open_path(
         return open_file(path, name, opener)
     if glob.has_magic(str(path)):
         files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
-        files = [file for file in files if file.is_file()]
+        entered = {folder for file in files for folder in file.parents}
+        files = [file for file in files if file.is_file() or file not in entered]
         if files:
             root = Path(os.path.commonpath([file.parent for file in files]))
             return _join_files(files, root, name or str(path), path, wants=wants)
@@ -479,9 +476,19 @@ def open_path(
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):  # does not follow links, so it ends
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(root, name) for name in files)
+    """Yield the files below a folder, and the folders that are not entered."""
+    refused = list[OSError]()
+    for root, folders, files in os.walk(folder, onerror=refused.append):  # follows no links
+        folders[:], left_out = (
+            [name for name in folders if _is_entered(Path(root, name)) is wanted]
+            for wanted in (True, False)
+        )
+        yield from (Path(root, name) for name in (*files, *left_out))
+    yield from (Path(error.filename) for error in refused)
+
+
+def _is_entered(folder: Path) -> bool:
+    return not folder.name.startswith(".") and not folder.is_symlink()
 
 
 def _join_files(
@@ -539,6 +546,8 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
             return Skipped(shown, "it is hidden.")
         if _leads_away(file.absolute(), base):
             return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
+        if file.is_dir():
+            return Skipped(shown, _why_not_entered(file))
         if is_icon(file.suffix, file.stat().st_size):
             return Skipped(shown, "it is a picture of less than 4 KiB, as icons are.")
         if opener is None:
@@ -546,6 +555,12 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
         return open_file(Path(os.path.realpath(file)), name, opener)
     except (SourceError, ImportError, OSError) as error:
         return Skipped(shown, _reason(error, name))
+
+
+def _why_not_entered(folder: Path) -> str:
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return "no permission to read the folder: change its permissions."
+    return f"it is a {'link to a ' * folder.is_symlink()}folder, which is not entered."
 
 
 def _reason(error: Exception, name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from email import policy
 from email.parser import BytesParser
 from hashlib import sha256
-from html import unescape
+from html import escape, unescape
 from importlib import import_module
 from io import BytesIO
 from mimetypes import guess_type
@@ -283,7 +283,10 @@ _BLOCKS = {
     *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr"),
     *("legend", "main", "nav", "ol", "option", "p", "section", "summary", "ul"),
 }
-_LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment", "iframe", "object"}
+_LEFT_OUT = {
+    *("head", "script", "style", "template", "#comment", "-comment", "iframe", "object"),
+    *("annotation", "annotation-xml"),  # a formula once more
+}
 _DEEPEST = 150
 """Depth of elements that are laid out; what is nested deeper is read as running text."""
 
@@ -301,11 +304,35 @@ def html_to_text(text: str, album: Album | None = None) -> str:
     """Return HTML as Markdown; an album takes the pictures that it holds itself."""
     from selectolax.lexbor import LexborHTMLParser
 
+    from memagent_graph.text.office import write_scripts
+
+    if _XHTML.search(text[:_PROLOG]):
+        text = _close_all(text)
     root = LexborHTMLParser(text.replace("\0", "\ufffd")).root
-    laid_out = _lay_out(root, 0, album) if root is not None else ""
+    laid_out = write_scripts(_lay_out(root, 0, album)) if root is not None else ""
     lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
     return _EMPTY_LINES.sub("\n\n", lines).strip()
 
+
+def _close_all(text: str) -> str:
+    """Return XHTML as HTML, in which no element closes itself; as it is if it is not XML."""
+    from lxml import etree
+
+    named = _NAMED.sub(lambda found: escape(unescape(found[0])), text).encode()
+    parser = etree.XMLParser(encoding="utf-8", resolve_entities=False, huge_tree=True)
+    try:
+        root = etree.fromstring(named, parser)
+    except etree.XMLSyntaxError:
+        return text
+    for element in root.iter(etree.Element):
+        element.tag = etree.QName(element).localname
+    return str(etree.tostring(root, method="html", encoding="unicode"))
+
+
+_PROLOG = 1000
+"""Code points in which a page says that it is XML."""
+_XHTML = re.compile(r"<\?xml|http://www\.w3\.org/1999/xhtml")
+_NAMED = re.compile(r"&\w{1,31};")
 
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
@@ -322,6 +349,8 @@ def _lay_out(node: Any, depth: int, album: Album | None = None) -> str:
 
 
 def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: C901, PLR0912 - a list
+    from memagent_graph.text.office import FORMULAS, raise_text, write_formula
+
     tag = node.tag
     if tag == "-text":
         return _SPACES.sub(" ", node.text_content or "")
@@ -329,6 +358,9 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         return ""
     if tag == "br":
         return "\n"
+    if tag in FORMULAS:
+        parts = [_lay_out_child(at, depth, album) for at in node.iter()]
+        return write_formula(tag, parts)
     if tag == "pre":
         found = node.traverse(include_text=True)
         lines = "".join(
@@ -355,6 +387,8 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         value = attributes.get("value") or attributes.get("placeholder") or ""
         return "" if attributes.get("type") == "hidden" else f" {value} "
     inner = _lay_out(node, depth + 1, album)
+    if tag in {"sup", "sub"}:
+        return raise_text(inner, 1 if tag == "sup" else -1)
     if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
         title = " ".join(inner.split())
         return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
@@ -377,10 +411,27 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
 
 
 def _number_of(node: Any) -> str:
-    first, number, at = node.parent.attributes.get("start") or "1", 0, node.prev
-    while at is not None:
-        number, at = number + (at.tag == "li"), at.prev
-    return f"{(int(first) if first.isdigit() else 1) + number}."
+    """Return the number of an item of a list, as it is shown."""
+    from memagent_graph.text.office import in_style
+
+    of_list, items = node.parent.attributes, [at for at in node.parent.iter() if at.tag == "li"]
+    step = -1 if "reversed" in of_list else 1
+    number = _integer(of_list.get("start"), len(items) if step < 0 else 1)
+    for at in items:
+        number = _integer(at.attributes.get("value"), number)
+        if at == node:
+            break
+        number += step
+    return f"{in_style(number, _TYPES_OF_LISTS.get(of_list.get('type') or '', ''))}."
+
+
+def _integer(value: str | None, default: int) -> int:
+    return int(value) if value and _INTEGER.fullmatch(value.strip()) else default
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
+
+_TYPES_OF_LISTS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
 def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
@@ -397,11 +448,10 @@ def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
 
 def _span(cell: Any, of: str) -> int:
     """The number of columns or rows that a cell spans; 0 of HTML is all rows that are left."""
-    value = (cell.attributes.get(f"{of}span") or "1").strip()
-    return (int(value) or (_ALL_ROWS if of == "row" else 1)) if _SPAN.fullmatch(value) else 1
+    value = max(_integer(cell.attributes.get(f"{of}span"), 1), 0)
+    return value or (_ALL_ROWS if of == "row" else 1)
 
 
-_SPAN = re.compile(r"[0-9]{1,5}")
 _ALL_ROWS = 65_534
 
 _CHARSET = re.compile(
@@ -521,7 +571,8 @@ def read_mail(content: bytes) -> Converted:
     return _read_message(_parse(content))
 
 
-_FROM = re.compile(rb"^From [^\r\n]*\r?\n", re.MULTILINE)
+_FROM = re.compile(rb"(?:\A|\n\r?\n)From [^ \r\n]++(?: (?=[^\r\n]*\d:\d\d)[^\r\n]*+)?\r?\n")
+"""Between messages: an address, alone or with a time."""
 _COUNT = re.compile(rb"[ \t]{0,20}(\d{1,18})[ \t]{0,20}\r?\n")
 
 
@@ -532,25 +583,53 @@ def _parse(content: bytes) -> Any:
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
+def _header(message: Any, name: str) -> str:
+    try:
+        return str(message[name] or "")
+    except Exception:  # noqa: BLE001 - the parser of headers trips over broken ones
+        return next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
+
+
 def _read_message(message: Any) -> Converted:
-    heads = [f"{name}: {message[name]}" for name in _HEADERS if message[name]]
-    body = message.get_body(("plain", "html"))
-    text, attached, pictures = "", list[Attachment](), 0
-    if body is not None:
-        text = _text_of(body)
-        if body.get_content_subtype() == "html":
-            text = html_to_text(text)
-    elif message.get_content_maintype() == "multipart" and not message.is_multipart():
-        text = message.get_payload()  # it says that it has parts
-    elif not message.is_multipart():
-        attached.append(_attach(message))
-    for part in message.iter_attachments():
-        if part.get_content_maintype() == "image" and not part.get_filename():
-            pictures += 1
-        elif part.get_content_type() not in _OF_PAGES:
-            attached.append(_attach(part))
-    found = _append_attachments([*heads, "", text.strip()], attached)
+    heads = [f"{name}: {said}" for name in _HEADERS if (said := _header(message, name))]
+    texts, attached, pictures = _read_parts(message)
+    found = _append_attachments([*heads, "", "\n\n".join(texts).strip()], attached)
     return replace(found, warnings=(*found.warnings, *warn_of(picture=pictures)))
+
+
+def _read_parts(part: Any) -> tuple[list[str], list[Attachment], int]:
+    """Return the texts of a part of a message, its attachments, and the number of its pictures."""
+    kind, name = part.get_content_type(), part.get_filename()
+    if kind.startswith("multipart/"):
+        if not part.is_multipart():  # it says that it has parts
+            return [part.get_payload()], [], 0
+        found = [_read_parts(inner) for inner in part.iter_parts()]
+        texts = [said for inner, _, _ in found if (said := "\n\n".join(inner).strip())]
+        attached = [one for _, inner, _ in found for one in inner]
+        is_choice = kind == "multipart/alternative"
+        return _choose_forms(texts) if is_choice else texts, attached, sum(at[2] for at in found)
+    if kind.startswith("image/") and not name:
+        return [], [], 1
+    if kind in _OF_PAGES:
+        return [], [], 0
+    if not kind.startswith("text/") or name or part.is_attachment():
+        return [], [_attach(part)], 0
+    text = _text_of(part)
+    return [html_to_text(text) if kind == "text/html" else text], [], 0
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def _choose_forms(forms: Sequence[str]) -> list[str]:
+    """Return forms of one text without those all of whose words an earlier or longer one has."""
+    words = [{*_WORDS.findall(form.lower())} for form in forms]
+    return [
+        form
+        for at, form in enumerate(forms)
+        if not any(words[at] <= other for other in words[:at])
+        and not any(words[at] < other for other in words[at + 1 :])
+    ]
 
 
 _OF_PAGES = {"text/css", "text/javascript", "application/javascript"}
@@ -628,64 +707,119 @@ def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    message = Message.load(BytesIO(content))
+    return read_outlook_message(Message.load(BytesIO(content)))
+
+
+def read_outlook_message(message: Any) -> Converted:
+    """Return the text of a message that `oxmsg` loaded."""
+    people: dict[int, list[str]] = {}
+    for at in message.recipients:
+        kind = at.properties.int_prop_value(_RECIPIENT_TYPE) or _TO
+        people.setdefault(kind, []).append(f"{at.name} <{at.email_address}>")
     heads = {
         "From": message.sender,
-        "To": ", ".join(f"{at.name} <{at.email_address}>" for at in message.recipients),
+        "To": ", ".join(people.get(_TO, ())),
+        "Cc": ", ".join(people.get(_CC, ())),
         "Date": message.sent_date,
         "Subject": message.subject,
     }
     text = message.body or html_to_text(message.html_body or "")
-    attached = [
-        _convert_attachment(at.file_name or "", at.file_bytes or b"") for at in message.attachments
-    ]
+    attached = [*map(_attach_of_outlook, message.attachments)]
     return _append_attachments(
         [*(f"{name}: {said}" for name, said in heads.items() if said), "", text], attached
     )
 
 
+_RECIPIENT_TYPE, _TO, _CC = 0x0C15, 1, 2
+_HEAD_OF_INNER = 24
+"""Bytes before the properties of an attached message; those of a file have 8 more."""
+
+
+def _attach_of_outlook(attached: Any) -> Attachment:
+    storages = attached._storage.storages  # noqa: SLF001 - no public name leads there
+    inner = next((one for one in storages if one.name == "__substg1.0_3701000D"), None)
+    if inner is None:
+        return _convert_attachment(attached.file_name or "", attached.file_bytes or b"")
+    from oxmsg import Message
+
+    streams = [
+        replace(one, bytes_=one.bytes_[:_HEAD_OF_INNER] + bytes(8) + one.bytes_[_HEAD_OF_INNER:])
+        if one.name == "__properties_version1.0"
+        else one
+        for one in inner.streams
+    ]
+    found = read_outlook_message(Message(replace(inner, streams=tuple(streams))))
+    return "message", found.text, found.warnings
+
+
 def read_rtf(content: bytes) -> Converted:
     """Read a text of RTF, without what was deleted under review."""
+    from memagent_graph.text.office import write_scripts
+
     library = import_module("striprtf.striprtf")
     to_text: Callable[..., str] = library.rtf_to_text
     pictures = content.count(b"\\pict")
-    if _DELETED.search(content):
-        content = _drop_deleted(content, library.specialchars)
-    whole = _APART.sub(rb"\\par ", content.removeprefix(_MARK))
+    whole = _prepare_rtf(content.removeprefix(_MARK), library.specialchars)
     kind = _MACHINE.search(whole, 0, _HEAD)
     encoding = _MACHINES[kind[1]] if kind else "cp1252"
     text = to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
-    text = _EMPTY_LINES.sub("\n\n", text)
+    text = _EMPTY_LINES.sub("\n\n", write_scripts(text))
     return Converted(text.strip(), (), warn_of(picture=pictures))
 
 
-_DELETED = re.compile(rb"\\(?:deleted|mvf)(?![a-z])")
 _TOKEN = re.compile(
     rb"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z",
     re.DOTALL | re.IGNORECASE,
 )
+_RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
+_LEVEL = {b"nosupersub", b"plain"}
+_SETTINGS = {b"cs", b"ds", b"s", b"ts"}
+"""Styles, before which some programs write the star that hides what is unknown."""
+_APART = {
+    *(b"annotation", b"footnote", b"shp", b"shpgrp", b"shpinst", b"shptxt"),
+    *(b"header", b"headerl", b"headerr", b"headerf", b"footer", b"footerl", b"footerr", b"footerf"),
+}
+"""What the library leaves out: notes, headers, footers and boxes."""
 
 
-def _drop_deleted(content: bytes, written: Mapping[str, str]) -> bytes:
-    """Return RTF without text that was deleted or moved away; `written` are words that are text."""
-    kept, deleted, around, at = list[bytes](), set[bytes](), list[set[bytes]](), 0
+def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: C901 - a list
+    """Return RTF without binary data and what was deleted, and with signs round what is raised.
+
+    Args:
+        content: the file.
+        written: words that stand for text.
+    """
+    kept, around, at = list[bytes](), list[tuple[set[bytes], bytes]](), 0
+    deleted, script, is_begun = set[bytes](), b"", False
     while token := _TOKEN.match(content, at):
         at, (word, number) = token.end(), token.groups()
+        piece, now = token[0], script
         if word == b"bin":  # that many bytes of anything
             at += max(int(number or 0), 0)
             continue
-        if token[0] == b"{":
-            around.append(deleted)
-        elif token[0] == b"}":
-            deleted = around.pop() if around else set()
+        if piece == b"{":
+            around.append((deleted, script))
+        elif piece == b"}":
+            deleted, now = around.pop() if around else (set(), b"")
+        elif piece == b"\\*":  # hides the group, unless what begins here is known
+            following = _TOKEN.match(content, at)
+            if not is_begun or (following and following[1] in _SETTINGS | _APART):
+                continue
         elif word in {b"deleted", b"mvf"}:
             deleted = deleted - {word} if number == b"0" else deleted | {word}
-        elif word == b"plain":
-            deleted = set()
+        elif word in _RAISING:
+            now = b"" if number == b"0" else _RAISING[word]
+        elif word in _LEVEL:
+            deleted, now = set() if word == b"plain" else deleted, b""
+        elif word in _APART:
+            piece = b"\\par " + piece[len(word) + 1 :]
         elif deleted and (word is None or word == b"u" or word.decode() in written):
             continue
-        kept.append(token[0])
+        is_begun = piece == b"{" or (is_begun and not piece.strip())
+        ends = [bytes([script[0] + 1])] if script and now != script else []
+        kept += [*ends, piece, *([now] if now and now != script else [])]
+        script = now
     return b"".join(kept)
 
 
@@ -694,10 +828,6 @@ _HEAD = 200
 """Bytes at the beginning of RTF that name its character set."""
 _MACHINE = re.compile(rb"\\(mac|pca|pc)(?![a-z0-9])")
 _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
-_APART = re.compile(
-    rb"(?<!\\)(?:\\\*)?\\(?:annotation|foot(?:er[lrf]?|note)|header[lrf]?|shp(?:grp|inst|txt)?)(?![a-z0-9])"
-)
-"""What the library leaves out: notes, headers, footers and boxes."""
 
 
 def read_notebook(content: bytes) -> Converted:

@@ -286,7 +286,7 @@ def _box(corners: Sequence[Sequence[float]], text: str) -> Box:
 
 def order_lines(boxes: Sequence[Box]) -> list[str]:
     """Return lines of text from above, column by column; boxes side by side are one line."""
-    gap = _find_gap(boxes)
+    gap = find_gap(boxes)
     if gap is None:
         return [" ".join(box.text for box in row) for row in _rows(boxes)]
     across = sorted((box for box in boxes if box.left < gap < box.right), key=lambda box: box.top)
@@ -302,7 +302,7 @@ def order_lines(boxes: Sequence[Box]) -> list[str]:
     return lines
 
 
-def _find_gap(boxes: Sequence[Box]) -> float | None:
+def find_gap(boxes: Sequence[Box]) -> float | None:
     """Return where a gap between two columns of prose ends; None if there is none."""
     best, fewest = None, _CROSSING * len(boxes)
     for gap in sorted({box.left for box in boxes})[1:]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
+from functools import partial
 from io import BytesIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ from memagent_graph.text.ocr import Album
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 Element: TypeAlias = Any
 """An element of lxml, which has no types."""
@@ -29,6 +30,11 @@ Element: TypeAlias = Any
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w{1,20})/")
 """Beginning of the namespaces of ISO's strict form, which some libraries do not know."""
 _USUAL = rb"http://schemas.openxmlformats.org/\1/2006/"
+_RAISED = re.compile(
+    rb'(vertAlign val="(?:(super)|sub)script" ?/>[^&]{0,500}?'
+    rb"<(?:\w{1,9}:)?t(?: [^<>]{0,99})?>)([^<]+)"
+)
+"""Text of a cell that is raised or lowered, of which openpyxl says nothing."""
 
 
 class Package:
@@ -52,26 +58,34 @@ class Package:
 
     @property
     def is_usual(self) -> bool:
-        """Whether its parts have the names that it lists, and no namespaces of the strict form."""
+        """Whether `repack` changes nothing."""
         listed = self._right_names()
-        return not _STRICT.search(self.read(self.main())) and all(
-            name == listed.get(key, name.replace("\\", "/")) for key, name in self._names.items()
+        return (
+            not _STRICT.search(self.read(self.main()))
+            and all(name == listed[key] for key, name in self._names.items())
+            and not any(_RAISED.search(self.read(key)) for key in self._names if key[-4:] == ".xml")
         )
 
     def repack(self) -> BytesIO:
-        """Return the archive with the names that it lists, and the usual namespaces."""
+        """Return the archive as openpyxl reads it.
+
+        It has the names that it lists, the usual namespaces, and signs round what is raised.
+        """
         listed, packed = self._right_names(), BytesIO()
         with ZipFile(packed, "w") as archive:
             for key, name in self._names.items():
-                now = listed.get(key, name.replace("\\", "/"))
-                archive.writestr(now, _STRICT.sub(_USUAL, self._archive.read(name)))
+                content = _STRICT.sub(_USUAL, self._archive.read(name))
+                archive.writestr(listed[key], _RAISED.sub(_mark_raised, content))
         return packed
 
     def _right_names(self) -> dict[str, str]:
         """Return the names of parts as the archive lists them."""
         types = self.parse("[Content_Types].xml")
         listed = () if types is None else types.iter("{*}Override")
-        return {name.lower(): name for part in listed if (name := get(part, "PartName")[1:])}
+        usual = {key: name.replace("\\", "/") for key, name in self._names.items()}
+        return usual | {
+            name.lower(): name for part in listed if (name := get(part, "PartName")[1:])
+        }
 
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""
@@ -95,6 +109,12 @@ class Package:
             if kind == "officeDocument":
                 return target
         raise ValueError("it is no Office file, or a damaged one")
+
+
+def _mark_raised(found: re.Match[bytes]) -> bytes:
+    before, is_above, text = found.groups()
+    begin, end = (b"_x000E_", b"_x000F_") if is_above else (b"_x0010_", b"_x0011_")
+    return before + begin + text + end
 
 
 def parse_xml(content: bytes, name: str) -> Element:
@@ -161,6 +181,92 @@ def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[st
         covered |= {at: left - 1 for at, left in covered.items() if at >= len(cells) and left}
         found.append(cells)
     return found
+
+
+def raise_text(text: str, level: float) -> str:
+    """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
+    begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
+    return f"{begin}{text}{end}" if level and text.strip() else text
+
+
+_SCRIPT = re.compile(
+    "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|[\x0e-\x12]"
+)
+
+
+def write_scripts(text: str) -> str:
+    """Return a text whose raised and lowered numbers join no others: 10^6, log_10, 2 1/2.
+
+    Raised words ("1st") and lowered figures of letters ("H2O") are written as they are.
+    """
+    return _SCRIPT.sub(_write_script, text.replace("\x0f\x0e", "").replace("\x11\x10", ""))
+
+
+def _write_script(found: re.Match[str]) -> str:
+    begin, end = found.span()
+    before, after = found.string[max(begin - 1, 0) : begin], found.string[end : end + 1]
+    if found["top"]:
+        return f"{' ' * before.isdigit()}{found['top']}/{found['bottom']}"
+    if raised := found["raised"]:
+        is_value = len(raised) == 1 or not raised.isalpha()
+        begins = raised[0].isalnum() or raised[0] in _SIGNED
+        return f"^{_enclose(raised)}" if before.strip() and is_value and begins else raised
+    if lowered := found["lowered"]:
+        joins = before.isdigit() or after.isdigit()
+        return f"_{_enclose(lowered)}{' ' * after.isdigit()}" if joins else lowered
+    return " " * (before.isdigit() and after.isdigit())
+
+
+_SIGNED = "+-\u2212("
+
+
+def _enclose(part: str) -> str:
+    """Return a part of a formula so that it is one: in brackets if it is more than a number."""
+    return part if _SINGLE.fullmatch(part) else f"({part})"
+
+
+_SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
+FORMULAS = {"mfrac", "mroot", "msqrt", "msub", "msubsup", "msup", "munder", "munderover"}
+"""Elements of MathML whose parts stand above each other."""
+_FORMULAS = {"d", "f", "nary", "rad", "sSub", "sSubSup", "sSup"}
+"""The same of Office."""
+
+
+def write_formula(kind: str, parts: Sequence[str]) -> str:
+    """Return a formula on one line.
+
+    Args:
+        kind: its element, of MathML or Office.
+        parts: what the elements within it say.
+    """
+    if kind in {"mroot", "msqrt"}:
+        parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
+    first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
+    if kind in {"mroot", "msqrt", "rad"}:
+        return f"\x12{first}\u221a{second}"
+    if kind in {"f", "mfrac"}:
+        return f"\x12{first}/{second}"
+    lowered, raised = ("", second) if kind in {"msup", "sSup"} else (second, third)
+    return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+
+
+def _is_formula(element: Element) -> bool:
+    return local(element) in _FORMULAS and "/math}" in element.tag
+
+
+def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
+    """Return a formula of Office; `inline` reads its parts."""
+    name, settings = local(element), child(element, f"{local(element)}Pr")
+    parts = ["".join(inline(part)) for part in element if part is not settings]
+    if name == "d":
+        begin = get(child(settings, "begChr"), "val", "(")
+        return f"{begin}{', '.join(parts)}{get(child(settings, 'endChr'), 'val', ')')}"
+    if name == "nary":
+        *bounds, inner = ["", "", *parts][-3:]
+        sign = get(child(settings, "chr"), "val", "\u222b")
+        return f"{write_formula('sSubSup', [sign, *bounds])} {inner}"
+    return write_formula(name, parts)
 
 
 def _chart_text(root: Element | None) -> str:
@@ -264,28 +370,27 @@ class Word:
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
-        text = "".join(self._inline(element, boxes)).strip()
+        text = write_scripts("".join(self._inline(element, boxes))).strip()
         settings = child(element, "pPr")
-        styles = [*self._style_chain(get(child(settings, "pStyle"), "val"))]
+        named = dict(self._style_chain(get(child(settings, "pStyle"), "val")))
+        styles = [*named.values()]
         if text:
-            numbered = [child(place, "numPr") for place in (settings, *styles)]
-            label = self._numbers.label(next((at for at in numbered if at is not None), None))
+            label = self._numbers.label([settings, *styles], named)
             level = self._level(settings, styles)
             title = " ".join(text.split()) if level else text
             yield f"{'#' * level} {label}{title}".lstrip(" ") if level else f"{label}{text}"
         yield from boxes
 
-    def _style_chain(self, name: str) -> Iterator[Element]:
-        """Yield the settings of paragraphs of a style and of those that it is based on."""
+    def _style_chain(self, name: str) -> Iterator[tuple[str, Element | None]]:
+        """Yield a style and those that it is based on, each with its settings of paragraphs."""
         seen = set()
         while name in self._styles and name not in seen:
             seen.add(name)
             style = self._styles[name]
-            if (settings := child(style, "pPr")) is not None:
-                yield settings
+            yield name, child(style, "pPr")
             name = get(child(style, "basedOn"), "val")
 
-    def _level(self, settings: Element | None, styles: Sequence[Element]) -> int:
+    def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
         name = get(child(settings, "pStyle"), "val")
         title = get(child(self._styles.get(name), "name"), "val", name).lower().replace(" ", "")
         if title.startswith("heading") and title[7:].isdigit():
@@ -298,7 +403,7 @@ class Word:
                 return number + 1 if number < _DEEPEST else 0
         return 0
 
-    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901 - a list
+    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
         for element in parent:
             name = local(element)
@@ -306,8 +411,14 @@ class Word:
                 yield element.text or ""
             elif name in _SIGNS:
                 yield _SIGNS[name]
+            elif name == "r":
+                yield self._run(element, boxes)
             elif name == "sym":
-                yield _symbol(get(element, "char"))
+                yield _symbol(get(element, "char"), get(element, "font"))
+            elif name == "ffData":
+                yield _form_field(element)
+            elif _is_formula(element):
+                yield _read_formula(element, partial(self._inline, boxes=boxes))
             elif name == "txbxContent":
                 boxes += self._blocks(element)
             elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
@@ -324,6 +435,15 @@ class Word:
                 boxes.append(_chart_text(self._package.parse(part)))
             elif name not in _LEFT_OUT:
                 yield from self._inline(element, boxes)
+
+    def _run(self, element: Element, boxes: list[str]) -> str:
+        text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
+        style = child(self._styles.get(get(child(settings, "rStyle"), "val")), "rPr")
+        font = get(child(settings, "rFonts"), "ascii").lower()
+        if font in _TICKS:
+            text = "".join(_TICKS[font].get(ord(sign) & 0xFF, sign) for sign in text)
+        raised = (get(child(place, "vertAlign"), "val") for place in (settings, style))
+        return raise_text(text, _LEVELS.get(next(filter(None, raised), ""), 0))
 
     def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
         """Yield one of two forms of the same content."""
@@ -364,90 +484,163 @@ class Word:
                 cells = [
                     cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row
                 ]
-                rows.append([(" ".join(self._blocks(cell)), _columns(cell), 1) for cell in cells])
+                rows.append(
+                    [
+                        (
+                            " ".join(self._blocks(cell)),
+                            max(_number(child(cell, "tcPr", "gridSpan"), "val", 1), 1),
+                            1,
+                        )
+                        for cell in cells
+                    ]
+                )
         return write_table(spread_cells(rows))
 
 
-def _columns(cell: Element) -> int:
-    """Return the number of columns that a cell spans."""
-    span = child(cell, "tcPr", "gridSpan")
-    value = "" if span is None else get(span, "val")
-    return max(1, int(value)) if value.isdecimal() else 1
-
-
+_LEVELS = {"superscript": 1, "subscript": -1}
 _SYMBOLS = range(0xF020, 0xF07F)
 """Code points under which fonts of symbols have those of ASCII."""
+_TICKS = {
+    "wingdings": dict(
+        zip(b"o\xa8\xfb\xfc\xfd\xfe", "\u2610\u2610\u2717\u2713\u2612\u2611", strict=True)
+    ),
+    "wingdings 2": dict(
+        zip(b"OPQRST\xa3", "\u2717\u2713\u2612\u2611\u2612\u2612\u2610", strict=True)
+    ),
+}
+"""Boxes and ticks by the codes that fonts have them under."""
 
 
-def _symbol(code: str) -> str:
+def _symbol(code: str, font: str) -> str:
     try:
         point = int(code, 16)
-        return chr(point - 0xF000 if point in _SYMBOLS else point)
+        known = _TICKS.get(font.lower(), {}).get(point & 0xFF)
+        return known or chr(point - 0xF000 if point in _SYMBOLS else point)
     except ValueError:
         return ""
+
+
+def _form_field(element: Element) -> str:
+    """Return what a field of a form shows that is no text: a tick, or what was chosen."""
+    box, choices = child(element, "checkBox"), child(element, "ddList")
+    setting = next(
+        (
+            get(at, "val", "1")
+            for name in ("checked", "result", "default")
+            if (at := child(box if box is not None else choices, name)) is not None
+        ),
+        "0",
+    )
+    if box is not None:
+        return "\u2610" if setting in _OFF else "\u2612"
+    entries = [*choices.iter("{*}listEntry")] if choices is not None else []
+    at = int(setting) if setting.isdecimal() else 0
+    return get(entries[at], "val") if at < len(entries) else ""
+
+
+_OFF = {"0", "false", "off"}
 
 
 class _Numbers:
     """The numbers of paragraphs, counted as they are shown."""
 
     def __init__(self, root: Element | None) -> None:
-        self._lists: dict[str, dict[str, Element]] = {}
-        self._list_of: dict[str, str] = {}
+        self._lists: dict[str, dict[int, Element]] = {}
+        self._used: dict[str, tuple[str, dict[int, Element]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._begun: set[tuple[str, int]] = set()
+        links, named = dict[str, str](), dict[str, str]()  # lists by the style that they take
         for element in root if root is not None else ():
+            name = get(element, "abstractNumId")
             if local(element) == "abstractNum":
-                levels = {get(level, "ilvl"): level for level in element if local(level) == "lvl"}
-                self._lists[get(element, "abstractNumId")] = levels
+                self._lists[name] = {
+                    _number(level, "ilvl"): level for level in element if local(level) == "lvl"
+                }
+                links[name] = get(child(element, "numStyleLink"), "val")
+                named[get(child(element, "styleLink"), "val")] = name
             elif local(element) == "num":
-                target = get(child(element, "abstractNumId"), "val")
-                self._list_of[get(element, "numId")] = target
+                name = get(child(element, "abstractNumId"), "val")
+                own = {_number(at, "ilvl"): at for at in element if local(at) == "lvlOverride"}
+                self._used[get(element, "numId")] = named.get(links.get(name) or "-", name), own
 
-    def label(self, place: Element | None) -> str:
-        """Count a paragraph, and return its number or "-"; empty if it has none."""
-        name = self._list_of.get(get(child(place, "numId"), "val"), "")
-        number = get(child(place, "ilvl"), "val", "0")
-        level = self._lists.get(name, {}).get(number)
+    def label(self, places: Sequence[Element | None], styles: Collection[str]) -> str:
+        """Count a paragraph, and return its number or "-"; empty if it has none.
+
+        Args:
+            places: its settings, and those of the styles that it is based on.
+            styles: the names of these styles.
+        """
+        settings = [child(place, "numPr") for place in places]
+        used, depth = (_first(settings, name) for name in ("numId", "ilvl"))
+        name, own = self._used.get(used, ("", {}))
+        levels = self._lists.get(name, {}) | {
+            at: found for at in own if (found := child(own[at], "lvl")) is not None
+        }
+        named = (at for at in levels if get(child(levels[at], "pStyle"), "val") in styles)
+        at = int(depth) if depth.isdecimal() else next(named, 0)
+        level, counts = levels.get(at), self._counts[name]
         if level is None:
             return ""
-        depth, counts = int(number), self._counts[name]
-        counts[depth] = counts.get(depth, self._start(name, depth) - 1) + 1
-        for deeper in [key for key in counts if key > depth]:
-            del counts[deeper]
+        begin = child(own.get(at), "startOverride")
+        if begin is not None and (used, at) not in self._begun:
+            self._begun.add((used, at))
+            counts[at] = _number(begin, "val", 1) - 1
+        counts[at] = counts.get(at, _number(child(level, "start"), "val", 1) - 1) + 1
+        for deeper in [key for key in counts if key > at]:
+            if at < _number(child(levels.get(deeper), "lvlRestart"), "val", deeper):
+                del counts[deeper]
         if get(child(level, "numFmt"), "val") == "bullet":
             return "- "
         text = get(child(level, "lvlText"), "val")
-        for above in range(depth + 1):
-            style = get(child(self._lists[name].get(str(above)), "numFmt"), "val")
-            count = counts.get(above, self._start(name, above))
-            text = text.replace(f"%{above + 1}", _in_style(count, style))
+        for above in range(at + 1):
+            place = levels.get(above)
+            style = get(child(place, "numFmt"), "val") if child(level, "isLgl") is None else ""
+            count = counts.get(above, _number(child(place, "start"), "val", 1))
+            text = text.replace(f"%{above + 1}", in_style(count, style))
         return f"{text} " if text.strip() else ""
 
-    def _start(self, name: str, depth: int) -> int:
-        start = get(child(self._lists[name].get(str(depth)), "start"), "val", "1")
-        return int(start) if start.isdigit() else 1
+
+def _first(settings: Iterable[Element | None], name: str) -> str:
+    return next((found for at in settings if (found := get(child(at, name), "val"))), "")
 
 
-_ROMAN_END = 4000
+def _number(element: Element | None, name: str, default: int = 0) -> int:
+    value = get(element, name)
+    return int(value) if value.isdecimal() else default
+
+
+_ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
 _ROMAN = [
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 ]
+_LETTERS = {"L": "abcdefghijklmnopqrstuvwxyz", "r": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_HAN = "零一二三四五六七八九"
 
 
-def _in_style(count: int, style: str) -> str:
+def in_style(count: int, style: str) -> str:
+    """Return a number as a list shows it, by Word's name of its style; others are in digits."""
     found = str(count)
-    if style.endswith("Letter") and count > 0:
-        found = chr(97 + (count - 1) % 26) * ((count - 1) // 26 + 1)
+    if count > 0 and (style.endswith("Letter") or style.startswith("russian")):
+        letters = _LETTERS["r" if style.startswith("russian") else "L"]
+        found = letters[(count - 1) % len(letters)] * ((count - 1) // len(letters) + 1)
     elif style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
-        for value, letters in _ROMAN:
+        for value, signs in _ROMAN:
             times, count = divmod(count, value)
-            found += letters * times
-    elif style == "decimalZero":
-        found = f"{count:02}"
-    elif style == "none":
-        found = ""
-    return found.upper() if style.startswith("upper") else found
+            found += signs * times
+    elif style == "ordinal":
+        last = 0 if count // 10 % 10 == 1 else count % 10
+        found += {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    elif style.startswith("decimalEnclosedCircle") and 0 < count < _CIRCLED_END:
+        found = chr(0x245F + count)
+    elif style.startswith(("chineseCounting", "japaneseCounting", "taiwaneseCounting")):
+        if 0 < count < _COUNTED_END:
+            tens, ones = divmod(count, 10)
+            found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
+    elif style in {"decimalZero", "numberInDash", "none"}:
+        found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
+    return found.upper() if "pper" in style else found
 
 
 def add_picture(album: Album, package: Package, part: str, caption: str, page: int = 0) -> str:
@@ -540,14 +733,25 @@ def _role(shape: Element) -> str:
 
 def _paragraphs(shape: Element) -> str:
     """Return the paragraphs of a shape or cell, each on a line."""
-    lines = []
-    for paragraph in shape.iter("{*}p"):
-        pieces = (
-            _SIGNS.get(local(at)) or at.text or ""
-            for at in paragraph.iter("{*}t", "{*}br", "{*}tab")
-        )
-        lines.append("".join(pieces).replace("\v", "\n").strip())
-    return "\n".join(filter(None, lines))
+    lines = (write_scripts("".join(_runs(at))) for at in shape.iter("{*}p"))
+    return "\n".join(filter(None, (line.replace("\v", "\n").strip() for line in lines)))
+
+
+def _runs(parent: Element) -> Iterator[str]:
+    for element in parent:
+        name = local(element)
+        if name == "t":
+            yield element.text or ""
+        elif name in _SIGNS:
+            yield _SIGNS[name]
+        elif name == "r":
+            baseline = get(child(element, "rPr"), "baseline", "0")
+            level = int(baseline) if baseline.lstrip("-").isdecimal() else 0
+            yield raise_text("".join(_runs(element)), level)
+        elif _is_formula(element):
+            yield _read_formula(element, _runs)
+        elif name not in _LEFT_OUT:
+            yield from _runs(element)
 
 
 class SingleFile:
@@ -568,6 +772,7 @@ class OpenDocument:
         self._package = package
         self._album, self._objects = Album(), 0
         self._pages: list[int] = []
+        self._levels: dict[str, int] = {}
 
     def convert(self) -> Converted:
         """Return headers, body and footers; each sheet or slide is a page.
@@ -582,6 +787,10 @@ class OpenDocument:
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
         styles = self._package.parse("styles.xml")
+        for root in (styles, body.getparent()):
+            for style in root.iter("{*}style") if root is not None else ():
+                position = get(child(style, "text-properties"), "text-position").split(" ")[0]
+                self._levels[get(style, "name")] = _POSITIONS.get(position.strip("0123456789%"), 0)
         margins: dict[str, list[str]] = {"header": [], "footer": []}
         for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
             margins[local(margin)] += self._blocks(margin)
@@ -599,8 +808,8 @@ class OpenDocument:
             name = local(element)
             if name in {"p", "h"}:
                 boxes: list[str] = []
-                text = self._inline(element, boxes).strip()
-                level = min(_count(element, "outline-level"), _DEEPEST) if name == "h" else 0
+                text = write_scripts(self._inline(element, boxes)).strip()
+                level = min(_number(element, "outline-level", 1), _DEEPEST) if name == "h" else 0
                 yield f"{'#' * level} {text}" if level and text else text
                 yield from boxes
             elif name == "table":
@@ -631,7 +840,7 @@ class OpenDocument:
         for found in element:
             name = local(found)
             if name in _SIGNS:
-                pieces.append(_SIGNS[name] * min(_count(found, "c"), _MOST_REPEATED))
+                pieces.append(_SIGNS[name] * min(_number(found, "c", 1), _MOST_REPEATED))
             elif name in {"note", "annotation", "frame", "custom-shape"}:
                 inner = [block for block in self._blocks(found) if block]
                 if name in {"note", "annotation"}:
@@ -639,7 +848,8 @@ class OpenDocument:
                 else:
                     boxes += inner
             elif name not in _LEFT_OUT:
-                pieces.append(self._inline(found, boxes))
+                level = self._levels.get(get(found, "style-name"), 0) if name == "span" else 0
+                pieces.append(raise_text(self._inline(found, boxes), level))
             pieces.append(found.tail or "")
         return "".join(pieces)
 
@@ -651,23 +861,20 @@ class OpenDocument:
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(_count(cell, "number-columns-repeated"), _MOST_REPEATED)
+                    times = min(_number(cell, "number-columns-repeated", 1), _MOST_REPEATED)
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            times = _count(row, "number-rows-repeated") if any(cells) else 1
+            times = _number(row, "number-rows-repeated", 1) if any(cells) else 1
             rows += [cells] * min(times, _MOST_REPEATED)
         return write_table(rows)
+
+
+_POSITIONS = {"super": 1, "sub": -1, "-": -1}
 
 
 def _value(cell: Element) -> str:
     """Return the value of a cell that does not say how it is shown."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
     return next(filter(None, values), "")
-
-
-def _count(element: Element, name: str) -> int:
-    """Return an attribute that is a number; 1 without one."""
-    value = get(element, name)
-    return int(value) if value.isdecimal() else 1
 
 
 _MOST_REPEATED = 1000

@@ -12,14 +12,14 @@ from functools import partial
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from memagent_graph.pictures.media import MOST_PIXELS, PictureError, check_size, draw
 from memagent_graph.templates import plural
-from memagent_graph.text.ocr import Album, PageReader, pictures
+from memagent_graph.text.ocr import Album, Box, PageReader, find_gap, order_lines, pictures
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -86,10 +86,11 @@ def read_pdf(content: bytes) -> Converted:
             garbled += is_garbled and not scanned
         visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
-        if _has_remarks(page):
-            remarks = [*_remarks(document, page, text)]
+        remarks = [*_remarks(document, page, text)]
+        if remarks:
             page = _flatten(document, number, page)
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
+            remarks = [*filter(None, remarks)]
             said = "\n".join(remarks)
             remarks += [line for line in drawn if line.strip() not in said]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
@@ -173,22 +174,12 @@ _LEAST_CELLS = 3
 """Rows in which both sides begin anew from which they may be cells of a table."""
 _GUTTER = 8.0
 """Points between two columns."""
-
-
-class _Row(NamedTuple):
-    """A line of a page, at the widest gap in it.
-
-    Attributes:
-        left: the text before the gap, or all of it if it has none.
-        right: the text behind it.
-        gap: where it begins and ends, in points.
-        edges: where the line begins and ends.
-    """
-
-    left: str
-    right: str
-    gap: tuple[float, float]
-    edges: tuple[float, float]
+_PROSE = 0.75
+"""Share of the lines of prose, one below the other, that end where the next word had no room."""
+_FULL = 0.9
+"""Share of the width of a column that a full line has: who wraps may count letters."""
+_WORDS = 3
+"""Words in a line of prose."""
 
 
 def _order_columns(page: pdfium.PdfTextPage, text: str) -> str:
@@ -203,87 +194,44 @@ def _order_columns(page: pdfium.PdfTextPage, text: str) -> str:
     )
     if apart < _LEAST_ROWS:
         return text
-    ordered, block, at = list[str](), list[_Row](), 0
-    for line in text.split("\r\n"):
-        row = _find_gap(page, line, at)
-        at += len(line) + 2
-        if block and _find_gutter([*block, row]) is None:
-            ordered += _read_block(block)
-            block = []
-        if row.right or block:
-            block.append(row)
-        else:
-            ordered.append(line)
-    return "\r\n".join([*ordered, *_read_block(block)])
-
-
-def _find_gap(page: pdfium.PdfTextPage, line: str, start: int) -> _Row:
-    boxes = [
-        (page.get_charbox(start + at), at) for at, sign in enumerate(line) if not sign.isspace()
-    ]
-    gaps = [(two[0] - one[2], at, (one[2], two[0])) for (one, _), (two, at) in pairwise(boxes)]
-    width, at, gap = max(gaps, default=(0.0, 0, (0.0, 0.0)))
-    edges = (boxes[0][0][0], boxes[-1][0][2]) if boxes else (0.0, 0.0)
-    if width < _GUTTER:
-        return _Row(line, "", edges, edges)
-    return _Row(line[:at], line[at:], gap, edges)
-
-
-def _find_gutter(rows: Sequence[_Row]) -> tuple[float, float] | None:
-    """Return the gap that all rows have, where each stands on one side of it or on both."""
-    begin = max(row.gap[0] for row in rows if row.right)
-    end = min(row.gap[1] for row in rows if row.right)
-    for first, last in (row.edges for row in rows if not row.right):
-        if last <= end:
-            begin = max(begin, last)
-        else:
-            end = min(end, first)
-    return (begin, end) if end - begin >= _GUTTER else None
-
-
-def _read_block(rows: Sequence[_Row]) -> list[str]:
-    """Return the lines of rows: column by column, if these are prose."""
-    lines = [row.left + row.right for row in rows]
-    gutter = _find_gutter(rows) if rows else None
-    if gutter is None:
-        return lines
-    both = [at for at, row in enumerate(rows) if row.right]
-    end = max(at for at, row in enumerate(rows, 1) if row.right or row.left[:1].islower())
-    left, right = list[_Line](), list[_Line]()
-    for row in rows[:end]:
-        if row.right:
-            left.append((row.left.rstrip(), row.edges[0], row.gap[0]))
-            right.append((row.right, row.gap[1], row.edges[1]))
-        elif row.left:
-            (left if row.edges[1] <= gutter[1] else right).append((row.left, *row.edges))
-    begun = [[not one[:1].islower() for one in (rows[at].left, rows[at].right)] for at in both]
+    lines = text.split("\r\n")
+    starts = accumulate((len(line) + 2 for line in lines), initial=0)
+    rows = [_cut_at_gap(page, line, start) for line, start in zip(lines, starts, strict=False)]
+    boxes = [box for row in rows for box in row]
+    begun = [[not box.text[:1].islower() for box in row] for row in rows if len(row) > 1]
     joint, most = sum(map(all, begun)), sum(map(any, begun))
     is_table = joint >= _LEAST_CELLS and joint >= _PROSE * most
-    is_short = len(both) < max(_LEAST_ROWS, _PROSE * both[-1])
-    if is_table or is_short or not all(map(_is_prose, (left, right))):
-        return lines
-    return [*(line[0] for line in (*left, *right)), *lines[end:]]
+    gap = None if is_table or len(begun) < _LEAST_ROWS else find_gap(boxes)
+    if gap is None:
+        return text
+    sides = ([box for box in boxes if (box.left >= gap) is right] for right in (False, True))
+    inner = [[box for box in side if not box.left < gap < box.right] for side in sides]
+    return "\r\n".join(order_lines(boxes)) if all(map(_is_wrapped, inner)) else text
 
 
-_Line: TypeAlias = tuple[str, float, float]
-"""Text, and where it begins and ends, in points."""
-_PROSE = 0.75
-"""Share of the lines of prose, one below the other, that end where the next word had no room."""
-_FULL = 0.9
-"""Share of the width of a column that a full line has: who wraps may count letters."""
-_WORDS = 3
-"""Words in a line of prose."""
+def _cut_at_gap(page: pdfium.PdfTextPage, line: str, start: int) -> list[Box]:
+    """Return a line, which begins at an offset, in one part or, at a wide gap, in two."""
+    places = [(page.get_charbox(start + at), at) for at, sign in enumerate(line) if sign.strip()]
+    gaps = ((two[0] - one[2], at) for (one, _), (two, at) in pairwise(places))
+    width, cut = max(gaps, default=(0.0, 0))
+    cut = cut if width >= _GUTTER else 0
+    parts = [[found for found in places if (found[1] >= cut) is right] for right in (False, True)]
+    return [
+        Box(part[0][0][0], -max(box[3] for box, _ in part), part[-1][0][2], -part[0][0][1], said)
+        for part, said in zip(parts, (line[:cut].rstrip(), line[cut:]), strict=True)
+        if part
+    ]
 
 
-def _is_prose(lines: Sequence[_Line]) -> bool:
-    words = sum(len(text.split()) for text, _, _ in lines)
-    first, last = min(begin for _, begin, _ in lines), max(end for _, _, end in lines)
+def _is_wrapped(lines: Sequence[Box]) -> bool:
+    words = sum(len(line.text.split()) for line in lines)
+    first, last = min(line.left for line in lines), max(line.right for line in lines)
     room = first + _FULL * (last - first)
     full = inner = 0
-    for (text, begin, end), (following, _, _) in pairwise(lines):
-        word = len(following.split(maxsplit=1)[0]) + 1
-        full += end + word * (end - begin) / len(text) > room
-        inner += following[:1].islower()
+    for line, following in pairwise(lines):
+        word = len(following.text.split(maxsplit=1)[0]) + 1
+        full += line.right + word * (line.right - line.left) / len(line.text) > room
+        inner += following.text[:1].islower()
     return min(full / _PROSE, 3 * inner, words / _WORDS) >= len(lines) - 1
 
 
@@ -338,32 +286,21 @@ def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) ->
     return document[number]
 
 
-def _has_remarks(page: pdfium.PdfPage) -> bool:
-    """Whether there is more on a page than its text, links apart."""
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
-        kind = raw.FPDFAnnot_GetSubtype(mark)
-        raw.FPDFPage_CloseAnnot(mark)
-        if kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
-            return True
-    return False
-
-
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
     """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
 
-    What marks words, such as a highlight, may repeat these in place of a remark.
+    Others, links apart, are empty, since they may draw something. What marks words, such as a
+    highlight, may repeat these in place of a remark.
     """
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         mark = raw.FPDFPage_GetAnnot(page, number)
         kind = raw.FPDFAnnot_GetSubtype(mark)
-        if kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
-            yield from _field(document.formenv, mark)
-        elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FPDF_ANNOT_WIDGET}:
+        if kind == raw.FPDF_ANNOT_WIDGET:
+            yield _field(document.formenv, mark) if document.formenv is not None else ""
+        elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             said = said.replace("\r\n", "\n").replace("\r", "\n").strip()
-            if " ".join(said.split()) not in " ".join(text.split()):
-                yield said
+            yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
         raw.FPDFPage_CloseAnnot(mark)
 
 
@@ -375,16 +312,17 @@ _WRITTEN = {
 }
 
 
-def _field(form: pdfium.PdfFormEnv, mark: object) -> Iterator[str]:
+def _field(form: pdfium.PdfFormEnv, mark: object) -> str:
     name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, mark)
     name = (name or _string(raw.FPDFAnnot_GetFormFieldName, form, mark)).strip()
     kind = raw.FPDFAnnot_GetFormFieldType(form, mark)
     value = _string(raw.FPDFAnnot_GetFormFieldValue, form, mark).strip()
     if kind in _WRITTEN and value:
-        yield f"{name}: " + value.replace("\r", "\n")
-    elif kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
+        return f"{name}: " + value.replace("\r", "\n")
+    if kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
         value = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, mark).strip()
-        yield f"{name}: {value or 'checked'}"
+        return f"{name}: {value or 'checked'}"
+    return ""
 
 
 def _string(function: Callable[..., int], *arguments: object) -> str:

@@ -23,6 +23,7 @@ from memagent_graph.text.office import (
     comments_of,
     drawings_of,
     get,
+    write_scripts,
     write_table,
 )
 from memagent_graph.text.source import Converted, warn_of
@@ -99,7 +100,7 @@ def _text(cell: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        value = unescape(value)  # "_x000D_" is a carriage return
+        value = write_scripts(unescape(value))  # "_x000D_" is a carriage return
     try:
         number_format = cell.number_format
     except (IndexError, TypeError):  # the workbook lacks the style that the cell names

@@ -325,8 +325,7 @@ def metadata_of(source: Source) -> Mapping[str, Any]:
 
 def flat_parts(source: Source) -> Iterator[Source]:
     """Yield the single sources that a source is joined from, or itself."""
-    for part in source.parts if isinstance(source, JoinedSource) else [source]:
-        yield from flat_parts(part) if isinstance(part, JoinedSource) else [part]
+    yield from (part for part, _ in parts_with_offsets(source))
 
 
 def flat_skips(source: Source) -> Iterator[Skipped]:
@@ -388,8 +387,8 @@ def identify_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
 
-_LONGEST_LINE = 1000
-"""Code points of a line that are looked at."""
+_WINDOW = 1 << 16
+"""Code points of a text that are read at once."""
 
 _LONGEST_HEADING = 200
 """Code points kept of a heading."""
@@ -397,69 +396,37 @@ _LONGEST_HEADING = 200
 _MOST_HEADINGS = 100_000
 """Headings kept of a text; later parts of the text have none."""
 
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>\S.*)")
-_FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<language>.*)")
+_MARKED = re.compile(
+    r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
+)
 
 
 class Headings:
-    """The headings (`# ...`) of Markdown, whose text is fed in pieces."""
+    """The headings (`# ...`) of a source that is Markdown."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source) -> None:
         self._starts: list[int] = []
         self._titles: list[str | None] = []
-        self._fence = ""
-        self._line = ""
-        self._begin = 0
-        self._length = 0
-
-    def feed(self, text: str) -> None:
-        """Take the next piece of the text."""
-        first, *others = same_line_ends(text).split("\n")
-        self._extend(first)
-        for line in others:
-            self._end_line()
-            self._extend(line)
-
-    def end(self) -> None:
-        """Take the last line; call it after the last piece."""
-        self._end_line()
+        start, opened = 0, ""  # by a fence: until the next one there is code
+        while text := same_line_ends(source.read(start, _WINDOW)):
+            end = text.rfind("\n") + 1 if len(text) == _WINDOW else 0
+            end = end or len(text)
+            for found in _MARKED.finditer(text, 0, end):
+                fence = found["fence"] or ""
+                if fence and not opened:
+                    opened = fence
+                elif fence and fence.startswith(opened) and not found["language"].strip():
+                    opened = ""
+                elif not fence and not opened and len(self._starts) <= _MOST_HEADINGS:
+                    title = _without_closing_marks(found["title"].rstrip())[:_LONGEST_HEADING]
+                    self._starts.append(start + found.start())
+                    self._titles.append(title if len(self._starts) <= _MOST_HEADINGS else None)
+            start += end
 
     def above(self, offset: int, since: int = 0) -> str | None:
         """Return the last heading between `since` and `offset`, in code points; None if none."""
         number = bisect_right(self._starts, offset) - 1
         return self._titles[number] if number >= 0 and self._starts[number] >= since else None
-
-    def _extend(self, piece: str) -> None:
-        self._line += piece[: _LONGEST_LINE - len(self._line)]
-        self._length += len(piece)
-
-    def _end_line(self) -> None:
-        if self._line:
-            self._look(self._line.rstrip())
-        self._length += 1
-        self._begin, self._line = self._length, ""
-
-    def _look(self, line: str) -> None:
-        if line.lstrip(" ")[:1] not in {"#", "`", "~"}:
-            return
-        if fence := _FENCE.fullmatch(line):
-            self._enter_or_leave(fence["mark"], fence["language"])
-        elif not self._fence and (heading := _HEADING.fullmatch(line)):
-            self._add(heading["title"])
-
-    def _enter_or_leave(self, mark: str, language: str) -> None:
-        """Note a fence: between two of them there is code, where `#` begins a comment."""
-        if not self._fence:
-            self._fence = mark
-        elif mark.startswith(self._fence) and not language:
-            self._fence = ""
-
-    def _add(self, line: str) -> None:
-        if len(self._starts) > _MOST_HEADINGS:
-            return
-        title = _without_closing_marks(line)[:_LONGEST_HEADING]
-        self._starts.append(self._begin)
-        self._titles.append(title if len(self._starts) <= _MOST_HEADINGS else None)
 
 
 def _without_closing_marks(title: str) -> str:

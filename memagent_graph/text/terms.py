@@ -355,8 +355,6 @@ _MONTHS_A_YEAR = 12
 @lru_cache(1 << 11)
 def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
-    if not _may_have_figures(text):
-        return ()
     found = []
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
@@ -365,22 +363,6 @@ def figures(text: str) -> tuple[Figure, ...]:
             spelled = kind in {"words", "ordinal", "han"}
             found.append(Figure(match[0], *match.span(), values, parts, spelled))
     return (*found,)
-
-
-def _may_have_figures(text: str) -> bool:
-    """Whether a text has a sign or a word of a figure: `_FIGURE` takes many times as long."""
-    words = {*_LATIN.findall(text.casefold())}
-    return not words.isdisjoint(_FIGURE_WORDS) or _FIGURE_SIGN.search(text) is not None
-
-
-_LATIN = re.compile(r"[a-z]+")
-_FIGURE_SIGN = regex.compile(rf"\d|[IVXL]{{2}}|[\u0130\u0131{_HAN}]")
-"""With the two letters that are an i if case is ignored, but not if it is folded."""
-_FIGURE_WORDS = frozenset(
-    form
-    for word in (*SMALL, *SCALES, *ORDINALS, *OTHERS, *map(str.lower, _MONTHS))
-    for form in (word, f"{word}s")
-)
 
 
 def _kind(match: regex.Match[str]) -> str:

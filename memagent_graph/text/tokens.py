@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 import unicodedata
 from bisect import bisect_right
-from functools import partial
 from hashlib import sha256
 from itertools import accumulate, chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy as np
 import regex
 from tokenizers import Tokenizer as BackendTokenizer
 
@@ -19,7 +18,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.templates import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from numpy.typing import NDArray
 
 
 class Tokenizer(Protocol):
@@ -240,57 +239,25 @@ class EstimatingTokenizer:
 
     def count(self, text: str) -> int:
         """Return the estimated number of tokens of `text`; it never falls as text is added."""
-        return -(-sum(weigh(size) for _, size, weigh in _blocks(text, _LONG_BLOCK)) // _TOKEN)
+        return -(-int(_weigh(text).sum()) // _TOKEN)
 
     def prefix(self, text: str, tokens: int) -> int:
         """Return the length, in code points, of the longest prefix of at most `tokens` tokens."""
-        left = tokens * _TOKEN
-        for start, size, weigh in _blocks(text, _BLOCK):
-            weight = weigh(size)
-            if weight > left:
-                return start + bisect_right(range(size), left, key=weigh) - 1
-            left -= weight
-        return len(text)
+        return int(np.searchsorted(np.cumsum(_weigh(text)), tokens * _TOKEN, "right"))
 
 
-_BLOCK = 1024
-"""Code points per block in which the end of a prefix is searched."""
-_LONG_BLOCK = 64 * 2**10
-"""Code points counted at once; other threads wait for about a millisecond."""
+def _weigh(text: str) -> NDArray[np.int64]:
+    """Return the weight of each code point, with that of a word that begins at it."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    for point in np.unique(points[_CLASSES[points] == 0]).tolist():
+        _CLASSES[point] = ord(_class(chr(point)))
+    classes = _CLASSES[points]
+    before = np.concatenate([[ord("n")], classes[:-1]])[: len(classes)]
+    return _OWN[classes] + np.where(classes == ord("a"), _BEGIN[before], 0)
 
 
-def _blocks(text: str, size: int) -> Iterator[tuple[int, int, Callable[[int], int]]]:
-    """The blocks of a text: start, size, and what gives the weight of so many code points of it.
-
-    One code point of the block before precedes it, for the transition.
-    """
-    for start in range(0, len(text), size):
-        lead = min(start, 1)
-        block = text[start - lead : start + size]
-        classes = block.encode("ascii", _HANDLER).translate(_OF_BYTES)
-        costs = [each for each in _COSTS if each[0] in classes]
-        yield start, len(block) - lead, partial(_weight, classes, costs, lead)
-
-
-class _Classes(dict[int, str]):
-    """Maps code points to the classes below, as bytes that are not ASCII; each is computed once."""
-
-    def __missing__(self, code_point: int) -> str:
-        found = self[code_point] = chr(0x80 | ord(_class(chr(code_point))))
-        return found
-
-
-_CLASSES = _Classes()
-_HANDLER = "memagent_graph.classes"
-
-
-def _to_classes(error: Any) -> tuple[bytes, int]:
-    """Encode what is not ASCII as its classes: ASCII, most of a text, is left to fast code."""
-    run = error.object[error.start : error.end]
-    return run.translate(_CLASSES).encode("latin-1"), error.end
-
-
-codecs.register_error(_HANDLER, _to_classes)
+_CLASSES = np.zeros(0x110000, np.uint8)
+"""The class of each code point, computed once; 0 if it was not met before."""
 _CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u3000-\u303f\uff00-\uffef]")
 _TOKEN = 100
 _WEIGHTS = {  # of a character, and of a word that begins after it, in hundredths of a token
@@ -315,10 +282,10 @@ _WEIGHTS = {  # of a character, and of a word that begins after it, in hundredth
     "o": (175, 100),  # letter of another script
     "x": (210, 100),  # letter of a script with few tokens, digit of another script
 }
-_Cost = tuple[bytes, int, bytes, int]
-_COSTS: list[_Cost] = [
-    (sign.encode(), own, f"{sign}a".encode(), begin) for sign, (own, begin) in _WEIGHTS.items()
-]
+_OWN, _BEGIN = (
+    np.array([_WEIGHTS.get(chr(sign), (0, 0))[at] for sign in range(128)], np.int64)
+    for at in (0, 1)
+)
 _BY_BLOCK = (  # first code point of a range of scripts, and their class
     (0x0370, "g"),
     (0x0400, "r"),
@@ -365,16 +332,3 @@ def _class_of_letter(character: str, category: str) -> str:
         return "A" if category == "Lu" else "a"
     block = bisect_right(_BY_BLOCK, ord(character), key=lambda each: each[0]) - 1
     return _BY_BLOCK[max(block, 0)][1]
-
-
-_OF_BYTES = bytes([*(ord(_class(chr(byte))) for byte in range(128)), *range(128)])
-"""Classes of ASCII, and then of the bytes that `_to_classes` wrote."""
-
-
-def _weight(classes: bytes, costs: list[_Cost], start: int, size: int) -> int:
-    """Weight of `classes[start:start + size]`, with the transition into it."""
-    count, end, before = classes.count, start + size, max(start - 1, 0)
-    weight = 100 if start == 0 < end and classes.startswith(b"a") else 0
-    for sign, own, pair, begin in costs:
-        weight += own * count(sign, start, end) + begin * count(pair, before, end)
-    return weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from datetime import date, datetime, time, timedelta
 from email.message import EmailMessage
 from zipfile import ZipFile
@@ -15,13 +16,21 @@ pytest.importorskip("openpyxl")
 pytest.importorskip("pypdfium2")
 pytest.importorskip("selectolax")
 
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml.etree import fromstring
 from openpyxl import Workbook
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
 from openpyxl.comments import Comment
+from oxmsg import Message
+from oxmsg.storage import Storage, Stream
 from pptx import Presentation
 
 from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import convert
+from memagent_graph.text.formats import convert, read_outlook_message
+from memagent_graph.text.office import in_style
 from memagent_graph.text.pdf import mirror_brackets
 from memagent_graph.text.sheets import show
 
@@ -50,6 +59,32 @@ def write_parts(path, body, parts):
             root, _, inner = content.partition(">")
             archive.writestr(f"word/{name}", f'{root} xmlns:w="{WORD}">{inner}')
     return path
+
+
+def level(text, at=0, more=""):
+    return f'<w:lvl w:ilvl="{at}">{more}<w:lvlText w:val="{text}"/></w:lvl>'
+
+
+def override(inner):
+    return f'<w:lvlOverride w:ilvl="0">{inner}</w:lvlOverride>'
+
+
+def number(of_list, at=0):
+    level = "" if at is None else f'<w:ilvl w:val="{at}"/>'
+    named = f'<w:numId w:val="{of_list}"/>' if of_list else ""
+    return f"<w:numPr>{level}{named}</w:numPr>"
+
+
+def style(name, settings, base=""):
+    based = f'<w:basedOn w:val="{base}"/><w:pPr>{settings}</w:pPr>'
+    return f'<w:style w:styleId="{name}">{based}</w:style>'
+
+
+def of(style):
+    return f'<w:pStyle w:val="{style}"/>'
+
+
+START = '<w:startOverride w:val="5"/>'
 
 
 class TestWord:
@@ -120,6 +155,99 @@ class TestWord:
         ).text
 
         assert text.split("\n\n") == ["§ 3 Rent", "3.a) due", "3.b) paid", "§ 4 Term", "4.a) long"]
+
+    @pytest.mark.parametrize(
+        ("levels", "other", "styles", "paragraphs", "shown"),
+        [
+            (level("%1."), override(START), "", [number(1), number(2), number(2)], "1. | 5. | 6. "),
+            (level("%1."), override(level("Step %1")), "", [number(2)] * 2, "Step 1 | Step 2 "),
+            (
+                level("%1.") + level("%1.%2", 1),
+                "",
+                style("A", number(1)) + style("B", number(None, 1), "A"),
+                [of("A"), of("B"), of("B")],
+                "1. | 1.1 | 1.2 ",
+            ),
+            (
+                level("%1.") + level("%1.%2", 1, '<w:pStyle w:val="B"/>'),
+                "",
+                style("A", number(1, None)) + style("B", number(1, None)),
+                [of("A"), of("B")],
+                "1. | 1.1 ",
+            ),
+            (
+                level("%1.", 0, '<w:numFmt w:val="upperRoman"/>') + level("%1.%2", 1, "<w:isLgl/>"),
+                "",
+                "",
+                [number(1), number(1), number(1, 1)],
+                "I. | II. | 2.1 ",
+            ),
+            (
+                level("%1.") + level("(%2)", 1, '<w:lvlRestart w:val="0"/>'),
+                "",
+                "",
+                [number(1), number(1, 1), number(1), number(1, 1)],
+                "1. | (1) | 2. | (2) ",
+            ),
+            (level("§ %1") + level("%1.%2", 1), "", "", [number(3), number(3, 1)], "§ 1 | 1.1 "),
+        ],
+    )
+    def test_lists_are_numbered_as_they_are_shown(
+        self, tmp_path, levels, other, styles, paragraphs, shown
+    ):
+        of_first = '<w:abstractNumId w:val="1"/>'
+        numbering = (
+            f'<w:numbering><w:abstractNum w:abstractNumId="1"><w:styleLink w:val="L"/>{levels}'
+            '</w:abstractNum><w:abstractNum w:abstractNumId="2"><w:numStyleLink w:val="L"/>'
+            f'</w:abstractNum><w:num w:numId="1">{of_first}</w:num>'
+            f'<w:num w:numId="2">{of_first}{other}</w:num>'
+            '<w:num w:numId="3"><w:abstractNumId w:val="2"/></w:num></w:numbering>'
+        )
+        parts = [
+            ("numbering", "n.xml", numbering),
+            ("styles", "s.xml", f"<w:styles>{styles}</w:styles>"),
+        ]
+        body = "".join(paragraph("x", settings) for settings in paragraphs)
+
+        text = read(write_parts(tmp_path / "a.docx", body, parts)).text
+
+        assert text.replace("x", "").split("\n\n") == shown.split("| ")
+
+    @pytest.mark.parametrize(
+        ("style", "shown"),
+        [
+            ("lowerLetter", "a z aa"),
+            ("upperRoman", "I XXVI XXVII"),
+            ("ordinal", "1st 26th 27th"),
+            ("numberInDash", "- 1 - - 26 - - 27 -"),
+            ("decimalEnclosedCircle", "① 26 27"),
+            ("chineseCounting", "一 二十六 二十七"),
+            ("russianLower", "а ы э"),
+            ("unknown", "1 26 27"),
+        ],
+    )
+    def test_numbers_of_lists_have_their_style(self, style, shown):
+        assert " ".join(in_style(count, style) for count in (1, 26, 27)) == shown
+
+    def test_what_is_ticked_or_chosen_in_a_form_is_read(self, tmp_path):
+        fields = (
+            '<w:checkBox><w:default w:val="0"/><w:checked/></w:checkBox>',
+            '<w:checkBox><w:default w:val="0"/></w:checkBox>',
+            (
+                '<w:ddList><w:result w:val="1"/><w:listEntry w:val="a"/>'
+                '<w:listEntry w:val="b"/></w:ddList>'
+            ),
+        )
+        body = (
+            "".join(
+                f'<w:fldChar w:fldCharType="begin"><w:ffData>{field}</w:ffData></w:fldChar>'
+                for field in fields
+            )
+            + '<w:sym w:font="Wingdings" w:char="F0FE"/><w:sym w:font="Wingdings 2" w:char="F0A3"/>'
+            + '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc</w:t></w:r>'
+        )
+
+        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓"
 
     def test_pictures_and_embedded_objects_are_reported_and_their_description_is_read(
         self, tmp_path
@@ -379,6 +507,106 @@ def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
     assert "no()" not in text
 
 
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+
+
+def write_values(path):
+    """A document in which 10 is raised to 6, half of it is stacked, and a note has a mark."""
+    formula = (
+        f'<m:oMath xmlns:m="{MATH}"><m:f><m:num><m:t>1</m:t></m:num>'
+        "<m:den><m:t>2</m:t></m:den></m:f>"
+        "<m:t>, </m:t><m:rad><m:deg/><m:e><m:t>16</m:t></m:e></m:rad><m:t>, </m:t>"
+        "<m:sSup><m:e><m:d><m:e><m:t>a+b</m:t></m:e></m:d></m:e><m:sup><m:t>n+1</m:t></m:sup>"
+        "</m:sSup></m:oMath>"
+    )
+    if path.suffix == ".html":
+        path.write_text(
+            "<p>10<sup>6</sup> of H<sub>2</sub>O, the 1<sup>st</sup>, log<sub>10</sub>5, "
+            "2<sup>1</sup>&frasl;<sub>2</sub><p><math><mfrac><mn>1</mn><mn>2</mn></mfrac>, <msqrt>"
+            "<mn>16</mn></msqrt>, <msup><mrow>(a+b)</mrow><mrow>n+1</mrow></msup></math>"
+        )
+    elif path.suffix == ".docx":
+        runs = "".join(
+            f'<w:r><w:rPr><w:vertAlign w:val="{level}script"/></w:rPr><w:t>{text}</w:t></w:r>'
+            for text, level in VALUES
+        )
+        write_docx(path, f"<w:p>{runs}</w:p><w:p>{formula}</w:p>")
+    elif path.suffix == ".pptx":
+        presentation = Presentation()
+        slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+        frame = slide.shapes.add_textbox(0, 0, 9, 9).text_frame
+        for text, level in VALUES:
+            run = frame.paragraphs[0].add_run()
+            run.text = text
+            run.font._element.set("baseline", {"super": "30000", "sub": "-25000"}.get(level, "0"))
+        frame.add_paragraph()._p.append(fromstring(formula))
+        presentation.save(path)
+    elif path.suffix == ".odt":
+        spans = "".join(f'<t:span t:style-name="{level}">{text}</t:span>' for text, level in VALUES)
+        styles = "".join(
+            f'<s:style s:name="{name}"><s:text-properties s:text-position="{name} 58%"/></s:style>'
+            for name in ("super", "sub")
+        )
+        content = (
+            f'<d xmlns:t="t" xmlns:s="s">{styles}<body><text><t:p>{spans}</t:p></text></body></d>'
+        )
+        write_archive(path, {"content.xml": content})
+    elif path.suffix == ".rtf":
+        codes = "".join(rf"{{\{level} {text}}}" if level else text for text, level in VALUES)
+        path.write_text(rf"{{\rtf1 {codes}}}")
+    else:
+        book, cell = Workbook(), CellRichText()
+        for text, level in VALUES:
+            cell.append(TextBlock(InlineFont(vertAlign=f"{level}script" if level else None), text))
+        book.active.append([cell])
+        book.save(path)
+    return path
+
+
+VALUES = [
+    *(("10", ""), ("6", "super"), (" of H", ""), ("2", "sub"), ("O, the 1", ""), ("st", "super")),
+    *((", log", ""), ("1", "sub"), ("0", "sub"), ("5, 2", ""), ("1", "super"), ("/", "")),
+    ("2", "sub"),
+]
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.html", "a.odt", "a.pptx", "a.rtf", "a.xlsx"])
+def test_a_raised_lowered_or_stacked_number_joins_no_other(tmp_path, name):
+    text = read(write_values(tmp_path / name)).text
+
+    assert "10^6 of H2O, the 1st, log_10 5, 2 1/2" in text
+    assert ("1/2, √16, (a+b)^(n+1)" in text) == (name in {"a.docx", "a.html", "a.pptx"})
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["<title/>", "<script src='x.js'/>", "<style/>", "<noscript/>", "<iframe/>", "<textarea/>"],
+)
+def test_a_page_of_xml_goes_on_after_an_element_that_closes_itself(tmp_path, tag):
+    page = tmp_path / "a.xhtml"
+    page.write_text(
+        '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title>'
+        f"{tag}</head><body>{tag}<p>Ann&nbsp;&amp; Bo<br/>in "
+        "<![CDATA[May < June]]></p></body></html>"
+    )
+
+    assert read(page).text == "Ann\xa0& Bo\nin May < June"
+
+
+def test_a_page_that_only_says_that_it_is_xml_is_read_as_html(tmp_path):
+    (tmp_path / "a.xhtml").write_text('<?xml version="1.0"?><p>Ann<br>Bo & Co')
+
+    assert read(tmp_path / "a.xhtml").text == "Ann\nBo & Co"
+
+
+def test_lists_of_html_have_the_numbers_that_are_shown(tmp_path):
+    (tmp_path / "a.html").write_text(
+        "<ol reversed><li>a<li>b</ol><ol type=A start=3><li>a<li value=7>b<li>c</ol>"
+    )
+
+    assert read(tmp_path / "a.html").text.replace("\n", " ") == "2. a 1. b  C. a G. b H. c"
+
+
 def test_a_form_of_html_has_what_is_chosen(tmp_path):
     page = tmp_path / "a.html"
     page.write_text(
@@ -431,6 +659,33 @@ def test_a_book_is_read_in_its_order(tmp_path):
     assert found.warnings == ("did not read 1 missing chapter.",)
 
 
+mails = st.recursive(
+    st.sampled_from(["plain", "html", "file"]),
+    lambda inner: st.tuples(
+        st.sampled_from(["mixed", "alternative", "related"]),
+        st.lists(inner, min_size=1, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def write_mail(message, parts, words):
+    """Fill a message with parts of one word each, as nested as they come."""
+    word = f"word{len(words)}x"
+    if isinstance(parts, tuple):
+        message["Content-Type"] = f"multipart/{parts[0]}"
+        for inner in parts[1]:
+            part = EmailMessage()
+            write_mail(part, inner, words)
+            message.attach(part)
+    elif parts == "file":
+        message.set_content(word, filename="a.txt", disposition="attachment")
+        words.append(word)
+    else:
+        message.set_content(f"<p>{word}</p>" if parts == "html" else word, subtype=parts)
+        words.append(word)
+
+
 class TestMail:
     def test_a_message_has_its_heads_and_its_attachments(self, tmp_path):
         message = EmailMessage()
@@ -452,6 +707,90 @@ class TestMail:
         assert "## Attachment: lease.docx\n\nSigned by Odo." in found.text
         assert "## Attachment: note.txt\n\nlate" in found.text
         assert found.warnings == ("attachment map.png was not read.",)
+
+    @given(mails)
+    def test_each_word_of_each_part_is_read_in_order(self, parts):
+        message, words = EmailMessage(), []
+        write_mail(message, parts, words)
+
+        text = convert(bytes(message), ".eml").text
+
+        places = [text.find(word) for word in words]
+        assert -1 not in places
+        assert all(word not in text.replace(word, "", 1) for word in words)
+        assert "Content-Type" not in text
+
+    @pytest.mark.parametrize(
+        ("forms", "text"),
+        [
+            (["See the list.", "<p>See <b>the</b> list.</p>"], "See the list."),
+            ([" ", "<p>The rent</p>"], "The rent"),
+            (["Use another program.", "<p>The rent</p>"], "Use another program.\n\nThe rent"),
+            (["The rent", "<p>The rent is 900.</p>"], "The rent is 900."),
+        ],
+    )
+    def test_forms_of_one_text_are_read_once_and_none_is_lost(self, forms, text):
+        message = EmailMessage()
+        message.set_content(forms[0])
+        message.add_alternative(forms[1], subtype="html")
+
+        assert convert(bytes(message), ".eml").text == text
+
+    def test_an_invitation_is_read(self):
+        message = EmailMessage()
+        message.set_content("You are invited.")
+        message.add_alternative("BEGIN:VCALENDAR\nLOCATION:Room 4\nEND:VCALENDAR", "calendar")
+
+        assert "LOCATION:Room 4" in convert(bytes(message), ".eml").text
+
+    def test_a_header_that_cannot_be_parsed_costs_no_text(self, monkeypatch):
+        def fail(*_):
+            raise IndexError
+
+        monkeypatch.setattr("email.policy.EmailPolicy.header_fetch_parse", fail)
+
+        text = convert(b"Subject: Rent\nX: y\n\nPaid.", ".eml").text
+
+        assert text == "Subject: Rent\n\nPaid."
+
+    def test_a_line_that_begins_with_from_is_text(self):
+        mailbox = (
+            b"From ann@example.org Mon May  4 09:15:00 2026\nSubject: a\n\nOne.\n\n"
+            b"From the desk of Ann\n\nFrom here on.\n\nFrom bo@example.org\nSubject: b\n\nTwo."
+        )
+
+        assert convert(mailbox, ".mbox").text.split("\n\n-----\n\n") == [
+            "Subject: a\n\nOne.\n\nFrom the desk of Ann\n\nFrom here on.",
+            "Subject: b\n\nTwo.",
+        ]
+
+    def test_a_message_of_outlook_has_people_in_copy_and_messages_attached(self):
+        def storage(path, texts, numbers=(), head=8, storages=()):
+            kept = [
+                Stream(f"{path}/__substg1.0_{tag:04X}001F", text.encode("utf-16-le"))
+                for tag, text in texts.items()
+            ]
+            rows = [struct.pack("<IIII", tag << 16 | 0x1F, 6, 2, 0) for tag in texts]
+            rows += [struct.pack("<IIII", tag << 16 | 3, 6, value, 0) for tag, value in numbers]
+            properties = Stream(f"{path}/__properties_version1.0", bytes(head) + b"".join(rows))
+            return Storage(path, (*kept, properties), (*storages,))
+
+        inner = storage("__substg1.0_3701000D", {0x1000: "The code is 4711."}, head=24)
+        attached = storage("__attach_version1.0_#0", {}, storages=[inner])
+        people = [
+            storage(
+                f"__recip_version1.0_#{kind}", {0x3001: name, 0x3003: "x@y.z"}, [(0x0C15, kind)]
+            )
+            for name, kind in (("Ann", 1), ("Bo", 2))
+        ]
+        message = Message(
+            storage("", {0x0037: "Fwd", 0x1000: "See below."}, (), 32, [*people, attached])
+        )
+
+        assert read_outlook_message(message).text == (
+            "To: Ann <x@y.z>\nCc: Bo <x@y.z>\nSubject: Fwd\n\nSee below.\n\n"
+            "## Attachment: message\n\nThe code is 4711."
+        )
 
     def test_a_message_of_html_alone_is_read_as_text(self, tmp_path):
         (tmp_path / "a.eml").write_bytes(
@@ -540,6 +879,8 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("d.rtf", r"{\rtf1 \u-10179?\u-8704?}", "😀"),
         ("e.rtf", r"{\rtf1 Ann {\deleted Bo\'e9\u233?\par {\b E}\deleted0  signs}}", "Ann  signs"),
         ("f.rtf", r"{\rtf1\deleted A\plain B\mvf  C{\mvf0  D}\emdash{\bin3 }\}}}", "B D"),
+        ("g.rtf", b"{\\rtf1 A{\\*\\shppict{\\pict\\bin4 }{\\*}}B{\\pict \\bin ff}C}", "ABC"),
+        ("h.rtf", r"{\rtf1 A {\b\*\ul B} {\*\cs2 C}{\*\x D}{\*\footnote E}}", "A B C\n E"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         ("a.ass", "Dialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,{\\i1}Odo,\\NAnn", "Odo, Ann"),

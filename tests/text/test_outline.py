@@ -5,19 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.text import source
-from memagent_graph.text.source import Headings
+from memagent_graph.text.source import Headings, TextSource
 
 LINES = st.sampled_from(
     ["# One", "## Two ##", "text", "", "#no", "```", "~~~~", "    # code", "# C#", "```py", "\t# x"]
 )
 
 
-def headings(text, pieces=None):
-    found = Headings()
-    for piece in pieces or [text]:
-        found.feed(piece)
-    found.end()
-    return found
+def headings(text):
+    return Headings(TextSource(text))
 
 
 def test_the_nearest_heading_above_is_found_and_its_own_line_belongs_to_it():
@@ -60,12 +56,12 @@ def test_a_comment_in_code_is_no_heading():
     assert found.above(len(text)) == "Two"
 
 
-@given(st.lists(LINES).map("\n".join), st.data())
-def test_a_text_in_pieces_has_the_headings_of_the_whole(text, data):
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-
-    whole, pieced = headings(text), headings(text, pieces)
+@given(st.lists(LINES, min_size=1).map("\n".join), st.integers(10, 40))
+def test_a_text_in_pieces_has_the_headings_of_the_whole(text, size):
+    whole = headings(text)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source, "_WINDOW", size)
+        pieced = headings(text)
 
     assert [whole.above(at) for at in range(len(text))] == [
         pieced.above(at) for at in range(len(text))
@@ -80,11 +76,3 @@ def test_a_text_of_nothing_but_headings_does_not_fill_the_memory(monkeypatch):
 
     assert [found.above(text.index(name)) for name in "abcd"] == ["a", "b", None, None]
     assert len(found._starts) == 3
-
-
-def test_a_line_without_end_is_not_kept():
-    found = Headings()
-    for _ in range(100):
-        found.feed("# " + "x" * 1000)
-
-    assert len(found._line) == 1000

@@ -253,7 +253,7 @@ class TestFolder:
         order = ["a.txt", "first file", "b.txt", "second file", "sub/a.md", "third file"]
         assert sorted(order, key=text.index) == order
         assert "hidden" not in text
-        assert source.skipped == 2
+        assert source.skipped == 4
         assert source.length == len(text)
 
     def test_a_place_is_a_file_and_a_line(self, folder):
@@ -290,7 +290,7 @@ class TestFolder:
         (folder / "more").symlink_to(outside)
         (folder / "sub" / "inner.txt").symlink_to(folder / "a.txt")
 
-        for path, skipped in ((folder, 3), (folder / "*.txt", 1), (folder / "*" / "*.txt", 2)):
+        for path, skipped in ((folder, 6), (folder / "*.txt", 1), (folder / "*" / "*.txt", 2)):
             source = open_source(path)
             assert "private" not in whole(source)
             assert source.skipped == skipped
@@ -335,15 +335,31 @@ class TestFolder:
         for line, (name, reason) in zip(
             skipped,
             [
+                (".hidden", "it is hidden."),
                 (".secret", "it is hidden."),
                 ("blank.txt", "it is empty or only white space."),
                 ("image.png", "it is a picture of less than 4 KiB, as icons are."),
+                ("loop", "it is a link to a folder, which is not entered."),
                 ("notes.txt", "it is a link out of the folder, or to a hidden file."),
             ],
             strict=True,
         ):
             assert line.startswith(f"skipped {top}/{name}: {reason}")
         assert "old.txt was read as windows-1252" in str(set(warnings) - set(skipped))
+
+    def test_folders_that_are_not_entered_are_named(self, folder):
+        assert f"skipped {folder.name}/.hidden: it is hidden." in open_source(folder).warnings
+        said = open_source(folder / "*").warnings
+        assert "skipped sub: it is a folder, which is not entered." in said
+        assert not any("skipped sub:" in line for line in open_source(folder / "**").warnings)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="an administrator may read every folder")
+    def test_a_folder_without_permission_is_named(self, folder):
+        (folder / "sub").chmod(0)
+
+        assert f"{folder.name}/sub: no permission to read" in str(open_source(folder).warnings)
+        with pytest.raises(UnreadableSourceError, match="no permission to read the folder"):
+            open_source(folder / "sub")
 
     def test_many_files_of_a_kind_that_is_no_document_are_counted(self, tmp_path):
         write(tmp_path / "code.py", "import os")

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from memagent_graph.evidence.statements import _PLAIN, _PLAIN_TOKEN, _TOKEN
 from memagent_graph.text.terms import (
     _ASIAN,
-    _FIGURE,
     _IS_UNSPACED,
-    ORDINALS,
-    OTHERS,
-    SCALES,
-    SMALL,
-    _may_have_figures,
     content_terms,
     names,
     stem,
@@ -51,19 +45,6 @@ def test_an_unspaced_script_is_found_by_the_ranges_of_letters_that_it_stands_in(
     every = map(chr, range(0x110000))
 
     assert not [sign for sign in every if _IS_UNSPACED.search(sign) and not _ASIAN.search(sign)]
-
-
-@pytest.mark.parametrize("text", ["{}", "a {}s.", "x-{}", "“{}”", "({}) and"])
-def test_a_number_is_looked_for_in_a_text_that_has_one(text):
-    for word in (*SMALL, *SCALES, *ORDINALS, *OTHERS, "March 5", "IV", "½ 3"):
-        spelled = word, word.upper(), word.title(), word.replace("i", "ı"), word.replace("s", "ſ")
-        for said in map(text.format, spelled):
-            assert _may_have_figures(said) or not _FIGURE.search(said)
-
-
-@given(st.text("onetwi 1Ⅳ½IVXsſK", max_size=20) | st.text(max_size=20))
-def test_a_text_in_which_no_number_is_looked_for_has_none(text):
-    assert _may_have_figures(text) or not _FIGURE.search(text)
 
 
 def test_a_latin_text_has_the_same_words_for_both_libraries():

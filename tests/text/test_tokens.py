@@ -171,15 +171,6 @@ def test_a_chunk_that_was_read_for_one_question_is_known_when_the_next_asks(monk
     assert encoded == [" door"]
 
 
-@given(TEXTS, st.integers(1, 9))
-def test_the_estimate_does_not_depend_on_how_much_is_counted_at_once(text, size):
-    expected = EstimatingTokenizer().count(text)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tokens, "_LONG_BLOCK", size)
-
-        assert EstimatingTokenizer().count(text) == expected
-
-
 @given(st.one_of(TEXTS, st.text(), st.text("aA 1.\n\x01\x80\x85’é文д😀\u0301\ud800")))
 def test_the_estimate_is_the_sum_of_characters_and_beginnings_of_words(text):
     classes = "".join(map(tokens._class, text))
