@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def resolve_model(model: str, *, base_url: str | None = None, **options: object) -> BaseChatModel:
+def resolve_model(model: str, *, base_url: str | None = None, **options: Any) -> BaseChatModel:
     """Make a chat model from a model string.
 
     Args:

@@ -44,7 +44,7 @@ def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoin
         options: further arguments of `ChatEndpoint`.
     """
     body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
-    sampling = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
+    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
     return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
 
 
