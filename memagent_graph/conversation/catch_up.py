@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.messages import by_owner, identify
-from memagent_graph.conversation.session import messages_in
+from memagent_graph.conversation.session import Talk, messages_in
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.sync import see_checkpoints, wait_for
+from memagent_graph.sync import see_checkpoints, to_sync
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -62,14 +62,7 @@ async def acatch_up(
     return CaughtUp(len(threads), messages, failed)
 
 
-def catch_up(
-    memory: ConversationMemory,
-    checkpointer: BaseCheckpointSaver[Any],
-    *,
-    store: BaseStore | None = None,
-) -> CaughtUp:
-    """Do what `acatch_up` does, from synchronous code."""
-    return wait_for(acatch_up(memory, checkpointer, store=store))
+catch_up = to_sync(acatch_up)
 
 
 async def _fold(
@@ -81,8 +74,7 @@ async def _fold(
     folded = 0
     for owner, said in by_owner(messages, last).items():
         if owner in users:  # a client can mark messages, too
-            talk = memory.talk(AnonymousUser.restore(owner), thread, store, None)
-            folded += await talk.fold(said)
+            folded += await Talk(memory, AnonymousUser.restore(owner), thread, store).fold(said)
     return folded
 
 

@@ -115,27 +115,32 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Find out who talks, and let what they say be found from now on."""
         if self.memory.read_only:
             return None
-        thread = self._thread(state, runtime, config)
-        talk, now = await thread.aopen()
         if self._review:
-            await Approval(
-                self.memory, thread.speaker, runtime.store, is_answered(config)
-            ).areview()
-        thread.note(talk, now, ended=False, reply=_REPLY)
-        return thread.begin(now) or None
+            await self._approval(state, runtime, config).areview()
+        return await self._begin(state, runtime, config)
 
     def before_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
-        """Do what `abefore_agent` does."""
+        """Do what `abefore_agent` does; LangGraph's interrupt must be called in this thread."""
         if self.memory.read_only:
             return None
-        thread = self._thread(state, runtime, config)
-        talk, now = thread.open()
         if self._review:
-            Approval(self.memory, thread.speaker, runtime.store, is_answered(config)).review()
-        thread.note(talk, now, ended=False, reply=_REPLY)
-        return thread.begin(now) or None
+            self._approval(state, runtime, config).review()
+        return wait_for(self._begin(state, runtime, config))
+
+    def _approval(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
+    ) -> Approval:
+        speaker = self._thread(state, runtime, config).speaker
+        return Approval(self.memory, speaker, runtime.store, is_answered(config))
+
+    async def _begin(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig
+    ) -> dict[str, object] | None:
+        thread = await self._thread(state, runtime, config).open()
+        thread.note(ended=False, reply=_REPLY)
+        return thread.begin() or None
 
     async def abefore_model(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
@@ -143,22 +148,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let messages beyond the window leave what the model sees."""
         if self.memory.read_only:
             return None
-        thread = self._thread(state, runtime, config, begun=True)
-        talk, now = await thread.aopen()
-        _, changed = await thread.shorten(talk, now, in_state=self._shorten_state)
-        return changed or None
-
-    def before_model(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
-        """Do what `abefore_model` does."""
-        if self.memory.read_only:
-            return None
-        thread = self._thread(state, runtime, config, begun=True)
-        talk, now = thread.open()
-        if talk.fits(view(now, state.get("memory_left"))):
-            return None
-        _, changed = wait_for(thread.shorten(talk, now, in_state=self._shorten_state))
+        thread = await self._thread(state, runtime, config, begun=True).open()
+        _, changed = await thread.shorten(in_state=self._shorten_state)
         return changed or None
 
     async def aafter_agent(
@@ -166,47 +157,41 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     ) -> dict[str, object] | None:
         """Let the turn be folded, in the background."""
         if not self.memory.read_only:
-            thread = self._thread(state, runtime, config, begun=True)
-            talk, now = await thread.aopen()
-            thread.note(talk, now, ended=True)
+            thread = await self._thread(state, runtime, config, begun=True).open()
+            thread.note(ended=True)
         return None
+
+    def before_model(
+        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
+    ) -> dict[str, object] | None:
+        """Do what `abefore_model` does."""
+        return wait_for(self.abefore_model(state, runtime, config))
 
     def after_agent(
         self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
     ) -> dict[str, object] | None:
         """Do what `aafter_agent` does."""
-        if not self.memory.read_only:
-            thread = self._thread(state, runtime, config, begun=True)
-            talk, now = thread.open()
-            thread.note(talk, now, ended=True)
-        return None
+        return wait_for(self.aafter_agent(state, runtime, config))
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
         """Tell the model what is remembered."""
-        thread = self._thread(request.state, request.runtime, get_config(), begun=True)
-        shown = request
-        if thread.left and not self.memory.read_only:
-            shown = _without_left(request, (await thread.aopen())[1], thread.left)
-        return await handler(_add_memory(shown, await self._recall(shown, thread)))
+        return await handler(await self._remind(request))
 
     def wrap_model_call(
         self, request: _Request, handler: Callable[[_Request], _Response]
     ) -> _Response:
         """Do what `awrap_model_call` does."""
+        return handler(wait_for(self._remind(request)))
+
+    async def _remind(self, request: _Request) -> _Request:
+        """Return a request with what is remembered, and without what left the view."""
         thread = self._thread(request.state, request.runtime, get_config(), begun=True)
         shown = request
         if thread.left and not self.memory.read_only:
-            shown = _without_left(request, thread.open()[1], thread.left)
-        return handler(_add_memory(shown, wait_for(self._recall(shown, thread))))
-
-    async def _recall(self, request: _Request, thread: Thread) -> list[SystemMessage]:
-        runtime, config = request.runtime, get_config()
-        if not self._speakers.access(runtime, config).reads:
-            return []
-        user, about = thread.speaker.user, request.messages
-        return await self.memory.aprompt(user, about=about, store=runtime.store, config=config)
+            shown = _without_left(request, (await thread.open()).now, thread.left)
+        return _add_memory(shown, await thread.recall(shown.messages))
 
     def _thread(
         self,

@@ -166,7 +166,8 @@ def _fit(
 def prepare(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
     """Return facts, their numbers by day, and their index: a reply finds what a fold prepared."""
     facts = [*read_remarks(memory)]
-    return facts, _newest_first(facts), Index.of(fact.text for fact in facts)
+    days = (fact.day or first_day(fact.text) for fact in facts)
+    return facts, newest_first(days), Index.of(fact.text for fact in facts)
 
 
 @lru_cache(maxsize=4096)
@@ -194,14 +195,19 @@ def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenize
     return write_remarks([facts[index] for index in sorted(kept)])
 
 
-def _newest_first(facts: Sequence[Remark]) -> list[int]:
-    """Sort facts by the day above them, or the first day in them, or the day of the fact before."""
-    days, day = list[str](), ""
-    for fact in facts:
-        found = _DAY.search(fact.text)
-        day = fact.day or (found[0] if found else day)
-        days.append(day)
-    return sorted(range(len(facts)), key=lambda index: (days[index], index), reverse=True)
+def first_day(text: str) -> str:
+    """Return the first day in a text, as "2026-03-05"; "" without one."""
+    found = _DAY.search(text)
+    return found[0] if found else ""
+
+
+def newest_first(days: Iterable[str]) -> list[int]:
+    """Return the numbers of lines by day, the newest first; "" is the day of the line before."""
+    known, last = list[str](), ""
+    for day in days:
+        last = day or last
+        known.append(last)
+    return sorted(range(len(known)), key=lambda index: (known[index], index), reverse=True)
 
 
 def _first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -29,6 +29,7 @@ from memagent_graph.conversation.messages import (
     is_summary,
     stamp,
 )
+from memagent_graph.conversation.privacy import for_itself
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import (
     BadRequestError,
@@ -41,19 +42,17 @@ from memagent_graph.seams import saver_of
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import tzinfo
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.backlog import Backlog
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
-    from memagent_graph.conversation.messages import Given, Redact
-    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.messages import Given
 
-    FoldMessages = Callable[[Sequence[BaseMessage], Branch], Awaitable[int]]
-    KeepMessages = Callable[[Sequence[BaseMessage]], list[KeptMessage]]
-
+_REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
 """Messages of a thread that a turn looks at besides the first, at most."""
 _MOST_BACK = 1_000
@@ -114,59 +113,52 @@ def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
     return found if isinstance(found, list) else None
 
 
-@dataclass(frozen=True)
 class Talk:
     """A thread of a user.
+
+    Args:
+        memory: the memory of the users.
+        user: id of the user.
+        thread: id of the thread.
+        store: store of the host graph, used if the memory has no store of its own.
+        config: configuration of the run.
+        kept: the thread as a checkpointer keeps it; None without one.
+        silent: whether nothing of the thread is folded or recorded.
 
     Attributes:
         user: id of the user.
         thread: id of the thread.
         personal: the user's memory.
         backlog: the user's messages that wait to be folded.
-        fold_messages: function that folds those of some messages that are not folded yet, where a
-            thread is now, and returns their number.
-        keep: function that returns what is kept word for word of messages.
-        within: seconds after a turn in which it is to be folded.
-        window: most messages that stay.
-        tokens: most tokens that stay.
-        redact: function that a text passes through before its digest is taken; it does not fail.
-        silent: whether nothing of the thread is folded or recorded.
-        kept: the thread as a checkpointer keeps it; None without one.
     """
 
-    user: str
-    thread: str
-    personal: UserMemory
-    backlog: Backlog
-    fold_messages: FoldMessages
-    keep: KeepMessages
-    within: float
-    window: int
-    tokens: int
-    redact: Redact
-    silent: bool = False
-    kept: KeptThread | None = None
+    def __init__(
+        self,
+        memory: ConversationMemory[Any],
+        user: UserId,
+        thread: UserId,
+        store: BaseStore | None,
+        config: RunnableConfig | None = None,
+        *,
+        kept: KeptThread | None = None,
+        silent: bool = False,
+    ) -> None:
+        self.personal = memory.people.of(user, store)
+        self.backlog = memory.people.backlog(user, store)
+        self.user, self.thread = self.personal.user, str(thread)
+        self.kept, self.silent = kept, silent
+        self._memory, self._config = memory, for_itself(config)
 
-    def fits(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether all messages are within the window, as far as they can be counted."""
-        try:
-            return not self._beyond(messages)
-        except Exception:  # noqa: BLE001 - `shorten` logs it
-            return False
-
-    def find_record(self) -> Sequence[Recorded] | None:
-        """Return what messages without ids are compared with; None if the store must be asked.
+    async def read_record(self) -> Sequence[Recorded]:
+        """Return what messages without ids are compared with.
 
         The ids that a state gives last as long as a checkpointer keeps it: without one, a message
         is known by its place in what was recorded of the thread.
         """
-        return () if self.kept is not None else self.backlog.record(self.thread) or None
-
-    async def read_record(self) -> Sequence[Recorded]:
-        """Return what messages without ids are compared with."""
-        found = self.find_record()
+        if self.kept is not None:
+            return ()
         try:
-            return await self.personal.read_folded(self.thread) if found is None else found
+            return self.backlog.record(self.thread) or await self.personal.read_folded(self.thread)
         except StoreError as error:
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
             return ()
@@ -176,6 +168,22 @@ class Talk:
     ) -> list[BaseMessage]:
         """Return messages with ids, by which they are known when they come again."""
         return identify(messages, self.thread, recorded, self.redact)
+
+    def redact(self, text: str) -> str:
+        """Return a redacted text, or none if that fails: a fold that needs the text says so."""
+        try:
+            return self._memory.redact(text)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything
+            return ""
+
+    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
+        """Return what prompts may quote of waiting messages: nothing that needs approval."""
+        if self._memory.approves or self.personal.episodes.off:
+            return []
+        try:
+            return self._memory.get_folding(self.user).keeping.keep(messages, self.thread)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything; a fold says so
+            return []
 
     async def take(
         self, given: Given, access: Access, zone: tzinfo | None
@@ -192,7 +200,7 @@ class Talk:
         if REMOVE_ALL_MESSAGES in removed:
             message = "RemoveMessage takes back one message by its id; `forget` deletes all."
             raise ConfigurationError(message)
-        self.backlog.withdraw(removed, self.thread)
+        self.backlog.remove(removed, self.thread, known=False)
         left = [message for message in messages if not isinstance(message, RemoveMessage)]
         bare = not all(message.id for message in left)
         known = self.identify(left, await self.read_record() if bare else ())
@@ -213,17 +221,15 @@ class Talk:
             self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
-        new = {message.id for message in self.backlog.see(self.thread, own, self.redact)}
         humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
         closed = len(own) if ended or not humans else humans[-1]
-        soon, late = self.within / 2, self.within + reply  # the fold takes time, too
+        within = self._memory.remember_within
+        soon, late = within / 2, within + reply  # the fold takes time, too
         due = [(soon if at < closed else late, message) for at, message in enumerate(own)]
-        self.backlog.add(self.thread, due, new, self.fold_waiting, self.keep)
+        self.backlog.add(self, due)
 
     async def fold_waiting(
-        self,
-        messages: Sequence[BaseMessage],
-        final: bool,  # noqa: FBT001 - the backlog's
+        self, messages: Sequence[BaseMessage], *, final: bool
     ) -> Collection[str]:
         """Fold messages that the thread still has, and return the ids of those that wait on.
 
@@ -242,11 +248,12 @@ class Talk:
         if branch is None and not final:  # the thread cannot have them yet
             return ids
         branch = branch or Branch()
-        self.backlog.withdraw(gone, self.thread)
+        self.backlog.remove(gone, self.thread, known=False)
         left = [message for message in messages if message.id not in gone]
         if left or branch.replaced:
             await self.fold(left, branch)
-            self.backlog.withdraw({one.id for one in branch.replaced}, self.thread)
+            replaced = {one.id for one in branch.replaced}
+            self.backlog.remove(replaced, self.thread, known=False)
         return ()
 
     async def _compare(self, ids: set[str]) -> tuple[set[str], Branch | None]:
@@ -282,13 +289,13 @@ class Talk:
         if branch is None:
             branch = Branch("" if self.kept is None else self.kept.checkpoint)
         try:
-            return await self.fold_messages(messages, branch)
-        except (RefusalError, BadRequestError, EmptyReplyError) as error:
+            return await self._fold_new(messages, branch)
+        except _REFUSED as error:
             refused, found = 0, 0
             for message in messages if len(messages) > 1 else ():
                 try:
-                    found += await self.fold_messages([message], branch)
-                except (RefusalError, BadRequestError, EmptyReplyError):
+                    found += await self._fold_new([message], branch)
+                except _REFUSED:
                     refused += 1
             if len(messages) <= 1 or refused == len(messages):
                 raise
@@ -300,8 +307,17 @@ class Talk:
             )
             return found
 
+    async def _fold_new(self, messages: Sequence[BaseMessage], branch: Branch) -> int:
+        """Fold those of some messages that are not folded yet, and return their number."""
+        self._memory.check_writable()
+        folding = self._memory.get_folding(self.user)
+        done = await folding.fold(self.personal, self.thread, self._config, messages, branch)
+        if done and self._memory.approves:
+            await folding.renew(self.personal)
+        return done
+
     async def shorten(
-        self, messages: Sequence[BaseMessage], *, folded: bool = False
+        self, messages: Sequence[BaseMessage], *, folded: bool = False, most: float = math.inf
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
@@ -311,32 +327,30 @@ class Talk:
         Args:
             messages: the conversation, with ids.
             folded: whether only what is folded may leave, as from a state that is kept.
+            most: tokens of those that stay above which all may leave, folded or not.
         """
+        window, tokens = self._memory.window, self._memory.chunk_tokens
         try:
-            leaving = self._beyond(messages)
-            if folded and leaving and not self.silent:
-                own = {id(one) for one in by_owner(messages, self.user).get(self.user, [])}
-                asked = [message for message in leaving if id(message) in own]
-                done = {str(message.id) for message in leaving if id(message) not in own}
-                done |= await self.personal.find_folded(self.thread, asked, self.redact)
+            leaving = gone = beyond(messages, window=window, tokens=tokens, count=count_tokens)
+            if leaving and not self.silent:
+                gone = await self._folded(messages, leaving) if folded else leaving
                 self.backlog.hurry()
-                leaving = first_leaving(leaving, done)
-            elif leaving and not self.silent:
-                self.backlog.hurry()
+            stays = _without(messages, gone)
+            left = sum(count_tokens(m) for m in stays if not is_instruction(m))
+            return stays if left <= most else _without(messages, leaving)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
             return [*messages]
-        return _without(messages, leaving)
 
-    def is_long(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether messages have more tokens than the window, as far as they can be counted."""
-        try:
-            return sum(count_tokens(m) for m in messages if not is_instruction(m)) > self.tokens
-        except Exception:  # noqa: BLE001 - `shorten` logs it
-            return False
-
-    def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
+    async def _folded(
+        self, messages: Sequence[BaseMessage], leaving: Sequence[BaseMessage]
+    ) -> list[BaseMessage]:
+        """Return those that leave first, up to one of this user that is not folded."""
+        own = {id(one) for one in by_owner(messages, self.user).get(self.user, [])}
+        asked = [message for message in leaving if id(message) in own]
+        changed = await self.personal.find_changed(self.thread, asked, self.redact)
+        ids = {str(one.message.id).removesuffix(f" in {self.thread}") for one in changed}
+        return first_leaving(leaving, ids)
 
 
 def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
@@ -361,9 +375,8 @@ class Access(NamedTuple):
     writes: bool
 
 
-_ALL = Access(reads=True, writes=True)
 _KINDS = {
-    "all": _ALL,
+    "all": Access(reads=True, writes=True),
     "read": Access(reads=True, writes=False),
     "write": Access(reads=False, writes=True),
     "none": Access(reads=False, writes=False),
@@ -382,16 +395,18 @@ def access_of(config: RunnableConfig | None = None, context: object = None) -> A
     """
     if config is None:
         config = _current_config()
-    known = context if isinstance(context, Mapping) else {}
-    found = known.get(ACCESS_KEY, getattr(context, ACCESS_KEY, None))
+    found = _in_context(context, ACCESS_KEY)
     if found is None:
         found = (config.get("configurable") or {}).get(ACCESS_KEY)
-    if found is None:
-        return _ALL
+    found = "all" if found is None else found
     if not isinstance(found, str) or found not in _KINDS:
         message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _KINDS))}, not {found!r}."
         raise ConfigurationError(message)
     return _KINDS[found]
+
+
+def _in_context(context: object, key: str) -> object:
+    return context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
 
 
 def _current_config() -> RunnableConfig:
@@ -502,19 +517,10 @@ class Speakers:
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
         return Speaker(AnonymousUser.of(thread), thread)
 
-    def access(self, runtime: Runtime[Any], config: RunnableConfig) -> Access:
-        """Return what a run may do with the memory; see `access_of`."""
-        return access_of(config, runtime.context)
-
     def _find_user(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
         if self._user is not None:
             return _name(self._user(runtime, config))
-        context = runtime.context
-        found = (
-            context.get(USER_KEY)
-            if isinstance(context, Mapping)
-            else getattr(context, USER_KEY, None)
-        )
+        found = _in_context(runtime.context, USER_KEY)
         return _name(found, config.get("configurable", {}).get(USER_KEY))
 
 
