@@ -12,7 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
-    from memagent_graph.conversation.session import Talk
     from memagent_graph.conversation.user_memory import UserId
 
 
@@ -60,17 +59,38 @@ _LAST_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
+class WaitingThread(Protocol):
+    """A thread of a user, whose messages can wait.
+
+    Attributes:
+        thread: id of the thread.
+    """
+
+    thread: str
+
+    def redact(self, text: str) -> str:
+        """Return what may be kept of a text; it does not fail."""
+
+    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
+        """Return messages as they are kept word for word."""
+
+    async def fold_waiting(
+        self, messages: Sequence[BaseMessage], *, final: bool
+    ) -> Collection[str]:
+        """Fold messages, and return the ids of those that wait on; of final ones, none does."""
+
+
 @dataclass
 class _ThreadBacklog:
     """A thread with messages that wait.
 
     Attributes:
-        talk: the thread, as its newest turn saw it.
+        talk: the thread, as its newest turn saw it; None if nothing waits.
         seen: messages of it that this process has seen, by their ids.
         waiting: messages that wait, by their ids, each with when it is due (`monotonic`).
     """
 
-    talk: Talk
+    talk: WaitingThread | None = None
     seen: dict[str, Recorded] = field(default_factory=dict)
     waiting: dict[str, tuple[float, BaseMessage]] = field(default_factory=dict)
 
@@ -106,21 +126,24 @@ class Backlog:
         """Return the waiting messages as they will be kept; what is taken back has no text."""
         with self._lock:
             threads = [(one.talk, [*one.waiting.values()]) for one in self._threads.values()]
-        return [said for talk, waiting in threads for said in talk.keep([m for _, m in waiting])]
+        found: list[KeptMessage] = []
+        for talk, waiting in threads:
+            found += talk.keep([message for _, message in waiting]) if talk else []
+        return found
 
     def record(self, thread: str) -> list[Recorded]:
         """Return the messages of a thread that this process has seen, in order."""
         with self._lock:
             return [*self._threads[thread].seen.values()] if thread in self._threads else []
 
-    def see(self, talk: Talk, messages: Iterable[BaseMessage]) -> set[str]:
+    def see(self, talk: WaitingThread, messages: Iterable[BaseMessage]) -> set[str]:
         """Return the ids of the messages of a thread that this process sees for the first time.
 
         A message that says something else than before is among them.
         """
         found = [record_message(message, talk.redact) for message in messages]
         with self._lock:
-            seen = self._threads.setdefault(talk.thread, _ThreadBacklog(talk)).seen
+            seen = self._threads.setdefault(talk.thread, _ThreadBacklog()).seen
             self._threads.move_to_end(talk.thread)
             new = {one.id: one for one in found if seen.get(one.id) != one}
             seen.update(new)
@@ -131,7 +154,7 @@ class Backlog:
                 del self._threads[gone]
         return {*new}
 
-    def add(self, talk: Talk, messages: Sequence[tuple[float, BaseMessage]]) -> None:
+    def add(self, talk: WaitingThread, messages: Sequence[tuple[float, BaseMessage]]) -> None:
         """Let the new ones of a thread's messages wait; none is due later than it was before.
 
         Args:
@@ -140,24 +163,38 @@ class Backlog:
         """
         new, now = self.see(talk, [message for _, message in messages]), monotonic()
         with self._lock:
-            thread = self._threads.setdefault(talk.thread, _ThreadBacklog(talk))
-            thread.talk, waiting = talk, thread.waiting
+            thread = self._threads.setdefault(talk.thread, _ThreadBacklog())
+            waiting = thread.waiting
             for seconds, message in messages:
                 key = str(message.id)
                 if key in waiting or key in new:
                     before = waiting[key][0] if key in waiting else math.inf
                     waiting[key] = min(before, now + seconds), message
-            while len(waiting) > _MOST_WAITING:
-                del waiting[next(iter(waiting))]
+            for key in [*waiting][: max(0, len(waiting) - _MOST_WAITING)]:
+                del waiting[key]
+                thread.seen.pop(key, None)
+            thread.talk = talk if waiting else None
             self._home = find_loop()
             self._failed = False
         soon(self._arm)
 
-    def hurry(self) -> None:
-        """Let all that waits be due now."""
+    def list_waiting(self, thread: str) -> set[str]:
+        """Return the ids of the messages of a thread that wait."""
         with self._lock:
-            for one in self._threads.values():
-                one.waiting.update({key: (0.0, m) for key, (_, m) in one.waiting.items()})
+            return {*self._threads[thread].waiting} if thread in self._threads else set()
+
+    def done(self, thread: str) -> set[str]:
+        """Return the ids of the messages of a thread that were seen, and wait no longer."""
+        with self._lock:
+            one = self._threads.get(thread)
+            return set() if one is None else {*one.seen} - one.waiting.keys()
+
+    def schedule(self, ids: Collection[str], thread: str, seconds: float) -> None:
+        """Let waiting messages of a thread be due so many seconds from now."""
+        with self._lock:
+            waiting = self._threads[thread].waiting if thread in self._threads else {}
+            for key in {*ids} & waiting.keys():
+                waiting[key] = monotonic() + seconds, waiting[key][1]
         soon(self._arm)
 
     def remove(self, ids: Collection[str], thread: str | None, *, known: bool = True) -> None:
@@ -174,12 +211,7 @@ class Backlog:
                     one.waiting.pop(key, None)
                     if not known:
                         one.seen.pop(key, None)
-
-    def keep_only(self, thread: str, ids: Collection[str]) -> None:
-        """Remove the waiting messages of a thread that it no longer has."""
-        with self._lock:
-            waiting = [*self._threads[thread].waiting] if thread in self._threads else []
-        self.remove([key for key in waiting if key not in ids], thread, known=False)
+                one.talk = one.talk if one.waiting else None  # it holds the store
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
@@ -221,7 +253,7 @@ class Backlog:
                 else:
                     done = [str(one.id) for one in messages if one.id not in early]
                     self.remove(done, talk.thread)
-                    self._postpone(talk.thread, early)
+                    self.schedule(early, talk.thread, _AGAIN)
         except asyncio.CancelledError:  # this event loop ends: another goes on
             soon(self._arm)
             raise
@@ -233,17 +265,11 @@ class Backlog:
         while (busy := self._busy) not in (None, still) and busy.is_running():  # noqa: ASYNC110
             await asyncio.sleep(_TICK)
 
-    def _postpone(self, thread: str, ids: Collection[str]) -> None:
-        with self._lock:
-            waiting = self._threads[thread].waiting if thread in self._threads else {}
-            for key in {*ids} & waiting.keys():
-                waiting[key] = monotonic() + _AGAIN, waiting[key][1]
-
-    def _due(self, due: float, failed: set[str]) -> tuple[Talk, list[BaseMessage]] | None:
+    def _due(self, due: float, failed: set[str]) -> tuple[WaitingThread, list[BaseMessage]] | None:
         with self._lock:
             for thread, one in self._threads.items():
                 messages = [message for when, message in one.waiting.values() if when <= due]
-                if messages and thread not in failed:
+                if messages and one.talk and thread not in failed:
                     return one.talk, messages
         return None
 

@@ -28,7 +28,7 @@ from memagent_graph.conversation.messages import (
 )
 from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
-from memagent_graph.conversation.prompt import first_day, newest_first, prepare
+from memagent_graph.conversation.prompt import first_day, newest_first, prepare, take_first
 from memagent_graph.conversation.proposal import (
     change_proposals,
     compose,
@@ -238,18 +238,12 @@ def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
         return ""
     joint = "\n" if "\n" in text.strip() else " "
     order = newest_first(map(first_day, pieces))
-    kept, left = 0, tokens
-    for index in order:
-        left -= tokenizer.count(pieces[index] + joint)
-        if left < 0:
-            break
-        kept += 1
-    while kept:  # counts of parts need not add up
-        found = joint.join(pieces[index] for index in sorted(order[:kept]))
-        if tokenizer.count(found) <= tokens:
-            return found
-        kept -= 1
-    return cut_at_sentence(pieces[order[0]], tokens, tokenizer)
+
+    def join(some: list[int]) -> str:
+        return joint.join(pieces[index] for index in sorted(some))
+
+    kept = take_first(order, lambda some: tokenizer.count(join(some)) <= tokens)
+    return join(kept) if kept else cut_at_sentence(pieces[order[0]], tokens, tokenizer)
 
 
 def _pieces(text: str) -> list[str]:

@@ -387,7 +387,7 @@ class ConversationMemory(Generic[Shape]):
         talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         talk.note([*removed, *known], ended=is_reply(known))
-        return await talk.shorten(known, folded=True, most=self.chunk_tokens)
+        return talk.shorten(known, folded=True, most=self.chunk_tokens)
 
     async def asave(
         self,
@@ -679,9 +679,14 @@ class ConversationMemory(Generic[Shape]):
         return self._folding.reading.config.chunk_tokens
 
     @property
+    def keeps_facts(self) -> bool:
+        """Whether the memory is one of facts."""
+        return self._facts is not None
+
+    @property
     def form(self) -> Form:
         """The form of a memory."""
-        return "facts" if self._facts is not None else "text" if self._fields is None else "profile"
+        return "facts" if self.keeps_facts else "text" if self._fields is None else "profile"
 
     @property
     def read_only(self) -> bool:

@@ -137,14 +137,14 @@ class ConversationNode(RunnableCallable):
                 stays = identify(given["messages"], thread.speaker.thread)
             else:
                 await thread.open()
-                stays, ended = thread.now, is_reply(thread.now)
-                if not ended:
-                    update = thread.begin()
-                    stays, changed = await thread.shorten(in_state=shorten_state)
-                    gone = [*update.get("messages", ()), *changed.pop("messages", ())]
-                    update |= changed | ({"messages": gone} if gone else {})
-                thread.note(ended=ended)
-                if ended or (shorten_state and not hook):
+                thread.note(ended=is_reply(thread.now))
+                if is_reply(thread.now):
+                    return update
+                update = thread.begin()
+                stays, changed = thread.shorten(in_state=shorten_state)
+                gone = [*update.get("messages", ()), *changed.pop("messages", ())]
+                update |= changed | ({"messages": gone} if gone else {})
+                if shorten_state and not hook:
                     return update
             if not hook:
                 return update | {"memory_view": stays}
@@ -266,11 +266,11 @@ class Thread:
             if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
                 self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
 
-    async def shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
+    def shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
         """Shorten what the model sees: the messages that stay, and the changes of the state."""
         given, now = self._state["messages"], self.now
         seen = view(now, self.left)
-        stays = await self._own.shorten(seen, folded=in_state)
+        stays = self._own.shorten(seen, folded=in_state)
         if in_state:
             left = {message.id for message in stays}
             pairs = zip(given, now, strict=True)

@@ -159,7 +159,7 @@ def _fit(
             left -= cost
         if left < _LEAST or missed > _MOST_MISSED:
             break
-    return _first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
+    return take_first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
 
 
 @lru_cache(maxsize=64)
@@ -188,7 +188,7 @@ def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenize
                 if used > most:
                     break
                 chosen[number] = None
-    kept = _first(
+    kept = take_first(
         [*chosen],
         lambda some: tokenizer.count(write_remarks([facts[i] for i in sorted(some)])) <= tokens,
     )
@@ -210,7 +210,7 @@ def newest_first(days: Iterable[str]) -> list[int]:
     return sorted(range(len(known)), key=lambda index: (known[index], index), reverse=True)
 
 
-def _first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
+def take_first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
     """Return as many from the beginning as fit together: counts of parts need not add up."""
     if fit(some):
         return some

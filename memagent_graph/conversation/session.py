@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.conversation.backlog import UserMemories
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
-    from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.messages import Given
+    from memagent_graph.conversation.fold import Folding
+    from memagent_graph.conversation.messages import Given, Redact
 
 _REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
@@ -113,6 +114,26 @@ def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
     return found if isinstance(found, list) else None
 
 
+class TalkMemory(Protocol):
+    """What a thread needs of its `ConversationMemory`."""
+
+    people: UserMemories
+    window: int
+    remember_within: float
+    redact: Redact
+    approves: bool
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Most tokens that stay in a conversation."""
+
+    def check_writable(self) -> None:
+        """Raise `ConfigurationError` if the memory may only be read here."""
+
+    def get_folding(self, user: UserId) -> Folding:
+        """Return the folding with the instructions for a user."""
+
+
 class Talk:
     """A thread of a user.
 
@@ -134,7 +155,7 @@ class Talk:
 
     def __init__(
         self,
-        memory: ConversationMemory[Any],
+        memory: TalkMemory,
         user: UserId,
         thread: UserId,
         store: BaseStore | None,
@@ -218,7 +239,9 @@ class Talk:
         if self.silent:
             return
         if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
-            self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
+            there = {str(message.id) for message in messages}
+            gone = self.backlog.list_waiting(self.thread) - there
+            self.backlog.remove(gone, self.thread, known=False)
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
         humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
@@ -316,41 +339,33 @@ class Talk:
             await folding.renew(self.personal)
         return done
 
-    async def shorten(
+    def shorten(
         self, messages: Sequence[BaseMessage], *, folded: bool = False, most: float = math.inf
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
-        Nobody waits for that: until then, they are found word for word. If the store fails, this
-        is logged, and all stay.
+        Nobody waits for that: until then, they are found word for word. Messages that cannot be
+        counted all stay, which is logged.
 
         Args:
-            messages: the conversation, with ids.
+            messages: the conversation, with ids, of which what is new waits to be folded.
             folded: whether only what is folded may leave, as from a state that is kept.
             most: tokens of those that stay above which all may leave, folded or not.
         """
         window, tokens = self._memory.window, self._memory.chunk_tokens
         try:
             leaving = gone = beyond(messages, window=window, tokens=tokens, count=count_tokens)
-            if leaving and not self.silent:
-                gone = await self._folded(messages, leaving) if folded else leaving
-                self.backlog.hurry()
+            if folded and not self.silent:
+                own = by_owner(messages, self.user).get(self.user, [])
+                wait = {str(message.id) for message in own} - self.backlog.done(self.thread)
+                gone = first_leaving(leaving, wait)
+            self.backlog.schedule([str(one.id) for one in leaving], self.thread, 0.0)
             stays = _without(messages, gone)
             left = sum(count_tokens(m) for m in stays if not is_instruction(m))
             return stays if left <= most else _without(messages, leaving)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
             return [*messages]
-
-    async def _folded(
-        self, messages: Sequence[BaseMessage], leaving: Sequence[BaseMessage]
-    ) -> list[BaseMessage]:
-        """Return those that leave first, up to one of this user that is not folded."""
-        own = {id(one) for one in by_owner(messages, self.user).get(self.user, [])}
-        asked = [message for message in leaving if id(message) in own]
-        changed = await self.personal.find_changed(self.thread, asked, self.redact)
-        ids = {str(one.message.id).removesuffix(f" in {self.thread}") for one in changed}
-        return first_leaving(leaving, ids)
 
 
 def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
@@ -506,7 +521,11 @@ class Speakers:
         """
         configurable = config.get("configurable", {})
         thread = str(_first_id(configurable.get("thread_id")))
-        named = self._find_user(runtime, config)
+        if self._user is not None:
+            found = _first_id(self._user(runtime, config))
+        else:
+            found = _first_id(_in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
+        named = "" if found == "" else name_user(found)
         if named or known:
             return Speaker(named or AnonymousUser.restore(known or ""), thread)
         if self._strict or not thread:
@@ -517,21 +536,10 @@ class Speakers:
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
         return Speaker(AnonymousUser.of(thread), thread)
 
-    def _find_user(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
-        if self._user is not None:
-            return _name(self._user(runtime, config))
-        found = _in_context(runtime.context, USER_KEY)
-        return _name(found, config.get("configurable", {}).get(USER_KEY))
-
 
 def _first_id(*ids: object) -> object:
     """Return the first id that is one: 0 is, None and "" are not."""
     return next((one for one in ids if one is not None and one != ""), "")
-
-
-def _name(*ids: object) -> str:
-    found = _first_id(*ids)
-    return "" if found == "" else name_user(found)
 
 
 def find_zone(name: str | None) -> ZoneInfo | None:

@@ -165,7 +165,7 @@ def create_memory_tools(
 def _is_offered(name: str, memory: ConversationMemory[Any]) -> bool:
     """Whether a tool has something to do with a memory."""
     if name == "look_up_facts":
-        return memory.form == "facts"
+        return memory.keeps_facts
     return name in _READING or not memory.read_only
 
 

@@ -100,7 +100,7 @@ def put_change(records: Records, change: MemoryChange) -> PutOp:
     return records.put(_place(records), f"{change.at} {change.version[:8]}", value)
 
 
-def _edited(version: MemoryVersion, by: str) -> MemoryChange:
+def _note_edit(version: MemoryVersion, by: str) -> MemoryChange:
     return MemoryChange(version.created_at, "edited", by, version.id)
 
 
@@ -344,8 +344,8 @@ class UserMemory:
         records = self.bank.records
         found = [item async for item in records.scan(_place(records))]
         values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
-        rows = [value for _, value in sorted(values)[::-1]]
-        rows = [*rows, *await records.values([self._forgotten])]
+        rows: list[object] = [value for _, value in sorted(values)[::-1]]
+        rows += await records.values([self._forgotten])
         return [change for value in rows if (change := _change(value))]
 
     async def threads(self) -> tuple[str, ...]:
@@ -473,7 +473,7 @@ class UserMemory:
             raise unknown_user(self.user)
         after = edit_version(head, text)
         after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
-        change = _edited(after, by)
+        change = _note_edit(after, by)
         if before not in (None, head.id) or not await self.advance(after, head, change):
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
@@ -491,7 +491,7 @@ class UserMemory:
             root, root, root, "", fingerprint, 0, nothing, Memory(""), 0, TextEdit("")
         )
         after = edit_version(empty, text)
-        if not await self.advance(after, None, _edited(after, by)):
+        if not await self.advance(after, None, _note_edit(after, by)):
             message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
             raise MemoryConflictError(message)
 
