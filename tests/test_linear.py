@@ -366,11 +366,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "model call ", ""),
         ("", "recursion ", ""),
     ],
-    "memagent_graph.conversation.messages._DATA": [
-        ("data:", "a", ""),
-        ("", "data:", ""),
-        ("", "a", "-"),
-    ],
     "memagent_graph.conversation.messages._FULL": [("", "2026-", "")],
     "memagent_graph.conversation.messages._LATE": [("T24", ":00", "a"), ("", "T24", "")],
     "memagent_graph.conversation.messages._LEAP": [("", "T12:", "")],

@@ -42,6 +42,7 @@ from memagent_graph import (
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.messages import ConversationSource
 from memagent_graph.conversation.reader import STANDING_QUESTION
+from memagent_graph.conversation.session import Talk
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
@@ -390,7 +391,7 @@ async def test_another_process_that_still_wants_to_fold_what_left_the_thread_fol
         for reader in readers
     )
     said = [HumanMessage(f"Fact {n}.", id=str(n)) for n in range(12)]
-    talk = first.talk("ann", "monday", None, None)
+    talk = Talk(first, "ann", "monday", None)
 
     await second.asave(said, user="ann", thread="monday")
     await second.asave(said[6:], user="ann", thread="monday")
@@ -789,7 +790,7 @@ def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts):
         memory.flush()
         history.append({"role": "assistant", "content": done["messages"][-1].text})
         if restarts:  # another process knows only what the store has
-            memory.people.backlog("ann", None)._seen.clear()
+            memory.people.backlog("ann", None)._threads.clear()
 
     assert [memory.load("ann").count(f"boat number {n}.") for n in range(5)] == [1] * 5
 

@@ -10,11 +10,11 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.items import atomic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable
 
     from langgraph.store.base import Op, Result
 
-    from memagent_graph.memory.atomic import Announcement, Given
+    from memagent_graph.memory.atomic import Announcement
 
 
 def refuse_writes() -> ConfigurationError:
@@ -51,26 +51,16 @@ class ReadOnlyStore(BaseStore):
         """Do what `batch` does."""
         return await self._atomic.abatch(_reads(ops))
 
-    async def acommit(
-        self,
-        puts: Sequence[PutOp],
-        *,
-        given: Given,
-        topic: str | None = None,
-        news: int = 1,
-    ) -> bool:
-        """Refuse: see `AtomicStore`."""
+    async def _refuse(self, *_: object, **__: object) -> Any:
         raise refuse_writes()
+
+    acommit = aforget_topic = _refuse
 
     def watch(
         self, namespace: tuple[str, ...], topic: str, *, after: str = "$"
     ) -> AsyncIterator[Announcement]:
         """See `AtomicStore`."""
         return self._atomic.watch(namespace, topic, after=after)
-
-    async def aforget_topic(self, *_: object) -> None:
-        """Refuse: see `AtomicStore`."""
-        raise refuse_writes()
 
 
 def _reads(ops: Iterable[Op]) -> list[Op]:

@@ -8,12 +8,11 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
-from contextlib import suppress
 from contextvars import Context
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
@@ -29,19 +28,14 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
-    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
-    Fold = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
-    """Folds messages, and returns the ids of those that wait on; of final ones, none does."""
-    Keep = Callable[[Sequence[BaseMessage]], list[KeptMessage]]
-    """Returns messages as they are kept word for word."""
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -57,20 +51,48 @@ _AGAIN = 1.0
 """Seconds after which messages are due again that their thread did not have yet."""
 _MOST_RECENT = 16
 """Users whose `UserMemory` is made once for several calls of a turn."""
-_TICK = 1.0
-"""Seconds between two looks whether an event loop still runs."""
+_TICK = 0.02
+"""Seconds between two looks whether a fold is done, or its event loop no longer runs."""
 _LAST_SECONDS = 10.0
 """Seconds that the end of the process waits for what is not folded yet."""
 
 _log = logging.getLogger(__name__)
 
 
-class _WaitingMessages(NamedTuple):
-    """One thread's messages that wait, by id, each with when it is due (`monotonic`)."""
+class WaitingThread(Protocol):
+    """A thread of a user, whose messages can wait.
 
-    fold: Fold
-    keep: Keep
-    waiting: dict[str, tuple[float, BaseMessage]]
+    Attributes:
+        thread: id of the thread.
+    """
+
+    thread: str
+
+    def redact(self, text: str) -> str:
+        """Return what may be kept of a text; it does not fail."""
+
+    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
+        """Return messages as they are kept word for word."""
+
+    async def fold_waiting(
+        self, messages: Sequence[BaseMessage], *, final: bool
+    ) -> Collection[str]:
+        """Fold messages, and return the ids of those that wait on; of final ones, none does."""
+
+
+@dataclass
+class _ThreadBacklog:
+    """A thread with messages that wait.
+
+    Attributes:
+        talk: the thread, as its newest turn saw it; None if nothing waits.
+        seen: messages of it that this process has seen, by their ids.
+        waiting: messages that wait, by their ids, each with when it is due (`monotonic`).
+    """
+
+    talk: WaitingThread | None = None
+    seen: dict[str, Recorded] = field(default_factory=dict)
+    waiting: dict[str, tuple[float, BaseMessage]] = field(default_factory=dict)
 
 
 class Backlog:
@@ -87,10 +109,9 @@ class Backlog:
     def __init__(self) -> None:
         self.last_seen = ""
         self._lock = threading.Lock()
-        self._threads: dict[str, _WaitingMessages] = {}
-        self._seen: OrderedDict[str, dict[str, tuple[Recorded, int]]] = OrderedDict()
+        self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
-        self._under_way: tuple[Future[None], asyncio.AbstractEventLoop] | None = None
+        self._busy: asyncio.AbstractEventLoop | None = None
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -99,131 +120,111 @@ class Backlog:
     def waits(self) -> int:
         """Number of waiting messages."""
         with self._lock:
-            return sum(len(said.waiting) for said in self._threads.values())
+            return sum(len(one.waiting) for one in self._threads.values())
 
     def read(self) -> list[KeptMessage]:
         """Return the waiting messages as they will be kept; what is taken back has no text."""
         with self._lock:
-            threads = [(one.keep, [*one.waiting.values()]) for one in self._threads.values()]
-        return [said for keep, waiting in threads for said in keep([one for _, one in waiting])]
+            threads = [(one.talk, [*one.waiting.values()]) for one in self._threads.values()]
+        found: list[KeptMessage] = []
+        for talk, waiting in threads:
+            found += talk.keep([message for _, message in waiting]) if talk else []
+        return found
 
     def record(self, thread: str) -> list[Recorded]:
         """Return the messages of a thread that this process has seen, in order."""
         with self._lock:
-            return [one for one, _ in self._seen.get(thread, {}).values()]
+            return [*self._threads[thread].seen.values()] if thread in self._threads else []
 
-    def see(
-        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
-    ) -> list[BaseMessage]:
-        """Return those of a thread's messages that this process sees for the first time.
+    def see(self, talk: WaitingThread, messages: Iterable[BaseMessage]) -> set[str]:
+        """Return the ids of the messages of a thread that this process sees for the first time.
 
         A message that says something else than before is among them.
         """
+        found = [record_message(message, talk.redact) for message in messages]
         with self._lock:
-            known = {key: said for key, (_, said) in self._seen.get(thread, {}).items()}
-        new = [message for message in messages if known.get(str(message.id)) != _hash(message)]
-        records = [(record_message(message, redact), _hash(message)) for message in new]
-        with self._lock:
-            seen = self._seen[thread] = self._seen.pop(thread, {})
-            seen.update({one.id: (one, key) for one, key in records})
+            seen = self._threads.setdefault(talk.thread, _ThreadBacklog()).seen
+            self._threads.move_to_end(talk.thread)
+            new = {one.id: one for one in found if seen.get(one.id) != one}
+            seen.update(new)
             for gone in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first begins the thread
                 del seen[gone]
-            while len(self._seen) > _MOST_THREADS:
-                self._seen.popitem(last=False)
-        return new
+            idle = [name for name, one in self._threads.items() if not one.waiting]
+            for gone in idle[: max(0, len(self._threads) - _MOST_THREADS)]:
+                del self._threads[gone]
+        return {*new}
 
-    def add(
-        self,
-        thread: str,
-        messages: Iterable[tuple[float, BaseMessage]],
-        new: Container[str | None],
-        fold: Fold,
-        keep: Keep,
-    ) -> None:
-        """Let new messages of a thread wait; none is due later than it was before.
+    def add(self, talk: WaitingThread, messages: Sequence[tuple[float, BaseMessage]]) -> None:
+        """Let the new ones of a thread's messages wait; none is due later than it was before.
 
         Args:
-            thread: whose.
+            talk: the thread, which folds them; messages that are folded already do no harm.
             messages: each with the seconds from now on until it is due; infinity for never.
-            new: ids of those that are new; others are due earlier if they wait.
-            fold: folds them; messages that are folded already do no harm.
-            keep: returns them as they are kept word for word.
         """
-        now = monotonic()
+        new, now = self.see(talk, [message for _, message in messages]), monotonic()
         with self._lock:
-            known = self._threads[thread].waiting if thread in self._threads else {}
+            thread = self._threads.setdefault(talk.thread, _ThreadBacklog())
+            waiting = thread.waiting
             for seconds, message in messages:
                 key = str(message.id)
-                before = known[key][0] if key in known else math.inf
-                if key in known or key in new:
-                    known[key] = min(before, now + seconds), message
-            while len(known) > _MOST_WAITING:
-                del known[next(iter(known))]
-            if known:
-                self._threads[thread] = _WaitingMessages(fold, keep, known)
+                if key in waiting or key in new:
+                    before = waiting[key][0] if key in waiting else math.inf
+                    waiting[key] = min(before, now + seconds), message
+            for key in [*waiting][: max(0, len(waiting) - _MOST_WAITING)]:
+                del waiting[key]
+                thread.seen.pop(key, None)
+            thread.talk = talk if waiting else None
             self._home = find_loop()
             self._failed = False
         soon(self._arm)
 
-    def hurry(self) -> None:
-        """Let all that waits be due now."""
+    def list_waiting(self, thread: str) -> set[str]:
+        """Return the ids of the messages of a thread that wait."""
         with self._lock:
-            for said in self._threads.values():
-                said.waiting.update({key: (0.0, m) for key, (_, m) in said.waiting.items()})
+            return {*self._threads[thread].waiting} if thread in self._threads else set()
+
+    def done(self, thread: str) -> set[str]:
+        """Return the ids of the messages of a thread that were seen, and wait no longer."""
+        with self._lock:
+            one = self._threads.get(thread)
+            return set() if one is None else {*one.seen} - one.waiting.keys()
+
+    def schedule(self, ids: Collection[str], thread: str, seconds: float) -> None:
+        """Let waiting messages of a thread be due so many seconds from now."""
+        with self._lock:
+            waiting = self._threads[thread].waiting if thread in self._threads else {}
+            for key in {*ids} & waiting.keys():
+                waiting[key] = monotonic() + seconds, waiting[key][1]
         soon(self._arm)
 
-    def remove(self, thread: str, messages: Iterable[BaseMessage]) -> None:
-        """Messages of a thread that are folded, and so wait no longer."""
-        with self._lock:
-            said = self._threads.get(thread)
-            if said is not None:
-                for message in messages:
-                    said.waiting.pop(str(message.id), None)
-                if not said.waiting:
-                    del self._threads[thread]
-
-    def withdraw(self, ids: Collection[str], thread: str | None) -> None:
-        """Remove waiting messages, so that they are not folded; they are new if they come again.
+    def remove(self, ids: Collection[str], thread: str | None, *, known: bool = True) -> None:
+        """Remove waiting messages, so that they are not folded.
 
         Args:
             ids: ids of the messages.
             thread: thread of the messages; None for any.
+            known: whether they are known if they come again, and so do not wait again.
         """
         with self._lock:
-            for name, said in [*self._threads.items()]:
-                if thread in (None, name):
-                    for key in ids:
-                        said.waiting.pop(key, None)
-                    if not said.waiting:
-                        del self._threads[name]
-            for name, seen in self._seen.items():
+            for name, one in self._threads.items():
                 for key in ids if thread in (None, name) else ():
-                    seen.pop(key, None)
-
-    def keep_only(self, thread: str, ids: Collection[str]) -> None:
-        """Remove the waiting messages of a thread that it no longer has."""
-        with self._lock:
-            said = self._threads.get(thread)
-            gone = [] if said is None else [key for key in said.waiting if key not in ids]
-        if gone:
-            self.withdraw(gone, thread)
+                    one.waiting.pop(key, None)
+                    if not known:
+                        one.seen.pop(key, None)
+                one.talk = one.talk if one.waiting else None  # it holds the store
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
         with self._lock:
             self._threads.clear()
-            self._seen.clear()
-            self.last_seen = ""
         await self._others_end(None)
         self.last_seen = ""
 
     async def fold(self) -> int:
         """Fold all waiting messages, due or not; return how many still wait."""
         if self.waits:
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(
-                self._fold_until(math.inf, find_held_up_loop()), context=Context()
-            )
+            folding = self._fold_until(math.inf, find_held_up_loop())
+            task = asyncio.get_running_loop().create_task(folding, context=Context())
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
             await asyncio.wait([task])
@@ -237,86 +238,63 @@ class Backlog:
             still: an event loop that stands still meanwhile, on which nobody can be waited for.
         """
         await self._others_end(still)
-        done: Future[None] = Future()
-        self._under_way = done, asyncio.get_running_loop()
+        self._busy = asyncio.get_running_loop()
         failed: set[str] = set()
         try:
             while taken := self._due(due, failed):
-                thread, fold, messages = taken
+                talk, messages = taken
                 try:
-                    early = await fold(messages, due == math.inf)
+                    early = await talk.fold_waiting(messages, final=due == math.inf)
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
-                    failed.add(thread)
+                    failed.add(talk.thread)
                     self._failed = True
                     what = plural(self.waits, "message")
                     _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
-                    self.remove(thread, [one for one in messages if one.id not in early])
-                    self._postpone(thread, early)
+                    done = [str(one.id) for one in messages if one.id not in early]
+                    self.remove(done, talk.thread)
+                    self.schedule(early, talk.thread, _AGAIN)
         except asyncio.CancelledError:  # this event loop ends: another goes on
             soon(self._arm)
             raise
         finally:
-            if self._under_way is not None and self._under_way[0] is done:
-                self._under_way = None
-            done.set_result(None)
+            self._busy = None
 
     async def _others_end(self, still: asyncio.AbstractEventLoop | None) -> None:
-        while (others := self._under_way) is not None:
-            future, loop = others
-            if loop is still or not loop.is_running():
-                return
-            await asyncio.wait([asyncio.wrap_future(future)], timeout=_TICK)
+        # An event would be one of this loop; the others may be on another one, which may end.
+        while (busy := self._busy) not in (None, still) and busy.is_running():  # noqa: ASYNC110
+            await asyncio.sleep(_TICK)
 
-    def _postpone(self, thread: str, ids: Collection[str]) -> None:
+    def _due(self, due: float, failed: set[str]) -> tuple[WaitingThread, list[BaseMessage]] | None:
         with self._lock:
-            waiting = self._threads[thread].waiting if thread in self._threads else {}
-            for key in {*ids} & waiting.keys():
-                waiting[key] = monotonic() + _AGAIN, waiting[key][1]
-
-    def _due(self, due: float, failed: set[str]) -> tuple[str, Fold, list[BaseMessage]] | None:
-        with self._lock:
-            for thread, said in self._threads.items():
-                messages = [message for when, message in said.waiting.values() if when <= due]
-                if messages and thread not in failed:
-                    return thread, said.fold, messages
+            for thread, one in self._threads.items():
+                messages = [message for when, message in one.waiting.values() if when <= due]
+                if messages and one.talk and thread not in failed:
+                    return one.talk, messages
         return None
 
     def _arm(self) -> None:
         """Set the timer to when something is due; on the loop of synchronous code."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._task is not None or self._failed:
-            return
         with self._lock:
-            times = [when for said in self._threads.values() for when, _ in said.waiting.values()]
+            times = [when for one in self._threads.values() for when, _ in one.waiting.values()]
         first = min(times, default=math.inf)
-        if first < math.inf:
+        if self._task is None and not self._failed and first < math.inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, first - monotonic()), self._begin)
 
     def _begin(self) -> None:
-        self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._fold_at_home())
-        self._task.add_done_callback(self._end)
-
-    def _end(self, _: object) -> None:
-        self._task = None
-        self._arm()
-
-    async def _fold_at_home(self) -> None:
-        async with _gate():
-            home, here = self._home, asyncio.get_running_loop()
-            if home is None or home is here or not await _run_on(home, self._fold_due):
-                await self._fold_due()
+        self._task = asyncio.get_running_loop().create_task(self._fold_due())
 
     async def _fold_due(self) -> None:
-        await self._fold_until(monotonic())
-
-
-def _hash(message: BaseMessage) -> int:
-    return hash((message.type, str(message.content), str(getattr(message, "tool_calls", ""))))
+        try:
+            async with _turns:
+                if not await _run_on(self._home, lambda: self._fold_until(monotonic())):
+                    await self._fold_until(monotonic())
+        finally:
+            self._task = None
+            self._arm()
 
 
 def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
@@ -349,40 +327,33 @@ async def fold_all(backlogs: Iterable[Backlog]) -> int:
     return sum(await asyncio.gather(*map(fold, [*backlogs])))
 
 
-async def _run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[None]]) -> bool:
-    """Do `work` on another loop; False if that loop ended before it was done."""
-    begun: list[asyncio.Task[None]] = []
+async def _run_on(
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Awaitable[None]]
+) -> bool:
+    """Do `work` on another loop; False if there is none, or it ended before it was done."""
 
     async def run() -> None:
-        begun.append(task := cast("asyncio.Task[None]", asyncio.current_task()))
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
         await work()
 
-    if not loop.is_running():
+    if loop in (None, asyncio.get_running_loop()) or not loop.is_running():
         return False
     coroutine = run()
     try:
-        future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError:  # it was closed at this moment
         coroutine.close()
         return False
-    while not future.done():
-        await asyncio.wait([future], timeout=_TICK)
-        if not future.done() and not loop.is_running():
-            with suppress(IndexError, RuntimeError):  # it was not begun, or the loop is closed
-                loop.call_soon_threadsafe(begun.pop().cancel)
-            return False
-    return not future.cancelled()
-
-
-def _gate() -> asyncio.Semaphore:
-    return _gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MOST_AT_ONCE))
+    while not future.done() and loop.is_running():  # noqa: ASYNC110 - an ended loop sets no event
+        await asyncio.sleep(_TICK)
+    return future.done() and not future.cancelled()
 
 
 def _begin_anew() -> None:
     """Start anew in a forked child: waiting messages are the parent's, and its threads are gone."""
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _lock = threading.Lock()
+    global _lock, _turns
+    _lock, _turns = threading.Lock(), asyncio.Semaphore(_MOST_AT_ONCE)
     _backlogs.clear()
     for people in [*_everyone]:
         people.seen = WeakSet()
@@ -408,7 +379,7 @@ _lock = threading.Lock()
 _backlogs: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Backlog]] = (
     WeakKeyDictionary()
 )
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_turns = asyncio.Semaphore(_MOST_AT_ONCE)  # of the loop of synchronous code
 _everyone: WeakSet[UserMemories] = WeakSet()
 _tasks: set[asyncio.Task[object]] = set()  # an event loop's are weak
 os.register_at_fork(after_in_child=_begin_anew)
@@ -428,26 +399,20 @@ class UserMemories:
         store: BaseStore | None,
         namespace: Sequence[str],
         *,
-        keep_versions: int | None,
-        keep_days: float | None,
-        episode_tokens: int,
-        episode_days: float | None,
-        ttl: float | None,
         read_only: bool,
+        ttl: float | None,
+        **limits: float | None,
     ) -> None:
         self.read_only = read_only
         self.namespace = check_namespace(namespace)
         self.seen: WeakSet[Backlog] = WeakSet()
         _everyone.add(self)
         self._store = store
-        self._here: BaseStore | None = None
-        self._keep_versions = keep_versions
-        self._keep_days = keep_days
-        self._episode_tokens = episode_tokens
-        self._episode_days = episode_days
+        self._here = InMemoryStore()
         self._ttl = ttl
-        self._guarded: ReadOnlyStore | None = None
-        self._of = lru_cache(_MOST_RECENT)(self._make)
+        self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
+        make = partial(UserMemory, ttl=ttl, patience=store_seconds, **cast("Any", limits))
+        self._of = lru_cache(_MOST_RECENT)(make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a person.
@@ -467,20 +432,7 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
-        return self._of(self._choose_store(store), name)
-
-    def _make(self, store: BaseStore, name: str) -> UserMemory:
-        return UserMemory(
-            store,
-            self.namespace,
-            name,
-            keep_versions=self._keep_versions,
-            keep_days=self._keep_days,
-            episode_tokens=self._episode_tokens,
-            episode_days=self._episode_days,
-            ttl=self._ttl,
-            patience=store_seconds,
-        )
+        return self._of(self._choose_store(store), self.namespace, name)
 
     def users(self, store: BaseStore | None) -> Users:
         """Return all who are remembered; the store is as for `of`."""
@@ -495,10 +447,4 @@ class UserMemories:
 
     def _choose_store(self, store: BaseStore | None) -> BaseStore:
         chosen = self._store or store or self._here
-        if chosen is None:
-            chosen = self._here = InMemoryStore()
-        if not self.read_only:
-            return chosen
-        if self._guarded is None or self._guarded.store is not chosen:
-            self._guarded = ReadOnlyStore(chosen)
-        return self._guarded
+        return self._guarded(chosen) if self.read_only else chosen

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.messages import by_owner, identify
-from memagent_graph.conversation.session import messages_in
+from memagent_graph.conversation.session import Talk, messages_in
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.sync import see_checkpoints, wait_for
+from memagent_graph.sync import see_checkpoints, to_sync
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -50,54 +50,39 @@ async def acatch_up(
         checkpointer: the checkpointer of the threads.
         store: the store of the memories, if `memory` has no store of its own.
     """
-    threads: dict[str, _KnownThread] = {}
-    await see_checkpoints(checkpointer, partial(_keep, threads))
+    newest: dict[str, CheckpointTuple] = {}
+    users = defaultdict[str, set[str]](set)
+
+    def see(one: CheckpointTuple) -> None:
+        thread = str(one.config.get("configurable", {}).get("thread_id"))
+        if user := one.checkpoint["channel_values"].get("memory_user"):
+            users[thread].add(str(user))
+            if newest.get(thread, one).checkpoint["id"] <= one.checkpoint["id"]:
+                newest[thread] = one
+
+    await see_checkpoints(checkpointer, see)
     messages = failed = 0
-    for thread, kept in threads.items():
+    for thread, last in newest.items():
         try:
-            messages += await _fold(memory, thread, kept, store)
+            messages += await _fold(memory, last, users[thread], store)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not another's
             failed += 1
             _log.warning("Thread %r could not be folded: %s", thread, error)
-    return CaughtUp(len(threads), messages, failed)
+    return CaughtUp(len(newest), messages, failed)
 
 
-def catch_up(
-    memory: ConversationMemory,
-    checkpointer: BaseCheckpointSaver[Any],
-    *,
-    store: BaseStore | None = None,
-) -> CaughtUp:
-    """Do what `acatch_up` does, from synchronous code."""
-    return wait_for(acatch_up(memory, checkpointer, store=store))
+catch_up = to_sync(acatch_up)
 
 
 async def _fold(
-    memory: ConversationMemory, thread: str, kept: _KnownThread, store: BaseStore | None
+    memory: ConversationMemory, newest: CheckpointTuple, users: set[str], store: BaseStore | None
 ) -> int:
-    newest, users = kept
+    """Fold the messages in a thread's newest checkpoint, of those users whom the thread names."""
+    thread = str(newest.config["configurable"]["thread_id"])
     messages = identify(messages_in(newest) or [], thread)
     last = newest.checkpoint["channel_values"]["memory_user"]
     folded = 0
     for owner, said in by_owner(messages, last).items():
         if owner in users:  # a client can mark messages, too
-            talk = memory.talk(AnonymousUser.restore(owner), thread, store, None)
-            folded += await talk.fold(said)
+            folded += await Talk(memory, AnonymousUser.restore(owner), thread, store).fold(said)
     return folded
-
-
-class _KnownThread(NamedTuple):
-    """The newest checkpoint of a thread that names a user, and all users that one names."""
-
-    newest: CheckpointTuple
-    users: set[str]
-
-
-def _keep(found: dict[str, _KnownThread], one: CheckpointTuple) -> None:
-    thread = str(one.config.get("configurable", {}).get("thread_id"))
-    user = one.checkpoint["channel_values"].get("memory_user")
-    if not user:
-        return
-    best = found.get(thread, _KnownThread(one, set()))
-    newer = best.newest if best.newest.checkpoint["id"] > one.checkpoint["id"] else one
-    found[thread] = _KnownThread(newer, best.users | {str(user)})

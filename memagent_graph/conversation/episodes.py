@@ -23,7 +23,6 @@ from itertools import chain
 from json import dumps
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.circuit import StoreGuard
     from memagent_graph.memory.items import Place, Records
 
 _MOST = 1 << 25
@@ -151,12 +149,15 @@ class Page:
 class Kept:
     """The kept messages of a person: the same object as long as nothing changes.
 
-    Attributes:
+    Args:
         pages: the pages, oldest first.
+        since: when the first of them was read (`monotonic`).
     """
 
-    def __init__(self, pages: Sequence[Page] = ()) -> None:
+    def __init__(self, pages: Sequence[Page] = (), since: float = 0.0) -> None:
         self.pages = tuple(pages)
+        self.since = since
+        self.size = sum(page.size for page in pages)
 
     @property
     def said(self) -> Iterator[KeptMessage]:
@@ -164,57 +165,9 @@ class Kept:
         return chain.from_iterable(page.said for page in self.pages)
 
 
-class Shelf:
-    """The cached pages of one person."""
-
-    def __init__(self) -> None:
-        self._pages: dict[str, tuple[Page, float]] = {}
-        self._kept = Kept()
-
-    @property
-    def size(self) -> int:
-        """Size of the cached pages, in code points."""
-        return sum(page.size for page, _ in [*self._pages.values()])
-
-    def find(self, digest: str, seconds: float) -> Page | None:
-        """Return the page with this digest, if it has been cached for less than `seconds`."""
-        page, since = self._pages.get(digest, (None, 0.0))
-        return page if monotonic() - since < seconds else None
-
-    def put(self, page: Page) -> None:
-        """Cache a page that was read or written."""
-        self._pages[page.digest] = page, monotonic()
-
-    def leave(self, pages: Sequence[Page]) -> Kept:
-        """Drop all pages from the cache except for these, and return them."""
-        digests = {page.digest for page in pages}
-        self._pages = {key: held for key, held in self._pages.items() if key in digests}
-        if [*map(id, pages)] != [*map(id, self._kept.pages)]:
-            self._kept = Kept(pages)
-        return self._kept
-
-
-def shelf_of(guard: StoreGuard, place: tuple[str, ...]) -> Shelf:
-    """Return the cache of one person in a store; the least recently used ones are dropped.
-
-    Args:
-        guard: the store's guard.
-        place: the person's namespace in the store.
-    """
-    with _lock:
-        shelves = _shelves.setdefault(guard, OrderedDict())
-        found = shelves.pop(place, None) or Shelf()
-        shelves[place] = found
-        left = _MOST
-        for other in reversed([*shelves]):
-            left -= shelves[other].size
-            if left < 0 and other != place:
-                del shelves[other]
-        return found
-
-
 _lock = threading.Lock()
-_shelves: WeakKeyDictionary[StoreGuard, OrderedDict[tuple[str, ...], Shelf]] = WeakKeyDictionary()
+_cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()
+"""What was read last of each person in each store; the least recently used goes first."""
 
 
 _CONTENTS = "contents"
@@ -228,7 +181,6 @@ _LONGEST = 2
 _ASKED = 10
 """Reads of a cached page within its time to live, so that it does not expire in the store."""
 
-_counter_episodes = EstimatingTokenizer()
 _log = logging.getLogger(__name__)
 
 
@@ -256,6 +208,7 @@ class Episodes:
     def __init__(self, records: Records, tokens: int, days: float | None) -> None:
         self._records = records
         self._place = (*records.namespace, "episodes")
+        self._key = (id(records.guard), self._place)
         self._tokens = tokens
         self._days = days
         self._page = max(1, min(_PAGE, tokens // _PAGES))
@@ -275,38 +228,51 @@ class Episodes:
         """Whether no messages are kept."""
         return not self._tokens
 
-    @property
-    def _shelf(self) -> Shelf:
-        return shelf_of(self._records.guard, self._place)
-
     async def read(self) -> Kept:
         """Return the kept messages, with one round trip if this process has cached the pages."""
-        pages = await self._load((await self._contents()).listed)
-        return self._shelf.leave([*pages.values()])
+        pages = tuple((await self._load((await self._contents()).listed)).values())
+        with _lock:
+            kept = _cached.pop(self._key, None) or Kept(since=monotonic())
+            if kept.pages != pages:
+                kept = Kept(pages, kept.since if self._is_fresh(kept) else monotonic())
+            _cached[self._key] = kept
+            while len(_cached) > 1 and sum(one.size for one in _cached.values()) > _MOST:
+                _cached.popitem(last=False)
+        return kept
+
+    def _is_fresh(self, kept: Kept) -> bool:
+        """Whether cached pages need not be read again, so that they live on in the store."""
+        return monotonic() - kept.since < self._fresh
 
     async def keep(
-        self, said: Iterable[KeptMessage], *, new: Container[str], clean: Callable[[Page], Page]
+        self, said: Iterable[KeptMessage], *, new: Container[str], clean: Callable[[str], str]
     ) -> EpisodePuts:
         """Return the step that keeps new messages, and changes kept ones.
 
         Args:
             said: messages with their current texts; kept ones with an empty text are deleted.
             new: ids of the messages that were never folded; only these are added.
-            clean: returns the part of a page that may be kept.
+            clean: returns the part of a text that may be kept.
         """
         contents = await self._contents()
         now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
         pages, since = await self._load(contents.listed), self.since
-        changed: dict[str, Page] = {}
+
+        def change(one: KeptMessage) -> KeptMessage | None:
+            left = now.pop((one.thread, one.id), None) or _with_text(one, clean(one.text))
+            return left if left.text and left.day >= since else None
+
+        changed = _change_all(
+            {
+                key: page
+                for key, page in pages.items()
+                if page.oldest < since
+                or not page.keys.isdisjoint(now)
+                or any(clean(one.text) != one.text for one in page.said)
+            },
+            change,
+        )
         more: dict[str, list[KeptMessage]] = {}
-        for key, page in pages.items():
-            clean_page = clean(page)
-            if clean_page is page and page.oldest >= since and page.keys.isdisjoint(now):
-                continue
-            known = [now.pop((one.thread, one.id), one) for one in clean_page.said]
-            left = [one for one in known if one.text and one.day >= since]
-            if left != [*page.said]:
-                changed[key] = Page(left)
         last, number = (contents.listed[-1].key if contents.listed else ""), contents.next
         newest = changed.get(last) or pages.get(last)
         said, room = ([], 0) if newest is None else ([*newest.said], self._page - newest.tokens)
@@ -317,7 +283,7 @@ class Episodes:
                 last, number = f"page-{number:09}", number + 1
                 said, room = [], self._page
             said.append(one)
-            room -= _counter_episodes.count(one.text)
+            room -= _counter.count(one.text)
             more[last] = said
         changed |= {key: Page(said) for key, said in more.items()}
         return self._step(contents, changed, number)
@@ -332,7 +298,9 @@ class Episodes:
         Raises:
             MemoryConflictError: Turns of this person were faster each time.
         """
-        return await self._delete(lambda one: one.id in ids and thread in (None, one.thread))
+        return await self._change(
+            lambda one: None if one.id in ids and thread in (None, one.thread) else one
+        )
 
     async def expire(self, *, preview: bool = False) -> int:
         """Delete messages that are older than `days`, and return their number.
@@ -344,11 +312,11 @@ class Episodes:
             MemoryConflictError: Turns of this person were faster each time.
         """
         since = self.since
-        return await self._delete(lambda one: one.day < since, preview=preview)
+        return await self._change(lambda one: None if one.day < since else one, preview=preview)
 
     def drop(self) -> None:
         """Empty the cache, after everything was deleted."""
-        self._shelf.leave(())
+        _cached.pop(self._key, None)
 
     async def drop_about(
         self, subject: frozenset[str], may: Callable[[str], bool] = bool
@@ -367,14 +335,10 @@ class Episodes:
         def change(one: KeptMessage) -> KeptMessage | None:
             text, dropped = drop_statements(one.text, subject.issubset, may)
             gone.extend(dropped)
-            return replace(one, text=text) if text else None
+            return _with_text(one, text) if text else None
 
         await self._change(change)
         return gone
-
-    async def _delete(self, goes: Callable[[KeptMessage], bool], *, preview: bool = False) -> int:
-        """Delete the messages for which `goes` is true, and return their number."""
-        return await self._change(lambda one: None if goes(one) else one, preview=preview)
 
     async def _change(
         self, change: Callable[[KeptMessage], KeptMessage | None], *, preview: bool = False
@@ -383,13 +347,9 @@ class Episodes:
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             contents = await self._contents()
-            changed: dict[str, Page] = {}
-            gone = 0
-            for key, page in (await self._load(contents.listed)).items():
-                left = [now for one in page.said if (now := change(one)) is not None]
-                gone += len(page.said) - len(left)
-                if left != [*page.said]:
-                    changed[key] = Page(left)
+            pages = await self._load(contents.listed)
+            changed = _change_all(pages, change)
+            gone = sum(len(pages[key].said) - len(page.said) for key, page in changed.items())
             if preview:
                 return gone
             step = self._step(contents, changed, contents.next)
@@ -401,9 +361,9 @@ class Episodes:
 
     def _cut(self, said: KeptMessage) -> KeptMessage:
         most = _LONGEST * self._page
-        if len(said.text) <= most or _counter_episodes.count(said.text) <= most:
+        if len(said.text) <= most or _counter.count(said.text) <= most:
             return said
-        return replace(said, text=cut_at_sentence(said.text, most, _counter_episodes))
+        return replace(said, text=cut_at_sentence(said.text, most, _counter))
 
     def _step(
         self, contents: _EpisodeContents, changed: Mapping[str, Page], number: int
@@ -418,12 +378,8 @@ class Episodes:
             if row.newest and row.newest >= since:
                 kept.append(row)
         keys = {row.key for row in kept}
-        put, shelf = self._records.put, self._shelf
-        puts = []
-        for key, page in changed.items():
-            if key in keys:
-                puts.append(put(self._place, key, page.record))
-                shelf.put(page)
+        put = self._records.put
+        puts = [put(self._place, key, page.record) for key, page in changed.items() if key in keys]
         puts += [put(self._place, key, None) for key in rows if key not in keys]
         if not puts:
             return EpisodePuts()
@@ -457,19 +413,34 @@ class Episodes:
 
     async def _load(self, listed: Sequence[_Listed]) -> dict[str, Page]:
         """Load pages by key; unreadable ones are logged and skipped."""
-        shelf = self._shelf
-        found = {row.key: shelf.find(row.digest, self._fresh) for row in listed}
+        kept = _cached.get(self._key, Kept())
+        known = {page.digest: page for page in kept.pages} if self._is_fresh(kept) else {}
+        found = {row.key: known.get(row.digest) for row in listed}
         missing = [row for row in listed if found[row.key] is None]
         values = await self._records.values([(self._place, row.key) for row in missing])
         for row, value in zip(missing, values, strict=True):
-            page = found[row.key] = Page.of(value)
-            if page is not None:
-                shelf.put(page)
-            elif value is not None:
+            found[row.key] = Page.of(value)
+            if found[row.key] is None and value is not None:
                 _log.warning(
                     "Page %r of a person's messages cannot be read; it is skipped.", row.key
                 )
         return {key: page for key, page in found.items() if page is not None}
+
+
+def _with_text(said: KeptMessage, text: str) -> KeptMessage:
+    return said if said.text == text else replace(said, text=text)
+
+
+def _change_all(
+    pages: Mapping[str, Page], change: Callable[[KeptMessage], KeptMessage | None]
+) -> dict[str, Page]:
+    """Return the pages that change, by their keys, without the messages that become None."""
+    changed: dict[str, Page] = {}
+    for key, page in pages.items():
+        left = [now for one in page.said if (now := change(one)) is not None]
+        if left != [*page.said]:
+            changed[key] = Page(left)
+    return changed
 
 
 class _Listed(NamedTuple):

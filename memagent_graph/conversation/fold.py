@@ -6,13 +6,11 @@ import asyncio
 import json
 import logging
 from bisect import bisect
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
-import regex
 from langchain_core.messages import HumanMessage
 
 from memagent_graph.conversation.built_in import (
@@ -21,7 +19,7 @@ from memagent_graph.conversation.built_in import (
     topics,
     withdraw,
 )
-from memagent_graph.conversation.episodes import EpisodePuts, Page
+from memagent_graph.conversation.episodes import EpisodePuts
 from memagent_graph.conversation.messages import (
     ConversationSource,
     as_message,
@@ -30,7 +28,7 @@ from memagent_graph.conversation.messages import (
 )
 from memagent_graph.conversation.profile import Past, attest, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
-from memagent_graph.conversation.prompt import prepare
+from memagent_graph.conversation.prompt import first_day, newest_first, prepare, take_first
 from memagent_graph.conversation.proposal import (
     change_proposals,
     compose,
@@ -47,6 +45,7 @@ from memagent_graph.conversation.reader import (
     resolve_keeper,
 )
 from memagent_graph.conversation.search import recall
+from memagent_graph.conversation.user_memory import change_of
 from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
@@ -121,24 +120,18 @@ class Keeping:
             thread: id of their thread.
         """
         known = word_for_word(messages, thread, self.redact)
-        return [replace(one, text=self._drop_banned(one.text)) for one in known]
-
-    def clean(self, page: Page) -> Page:
-        """Return a page without the statements that were banned after it was kept."""
-        if not self.never.strip():
-            return page
-        said = [replace(one, text=self._drop_banned(one.text)) for one in page.said]
-        return page if said == [*page.said] else Page(said)
+        return [replace(one, text=self.drop_banned(one.text)) for one in known]
 
     def clean_text(self, text: str) -> str:
         """Return a text as it is kept: redacted, and without what is banned."""
-        return self._drop_banned(self.redact(text))
+        return self.drop_banned(self.redact(text))
 
     def allows(self, text: str) -> bool:
         """Whether nothing in a text is banned."""
-        return self._drop_banned(text) == text
+        return self.drop_banned(text) == text
 
-    def _drop_banned(self, text: str) -> str:
+    def drop_banned(self, text: str) -> str:
+        """Return a text without the statements that are banned."""
         if not self.never.strip():
             return text
         banned = topics(self.never)
@@ -149,7 +142,6 @@ class Keeping:
         return drop_statements(text, lambda said: not banned.isdisjoint(said))[0]
 
 
-_DAY = regex.compile(r"\d{4}-\d\d-\d\d")
 _ASKED_TWICE = 2
 """Calls of a chunk that was read whole and whose notes had to be written once more."""
 
@@ -245,33 +237,18 @@ def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
     if not pieces:
         return ""
     joint = "\n" if "\n" in text.strip() else " "
-    order = _newest_first(pieces)
-    kept, left = 0, tokens
-    for index in order:
-        left -= tokenizer.count(pieces[index] + joint)
-        if left < 0:
-            break
-        kept += 1
-    while kept:  # counts of parts need not add up
-        found = joint.join(pieces[index] for index in sorted(order[:kept]))
-        if tokenizer.count(found) <= tokens:
-            return found
-        kept -= 1
-    return cut_at_sentence(pieces[order[0]], tokens, tokenizer)
+    order = newest_first(map(first_day, pieces))
+
+    def join(some: list[int]) -> str:
+        return joint.join(pieces[index] for index in sorted(some))
+
+    kept = take_first(order, lambda some: tokenizer.count(join(some)) <= tokens)
+    return join(kept) if kept else cut_at_sentence(pieces[order[0]], tokens, tokenizer)
 
 
 def _pieces(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines if len(lines) > 1 else [statement.text for statement in statements(text)]
-
-
-def _newest_first(lines: list[str]) -> list[int]:
-    days, day = [], ""
-    for line in lines:
-        found = _DAY.search(line)
-        day = found[0] if found else day
-        days.append(day)
-    return sorted(range(len(lines)), key=lambda index: (days[index], index), reverse=True)
 
 
 _LOST = "The newest version of the memory was gone: this one continues what was left."
@@ -372,7 +349,7 @@ class Folding:
         mark: Value | BadRecordError | None = None
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            head, warnings = await self._find_head(memory)
+            head, was_lost = await memory.find_head()
             marked, mark = mark, await memory.read_mark(thread)
             if (before and not head) or (marked and not mark):
                 return 0  # the user was forgotten at this moment
@@ -390,14 +367,15 @@ class Folding:
             if new or was:
                 times = await self._find_times(memory, new, thread)
                 version, asked = await self._version(head, new, thread, was, times, config)
-                version = replace(version, warnings=(*warnings, *version.warnings))
+                lost_one = (_LOST,) if was_lost else ()
+                version = replace(version, warnings=(*lost_one, *version.warnings))
             kept = self.keeping.keep(new, thread)
-            kept = [*drop_subjects(Page(kept[:-1]), asked).said, *kept[-1:]]
+            kept = [replace(m, text=drop_subjects(m.text, asked)) for m in kept[:-1]] + kept[-1:]
             step = await self._keep(memory, kept, was, changed, asked)
             marks = memory.put_said(thread, mark, changed, branch)
             step = EpisodePuts([*marks.puts, *step.puts], {**marks.given, **step.given})
             if version is None:
-                if await memory.commit(step, head, mark):
+                if await memory.commit(step, head):
                     return 0
                 continue
             ids = [str(message.id) for message in new]
@@ -405,10 +383,10 @@ class Folding:
                 told = [one for one in kept if one.text]
                 proposal = compose(version, head, told, [*was.values()], ids, self._model)
                 step = await propose(memory, proposal, step, gone, asked)
-                if await memory.commit(step, head, mark):
+                if await memory.commit(step, head):
                     await self._ask(memory, proposal)
                     return len(new)
-            elif await memory.add(version, after=head, new=ids, model=self._model, step=step):
+            elif await memory.advance(version, head, change_of(version, ids, self._model), step):
                 await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
@@ -428,16 +406,8 @@ class Folding:
         return await memory.episodes.keep(
             gone if self._approve else [*said, *gone],
             new={str(one.message.id) for one in changed if not one.before},
-            clean=lambda page: drop_subjects(self.keeping.clean(page), asked),
+            clean=lambda text: drop_subjects(self.keeping.drop_banned(text), asked),
         )
-
-    async def _find_head(self, memory: UserMemory) -> tuple[MemoryVersion | None, tuple[str, ...]]:
-        """The newest version, and a warning if that was another one, which is gone."""
-        with suppress(MemoryNotFoundError):
-            head = await memory.head()
-            if head is not None or not await memory.has_versions():
-                return head, ()
-        return await memory.restore_head(), (_LOST,)
 
     async def _find_times(
         self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
@@ -505,7 +475,7 @@ class Folding:
 
     async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
         """Store a proposal of the same messages for the accepted memory in the place of `old`."""
-        head, _ = await self._find_head(memory)
+        head, _ = await memory.find_head()
         if old.base == ("" if head is None else head.id):
             return old
         self._check(head)
@@ -525,8 +495,7 @@ class Folding:
             return again if one == old else one
 
         step = await revise(memory, swap)
-        given = {**step.given, **memory.expect(head)}
-        if not step.puts or not await memory.bank.records.commit(step.puts, given):
+        if not step.puts or not await memory.commit(step, head):
             message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
             raise MemoryConflictError(message)
         return again
@@ -705,12 +674,11 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
     return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
 
 
-def drop_subjects(page: Page, subjects: Sequence[frozenset[str]]) -> Page:
-    """Return a page without the statements that have all words of a subject."""
-    said = [*page.said]
+def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
     for subject in subjects:
-        said = [replace(m, text=drop_statements(m.text, subject.issubset)[0]) for m in said]
-    return page if said == [*page.said] else Page(said)
+        text = drop_statements(text, subject.issubset)[0]
+    return text
 
 
 async def _find_kept(

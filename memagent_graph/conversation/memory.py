@@ -31,7 +31,7 @@ from memagent_graph.conversation.messages import (
     is_reply,
     stamp,
 )
-from memagent_graph.conversation.privacy import drop_about, for_itself
+from memagent_graph.conversation.privacy import drop_about
 from memagent_graph.conversation.profile import Fields, Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
 from memagent_graph.conversation.proposal import (
@@ -41,7 +41,7 @@ from memagent_graph.conversation.proposal import (
 )
 from memagent_graph.conversation.reader import facts_of_schema, share_model
 from memagent_graph.conversation.search import find_passages
-from memagent_graph.conversation.session import KeptThread, Talk, access_of, find_zone
+from memagent_graph.conversation.session import Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from pydantic import BaseModel
 
-    from memagent_graph.conversation.episodes import Branch
     from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.privacy import Form
     from memagent_graph.conversation.profile import ProfileEntry
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact, Facts
-    from memagent_graph.memory.version import History
+    from memagent_graph.memory.version import History, MemoryVersion
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -188,6 +187,7 @@ class ConversationMemory(Generic[Shape]):
         self.zone = find_zone(time_zone)
         self.window = window
         self.remember_within = remember_within
+        self.redact = check_redaction(redact)
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
             raise ConfigurationError(message)
@@ -208,20 +208,19 @@ class ConversationMemory(Generic[Shape]):
         if callable(keep) or callable(never):
             model = share_model(model, config or ReadingConfig(), tokenizer)
         self._keep, self._never = keep, never
-        self._make_folding = partial(
+        make_folding = partial(
             Folding,
             model,
             config or ReadingConfig(),
             tokenizer,
-            redact=check_redaction(redact),
+            redact=self.redact,
             fields=self._fields,
             facts=self._facts,
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
             approve=approve,
         )
-        fixed = ("" if callable(text) else text for text in (keep, never))
-        self._folding = self._make_folding(*fixed)
-        self._foldings = lru_cache(_MOST_WAYS)(self._make_folding)
+        self._foldings = lru_cache(_MOST_WAYS)(make_folding)
+        self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
 
     async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
@@ -235,8 +234,8 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             StoreError: The store failed.
         """
-        await self.people.backlog(user, store).fold()
-        return self._shape_notes(await self._head(user, store))
+        head = await self._fold_to_head(user, store)
+        return self._shape_notes("" if head is None else head.text)
 
     async def aentries(self, user: UserId, *, store: BaseStore | None = None) -> list[ProfileEntry]:
         """Return the values of a user's profile with their evidence: current ones, then earlier.
@@ -256,8 +255,7 @@ class ConversationMemory(Generic[Shape]):
             if self._facts is not None:
                 message = "Facts are no entries of a profile: call `facts`."
             raise ConfigurationError(message)
-        await self.people.backlog(user, store).fold()
-        head = await self.people.of(user, store).head()
+        head = await self._fold_to_head(user, store)
         return [] if head is None else entries_of(head, self._fields)
 
     async def afacts(
@@ -289,8 +287,7 @@ class ConversationMemory(Generic[Shape]):
         from memagent_graph.facts.graph import select_facts
         from memagent_graph.facts.record import facts_of
 
-        await self.people.backlog(user, store).fold()
-        head = await self.people.of(user, store).head()
+        head = await self._fold_to_head(user, store)
         found = [] if head is None else facts_of(head)
         return select_facts(found, subject=subject, relation=relation, at=at, history=history)
 
@@ -336,9 +333,16 @@ class ConversationMemory(Generic[Shape]):
             )
             backlog.last_seen = memory
             waiting = backlog.read()
+
+            def find() -> Iterable[MessagePassage]:
+                keeping, since = self.get_folding(personal.user).keeping, personal.episodes.since
+                known = {(one.id, one.text) for one in keeping.keep(messages, "")}
+                return find_passages(
+                    kept, waiting, text, since=since, known=known, allows=keeping.allows
+                )
+
             if kept.pages or waiting:
-                work = partial(self._find, kept, text, messages, personal, waiting)
-                found = await asyncio.to_thread(work)
+                found = await asyncio.to_thread(find)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
@@ -380,11 +384,10 @@ class ConversationMemory(Generic[Shape]):
             config: configuration of the run, whose `configurable` a model may need.
         """
         self.check_writable()
-        talk = self.talk(user, thread, store, config)
+        talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         talk.note([*removed, *known], ended=is_reply(known))
-        stays = await talk.shorten(known, folded=True)
-        return await talk.shorten(known) if talk.is_long(stays) else stays
+        return talk.shorten(known, folded=True, most=self.chunk_tokens)
 
     async def asave(
         self,
@@ -406,12 +409,12 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self.check_writable()
-        talk = self.talk(user, thread, store, config)
+        talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         said = by_owner([*removed, *known], talk.user).get(talk.user, [])
         await talk.fold(said)
-        talk.backlog.see(talk.thread, said, talk.redact)
-        talk.backlog.remove(talk.thread, said)
+        talk.backlog.see(talk, said)
+        talk.backlog.remove([str(one.id) for one in said], talk.thread)
         return known
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
@@ -503,7 +506,7 @@ class ConversationMemory(Generic[Shape]):
             said = [
                 KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines
             ]
-            talk = self.talk(user, thread, store, None)
+            talk = Talk(self, user, thread, store)
             await talk.fold(stamp(map(as_message, [*said, *kept]), talk.user))
             await after.copy_said(before)
         await self.people.backlog(guest, store).drop()
@@ -534,7 +537,7 @@ class ConversationMemory(Generic[Shape]):
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        self.people.backlog(user, store).withdraw(ids, of)
+        self.people.backlog(user, store).remove(ids, of, known=False)
         personal = self.people.of(user, store)
         await change_proposals(
             personal, lambda one: one.without(ids) if of in (None, one.thread) else one
@@ -670,48 +673,10 @@ class ConversationMemory(Generic[Shape]):
     accept = to_sync(aaccept)
     refuse = to_sync(arefuse)
 
-    def talk(
-        self,
-        user: UserId,
-        thread: UserId,
-        store: BaseStore | None,
-        config: RunnableConfig | None,
-        *,
-        kept: KeptThread | None = None,
-        silent: bool = False,
-    ) -> Talk:
-        """A conversation, for the node and the middleware; arguments as of `aobserve`.
-
-        Args:
-            user: id of the user.
-            thread: id of the conversation.
-            store: store of the host graph, used if this memory has no store of its own.
-            config: configuration of the run.
-            kept: the thread as a checkpointer keeps it.
-            silent: whether nothing of it is remembered.
-        """
-        personal, thread = self.people.of(user, store), str(thread)
-        return Talk(
-            personal.user,
-            thread,
-            personal,
-            self.people.backlog(user, store),
-            partial(self._fold, user, personal, thread, for_itself(config)),
-            partial(self._keep_waiting, personal, thread),
-            self.remember_within,
-            self.window,
-            self._folding.reading.config.chunk_tokens,
-            self._redact_or_empty,
-            silent=silent,
-            kept=kept,
-        )
-
-    def _redact_or_empty(self, text: str) -> str:
-        """Return a redacted text, or none if that fails: a fold that needs the text says so."""
-        try:
-            return self._folding.keeping.redact(text)
-        except Exception:  # noqa: BLE001 - the user's function may raise anything
-            return ""
+    @property
+    def chunk_tokens(self) -> int:
+        """Most tokens that stay in a conversation."""
+        return self._folding.reading.config.chunk_tokens
 
     @property
     def keeps_facts(self) -> bool:
@@ -735,55 +700,17 @@ class ConversationMemory(Generic[Shape]):
 
     def get_folding(self, user: UserId) -> Folding:
         """The folding with the instructions for a user."""
-        if not (callable(self._keep) or callable(self._never)):
-            return self._folding
         texts = [text(str(user)) if callable(text) else text for text in (self._keep, self._never)]
         if not all(isinstance(text, str) for text in texts):
             raise ConfigurationError("A function given as keep or never must return a text.")
         return self._foldings(*texts)
 
-    async def _fold(
-        self,
-        user: UserId,
-        personal: UserMemory,
-        thread: str,
-        config: RunnableConfig,
-        messages: Sequence[BaseMessage],
-        branch: Branch,
-    ) -> int:
-        self.check_writable()
-        folding = self.get_folding(user)
-        done = await folding.fold(personal, thread, config, messages, branch)
-        if done and self.approves:
-            await folding.renew(personal)
-        return done
-
     async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
         return await personal.episodes.read() if about and not personal.episodes.off else Kept()
 
-    def _keep_waiting(
-        self, personal: UserMemory, thread: str, messages: Sequence[BaseMessage]
-    ) -> list[KeptMessage]:
-        """Return what prompts may quote of waiting messages: nothing that needs approval."""
-        if self.approves or personal.episodes.off:
-            return []
-        try:
-            return self.get_folding(personal.user).keeping.keep(messages, thread)
-        except Exception:  # noqa: BLE001 - the user's function may raise anything; a fold says so
-            return []
-
-    def _find(
-        self,
-        kept: Kept,
-        about: str,
-        messages: Sequence[BaseMessage],
-        personal: UserMemory,
-        waiting: Sequence[KeptMessage],
-    ) -> Iterable[MessagePassage]:
-        keeping = self.get_folding(personal.user).keeping
-        known = {(one.id, one.text) for one in keeping.keep(messages, "")}
-        since = personal.episodes.since
-        return find_passages(kept, waiting, about, since=since, known=known, allows=keeping.allows)
+    async def _fold_to_head(self, user: UserId, store: BaseStore | None) -> MemoryVersion | None:
+        await self.people.backlog(user, store).fold()
+        return await self.people.of(user, store).head()
 
     async def _head(self, user: UserId, store: BaseStore | None) -> str:
         head = await self.people.of(user, store).head()

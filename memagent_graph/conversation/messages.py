@@ -284,19 +284,19 @@ def beyond(
     return [message for at, group in enumerate(gone) if at != stays for message in group]
 
 
-def first_leaving(folding: Sequence[BaseMessage], done: Container[str]) -> list[BaseMessage]:
-    """Return the first of some messages that are all `done` and end before a human message.
+def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[BaseMessage]:
+    """Return the first of some messages of which none waits and that end before a human message.
 
     Args:
         folding: the messages that are `beyond` the window; they end so.
-        done: ids of messages that are folded.
+        wait: ids of messages that are not folded.
     """
     found = groups(folding)
     ends = 0
     for at, group in enumerate(found):
         if isinstance(group[0], HumanMessage):
             ends = at
-        if not all(str(message.id) in done for message in group):
+        if any(str(message.id) in wait for message in group):
             break
     else:
         ends = len(found)
@@ -343,43 +343,20 @@ def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Rec
 def count_tokens(message: BaseMessage) -> int:
     """Return an estimate of the tokens of a message.
 
-    An attachment counts the same whatever its size: models do not read its bytes as text.
+    A part that is no text counts the same whatever its size: models do not read its bytes as text.
     """
     if isinstance(message.content, str):
         return count_tokens_approximately([message])
-    texts, attached = list[str](), 0
-    for part in message.content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif part.get("type") not in _CALLING:
-            leaves = [*_leaves(part)]
-            said = [leaf for leaf in leaves if isinstance(leaf, str) and not _DATA.match(leaf)]
-            texts += said
-            attached += len(said) < len(leaves) or _kind(part) in _ATTACHED
-    plain = message.model_copy(update={"content": "".join(texts)})
-    return count_tokens_approximately([plain]) + attached * _ATTACHMENT_TOKENS
+    parts = [p for p in message.content if isinstance(p, str) or p.get("type") not in _CALLING]
+    texts = [*map(text_in, parts)]
+    plain = message.model_copy(update={"content": "".join(filter(None, texts))})
+    return count_tokens_approximately([plain]) + _PART_TOKENS * texts.count(None)
 
 
-def _leaves(part: object) -> Iterator[object]:
-    """All strings and bytes within a part of a message, except for its type."""
-    if isinstance(part, dict):
-        for key, value in part.items():
-            if key != "type":
-                yield from _leaves(value)
-    elif isinstance(part, list | tuple):
-        for value in part:
-            yield from _leaves(value)
-    elif isinstance(part, str | bytes | bytearray | memoryview):
-        yield part
-
-
-_ATTACHMENT_TOKENS = 85
+_PART_TOKENS = 85
 """LangChain's figure for an image."""
-_ATTACHED = {"image", "file", "audio", "video", "document", "media"}
 _CALLING = {"tool_use", "tool_call", "function_call"}
 """Types of parts that stand in `tool_calls` as well."""
-_DATA = re.compile(r"data:[\w.+/-]*[;,]|[A-Za-z0-9+/=_\r\n-]{256}")
-"""Beginning of a data URL, or of base64."""
 
 
 def is_reply(messages: Sequence[BaseMessage]) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from langchain_core.messages import AIMessage, SystemMessage
-from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
 from memagent_graph.conversation.approval import Approval
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
     _Runtime = Runtime[Any]
+    _Update = dict[str, object] | None
     _Request = ModelRequest[Any]
     _Response = ModelResponse[Any]
 
@@ -37,8 +37,6 @@ _RESERVED = str.maketrans(":|", "--")
 """Characters that LangGraph does not allow in the names of nodes."""
 _REPLY = 60.0
 """Seconds for which a turn waits for its end: one that hands over to another agent has none."""
-_UNNAMED = RunnableConfig()
-"""Config where LangGraph gives none: it names no user, which is an error of its own."""
 
 
 class MemAgentState(AgentState[Any]):
@@ -109,115 +107,70 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """The name among the middlewares of an agent, each of which needs one of its own."""
         return self._name
 
-    async def abefore_agent(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    async def abefore_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Find out who talks, and let what they say be found from now on."""
         if self.memory.read_only:
             return None
-        thread = self._thread(state, runtime, config)
-        talk, now = await thread.aopen()
+        thread = self._thread(state, runtime)
         if self._review:
-            await Approval(
-                self.memory, thread.speaker, runtime.store, is_answered(config)
-            ).areview()
-        thread.note(talk, now, ended=False, reply=_REPLY)
-        return thread.begin(now) or None
+            answered = is_answered(get_config())
+            await Approval(self.memory, thread.speaker, runtime.store, answered).areview()
+        await thread.open()
+        thread.note(ended=False, reply=_REPLY)
+        return thread.begin() or None
 
-    def before_agent(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    def before_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Do what `abefore_agent` does."""
-        if self.memory.read_only:
-            return None
-        thread = self._thread(state, runtime, config)
-        talk, now = thread.open()
-        if self._review:
-            Approval(self.memory, thread.speaker, runtime.store, is_answered(config)).review()
-        thread.note(talk, now, ended=False, reply=_REPLY)
-        return thread.begin(now) or None
+        return wait_for(self.abefore_agent(state, runtime))
 
-    async def abefore_model(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    async def abefore_model(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Let messages beyond the window leave what the model sees."""
         if self.memory.read_only:
             return None
-        thread = self._thread(state, runtime, config, begun=True)
-        talk, now = await thread.aopen()
-        _, changed = await thread.shorten(talk, now, in_state=self._shorten_state)
+        thread = await self._thread(state, runtime, begun=True).open()
+        _, changed = thread.shorten(in_state=self._shorten_state)
         return changed or None
 
-    def before_model(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    def before_model(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Do what `abefore_model` does."""
-        if self.memory.read_only:
-            return None
-        thread = self._thread(state, runtime, config, begun=True)
-        talk, now = thread.open()
-        if talk.fits(view(now, state.get("memory_left"))):
-            return None
-        _, changed = wait_for(thread.shorten(talk, now, in_state=self._shorten_state))
-        return changed or None
+        return wait_for(self.abefore_model(state, runtime))
 
-    async def aafter_agent(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    async def aafter_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Let the turn be folded, in the background."""
         if not self.memory.read_only:
-            thread = self._thread(state, runtime, config, begun=True)
-            talk, now = await thread.aopen()
-            thread.note(talk, now, ended=True)
+            thread = await self._thread(state, runtime, begun=True).open()
+            thread.note(ended=True)
         return None
 
-    def after_agent(
-        self, state: MemAgentState, runtime: _Runtime, config: RunnableConfig = _UNNAMED
-    ) -> dict[str, object] | None:
+    def after_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Do what `aafter_agent` does."""
-        if not self.memory.read_only:
-            thread = self._thread(state, runtime, config, begun=True)
-            talk, now = thread.open()
-            thread.note(talk, now, ended=True)
-        return None
+        return wait_for(self.aafter_agent(state, runtime))
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
         """Tell the model what is remembered."""
-        thread = self._thread(request.state, request.runtime, get_config(), begun=True)
-        shown = request
-        if thread.left and not self.memory.read_only:
-            shown = _without_left(request, (await thread.aopen())[1], thread.left)
-        return await handler(_add_memory(shown, await self._recall(shown, thread)))
+        return await handler(await self._remind(request))
 
     def wrap_model_call(
         self, request: _Request, handler: Callable[[_Request], _Response]
     ) -> _Response:
         """Do what `awrap_model_call` does."""
-        thread = self._thread(request.state, request.runtime, get_config(), begun=True)
+        return handler(wait_for(self._remind(request)))
+
+    async def _remind(self, request: _Request) -> _Request:
+        """Return a request with what is remembered, and without what left the view."""
+        thread = self._thread(request.state, request.runtime, begun=True)
         shown = request
         if thread.left and not self.memory.read_only:
-            shown = _without_left(request, thread.open()[1], thread.left)
-        return handler(_add_memory(shown, wait_for(self._recall(shown, thread))))
-
-    async def _recall(self, request: _Request, thread: Thread) -> list[SystemMessage]:
-        runtime, config = request.runtime, get_config()
-        if not self._speakers.access(runtime, config).reads:
-            return []
-        user, about = thread.speaker.user, request.messages
-        return await self.memory.aprompt(user, about=about, store=runtime.store, config=config)
+            shown = _without_left(request, (await thread.open()).now, thread.left)
+        return _add_memory(shown, await thread.recall(shown.messages))
 
     def _thread(
-        self,
-        state: Mapping[str, Any],
-        runtime: _Runtime,
-        config: RunnableConfig,
-        *,
-        begun: bool = False,
+        self, state: Mapping[str, Any], runtime: _Runtime, *, begun: bool = False
     ) -> Thread:
         begun &= not self.memory.read_only
-        return Thread(self.memory, self._speakers, state, runtime, config, begun=begun)
+        return Thread(self.memory, self._speakers, state, runtime, get_config(), begun=begun)
 
 
 def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _Request:

@@ -22,8 +22,9 @@ from memagent_graph.conversation.messages import (
 from memagent_graph.conversation.session import (
     KeptThread,
     Speakers,
+    Talk,
     UserOf,
-    is_nested,
+    access_of,
     is_subagent,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser
@@ -33,11 +34,9 @@ from memagent_graph.sync import wait_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from langgraph.store.base import BaseStore
+    from langchain_core.messages import SystemMessage
 
-    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.session import Access, Speaker, Talk
 
 _HOOK = "pre_model_hook"
 
@@ -127,47 +126,30 @@ class ConversationNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
-        async def show(
-            access: Access,
-            speaker: Speaker,
-            stays: list[BaseMessage],
-            store: BaseStore | None,
-            config: RunnableConfig,
-            *,
-            hook: bool,
-        ) -> dict[str, object]:
-            if not hook:
-                return {"memory_view": stays}
-            recalled = []
-            if access.reads:
-                recalled = await memory.aprompt(
-                    speaker.user, about=stays, store=store, config=config
-                )
-            return {"llm_input_messages": [*recalled, *stays]}
-
         async def aremember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
             given = state if isinstance(state, dict) else vars(state)
             hook = config.get("metadata", {}).get("langgraph_node") == _HOOK
             thread = Thread(memory, speakers, given, runtime, config)
-            access = speakers.access(runtime, config)
-            if memory.read_only:
-                now = identify(given["messages"], thread.speaker.thread)
-                return await show(access, thread.speaker, now, runtime.store, config, hook=hook)
-            talk, now = await thread.aopen()
             update: dict[str, Any] = {}
-            if not is_reply(now):
-                update = thread.begin(now)
-                stays, changed = await thread.shorten(talk, now, in_state=shorten_state)
+            if memory.read_only:
+                stays = identify(given["messages"], thread.speaker.thread)
+            else:
+                await thread.open()
+                thread.note(ended=is_reply(thread.now))
+                if is_reply(thread.now):
+                    return update
+                update = thread.begin()
+                stays, changed = thread.shorten(in_state=shorten_state)
                 gone = [*update.get("messages", ()), *changed.pop("messages", ())]
                 update |= changed | ({"messages": gone} if gone else {})
-                if hook or not shorten_state:
-                    update |= await show(
-                        access, thread.speaker, stays, runtime.store, config, hook=hook
-                    )
-            thread.note(talk, now, ended=is_reply(now))
-            return update
+                if shorten_state and not hook:
+                    return update
+            if not hook:
+                return update | {"memory_view": stays}
+            recalled = await thread.recall(stays)
+            return update | {"llm_input_messages": [*recalled, *stays]}
 
         def remember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
@@ -199,7 +181,10 @@ class Thread:
         speaker: whose turn it is, and the thread. It is the turn of the user who spoke last, also
             if another one resumes the run.
         left: id of a message: what precedes it, and its group, the model does not see.
+        now: the messages of the state with ids and whose they are, once it is open.
     """
+
+    now: list[BaseMessage]
 
     def __init__(
         self,
@@ -215,47 +200,44 @@ class Thread:
         self._store, self._config = runtime.store, config
         self._known: str = state.get("memory_user") or ""
         self.left: str | None = state.get("memory_left") or None
-        self._writes = speakers.access(runtime, config).writes
+        self._access = access_of(config, runtime.context)
         now = speakers.of(runtime, config, self._known)
         self._now = now.user
         owner = last_owner(state["messages"])
         ours = bool(self._known) and (owner == self._known or (begun and not owner))
         self.speaker = now._replace(user=AnonymousUser.restore(self._known)) if ours else now
 
-    async def aopen(self) -> tuple[Talk, list[BaseMessage]]:
-        """Return the conversation, and the messages of the state with ids and whose they are."""
-        talk = self._talk(self.speaker.user, silent=await is_subagent(self._config))
-        return talk, self._see(talk, await talk.read_record())
-
-    def open(self) -> tuple[Talk, list[BaseMessage]]:
-        """Do what `aopen` does."""
-        silent = is_nested(self._config) and wait_for(is_subagent(self._config))
-        talk = self._talk(self.speaker.user, silent=silent)
-        recorded = talk.find_record()
-        return talk, self._see(talk, wait_for(talk.read_record()) if recorded is None else recorded)
-
-    def _talk(self, user: str, *, silent: bool = False) -> Talk:
-        kept = KeptThread.of(self._config)
-        thread = self.speaker.thread
-        return self._memory.talk(user, thread, self._store, self._config, kept=kept, silent=silent)
-
-    def _see(self, talk: Talk, recorded: Sequence[Recorded]) -> list[BaseMessage]:
-        """Return the messages of the state, with ids and whose they are.
+    async def open(self) -> Thread:
+        """Find out which messages the state has, and whose they are; return the thread.
 
         A message belongs to the user in whose run it is seen first. Those that are not marked and
         precede the last reply are of the user of the turn before.
         """
-        given = self._state["messages"]
+        talk = self._talk(self.speaker.user, silent=await is_subagent(self._config))
+        self._own, given = talk, self._state["messages"]
         if talk.kept is None:
             given = [m.model_copy(update={"id": None}) if _is_passing(m.id) else m for m in given]
-        now = talk.identify(given, recorded)
+        now = talk.identify(given, await talk.read_record())
         replies = [at for at, message in enumerate(now) if isinstance(message, AIMessage)]
         earlier = replies[-1] + 1 if replies and self._known else 0
-        user = self._now if self._writes else ""
+        user = self._now if self._access.writes else ""
         zone = self._memory.zone
-        return stamp(now[:earlier], self._known, zone) + stamp(now[earlier:], user, zone)
+        self.now = stamp(now[:earlier], self._known, zone) + stamp(now[earlier:], user, zone)
+        return self
 
-    def begin(self, now: Sequence[BaseMessage]) -> dict[str, Any]:
+    async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
+        """Return what the model is told of the user; nothing if the run may not read."""
+        if not self._access.reads:
+            return []
+        user = self.speaker.user
+        return await self._memory.aprompt(user, about=about, store=self._store, config=self._config)
+
+    def _talk(self, user: str, *, silent: bool = False) -> Talk:
+        kept = KeptThread.of(self._config)
+        thread = self.speaker.thread
+        return Talk(self._memory, user, thread, self._store, self._config, kept=kept, silent=silent)
+
+    def begin(self) -> dict[str, Any]:
         """Begin a turn: return the changes of the state.
 
         Messages are marked in the state if its reducer replaces messages by their ids.
@@ -266,33 +248,29 @@ class Thread:
         given = self._state["messages"]
         marked = [
             mine.model_copy(update={"id": message.id})
-            for message, mine in zip(given, now, strict=True)
+            for message, mine in zip(given, self.now, strict=True)
             if message.id and message.additional_kwargs != mine.additional_kwargs
         ]
         if marked and replaces_messages(self._config, marked):
             update["messages"] = marked
         return update
 
-    def note(
-        self, talk: Talk, now: Sequence[BaseMessage], *, ended: bool, reply: float = 0.0
-    ) -> None:
+    def note(self, *, ended: bool, reply: float = 0.0) -> None:
         """Let messages wait to be folded, each for the user whose it is.
 
         Of other users than the one of this turn and the one before, nothing is written: a client
         can mark messages, too.
         """
-        talk.note(now, ended=ended, reply=reply)
-        for user in {self._known, str(self._now)} - {"", str(talk.user)}:
-            if any(by_owner(now, "").get(user, ())) and not talk.silent:
-                self._talk(AnonymousUser.restore(user)).note(now, ended=ended)
+        self._own.note(self.now, ended=ended, reply=reply)
+        for user in {self._known, str(self._now)} - {"", str(self._own.user)}:
+            if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
+                self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
 
-    async def shorten(
-        self, talk: Talk, now: Sequence[BaseMessage], *, in_state: bool
-    ) -> tuple[list[BaseMessage], dict[str, Any]]:
+    def shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
         """Shorten what the model sees: the messages that stay, and the changes of the state."""
-        given = self._state["messages"]
+        given, now = self._state["messages"], self.now
         seen = view(now, self.left)
-        stays = await talk.shorten(seen, folded=in_state)
+        stays = self._own.shorten(seen, folded=in_state)
         if in_state:
             left = {message.id for message in stays}
             pairs = zip(given, now, strict=True)

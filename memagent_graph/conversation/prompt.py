@@ -159,14 +159,15 @@ def _fit(
             left -= cost
         if left < _LEAST or missed > _MOST_MISSED:
             break
-    return _first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
+    return take_first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
 
 
 @lru_cache(maxsize=64)
 def prepare(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
     """Return facts, their numbers by day, and their index: a reply finds what a fold prepared."""
     facts = [*read_remarks(memory)]
-    return facts, _newest_first(facts), Index.of(fact.text for fact in facts)
+    days = (fact.day or first_day(fact.text) for fact in facts)
+    return facts, newest_first(days), Index.of(fact.text for fact in facts)
 
 
 @lru_cache(maxsize=4096)
@@ -187,24 +188,29 @@ def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenize
                 if used > most:
                     break
                 chosen[number] = None
-    kept = _first(
+    kept = take_first(
         [*chosen],
         lambda some: tokenizer.count(write_remarks([facts[i] for i in sorted(some)])) <= tokens,
     )
     return write_remarks([facts[index] for index in sorted(kept)])
 
 
-def _newest_first(facts: Sequence[Remark]) -> list[int]:
-    """Sort facts by the day above them, or the first day in them, or the day of the fact before."""
-    days, day = list[str](), ""
-    for fact in facts:
-        found = _DAY.search(fact.text)
-        day = fact.day or (found[0] if found else day)
-        days.append(day)
-    return sorted(range(len(facts)), key=lambda index: (days[index], index), reverse=True)
+def first_day(text: str) -> str:
+    """Return the first day in a text, as "2026-03-05"; "" without one."""
+    found = _DAY.search(text)
+    return found[0] if found else ""
 
 
-def _first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
+def newest_first(days: Iterable[str]) -> list[int]:
+    """Return the numbers of lines by day, the newest first; "" is the day of the line before."""
+    known, last = list[str](), ""
+    for day in days:
+        last = day or last
+        known.append(last)
+    return sorted(range(len(known)), key=lambda index: (known[index], index), reverse=True)
+
+
+def take_first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
     """Return as many from the beginning as fit together: counts of parts need not add up."""
     if fit(some):
         return some

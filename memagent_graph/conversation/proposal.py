@@ -294,8 +294,7 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by
     proposal = compose(edit_version(head, text), head)
     if not proposal.changes_memory:
         return
-    puts = _put_new(memory, proposal, by)
-    if not await memory.bank.records.commit(puts, memory.expect(head)):
+    if not await memory.commit(EpisodePuts(_put_new(memory, proposal, by)), head):
         raise _conflict(memory.user)
 
 
@@ -398,7 +397,7 @@ async def _accept(
         if stored != proposal.to_record() or proposal.base != ("" if head is None else head.id):
             break
         new = {one.id for one in proposal.said}
-        step = await episodes.keep(proposal.said, new=new, clean=lambda page: page)
+        step = await episodes.keep(proposal.said, new=new, clean=str)
         puts, given = [*step.puts, records.put(*place, None)], {**step.given, place: stored}
         if await memory.advance(version, head, change, EpisodePuts(puts, given)):
             return

@@ -49,8 +49,6 @@ _NEWER = 2
 """Most newer passages that each of them brings."""
 _LIKELY = 200
 """Number of passages that are examined for that."""
-_FIRST = 256
-"""Number of the best passages that are sorted before the others, which few callers need."""
 _ASKS_WHEN = regex.compile(
     r"(?i)\b(?:when|how long|how many (?:days|weeks|months|years)"
     r"|(?:what|which) (?:date|day|month|year|time)|wann|seit|quand|cuándo)\b"
@@ -118,7 +116,9 @@ class _Indexed:
         self.days = np.array([one.day for one in page.said], "U10")
         self.speakers = _Numbered(one.speaker for one in page.said)
         self.talks = _Numbered((one.thread, one.day) for one in page.said)
-        self.ids = _Numbered((one.id, one.text) for one in page.said)
+        self.ids: dict[tuple[str, str], list[int]] = {}
+        for number, one in enumerate(page.said):
+            self.ids.setdefault((one.id, one.text), []).append(number)
 
 
 class _Numbered(Generic[Thing]):
@@ -127,7 +127,7 @@ class _Numbered(Generic[Thing]):
     def __init__(self, things: Iterable[Thing]) -> None:
         known: dict[Thing, int] = {}
         self.which = np.array([known.setdefault(one, len(known)) for one in things], np.int64)
-        self.things, self.numbers = [*known], known
+        self.things = [*known]
 
     @classmethod
     def join(cls, parts: Iterable[_Numbered[Thing]]) -> _Numbered[Thing]:
@@ -157,13 +157,12 @@ class MessageSearch:
         self._said = [0, *accumulate(len(page.said) for page in pages)]
         self._index = Index([page.passages for page in pages])
         self._rare = _OfTerms(self._index.rarity)
-        self._wholes: dict[int, float] = {}
+        self._wholes: dict[int, float] = _OfTerms(
+            lambda number: self._rarity(self._specific(number))
+        )
         self._messages = Index([page.messages for page in pages])
         self._of = _concatenate(
             [page.of + begin for page, begin in zip(pages, self._said, strict=False)], np.int64
-        )
-        self._ids = _concatenate(
-            [page.ids.which + at for page, at in zip(pages, self._said, strict=False)], np.int64
         )
         self._timely = _concatenate([page.timely for page in pages], bool)
         self._shares = _concatenate([page.shares for page in pages], float)
@@ -188,7 +187,7 @@ class MessageSearch:
         """
         wanted = content_terms(about)
         named = self._named.intersection(wanted)
-        of_term = _OfTerms(lambda term: self._index.scores({term: 1.0}))
+        of_term: dict[str, NDArray[Any]] = _OfTerms(lambda term: self._index.scores({term: 1.0}))
         bearing = [term for term in wanted if term not in self._named] or wanted
         scores = self._words(bearing, of_term)
         if named:
@@ -207,29 +206,31 @@ class MessageSearch:
 
     def _find_known(self, known: set[tuple[str, str]]) -> NDArray[Any]:
         """Return which messages have these ids and texts."""
-        is_known: NDArray[Any] = np.zeros(len(self._ids), bool)
-        numbers = (
-            begin + page.ids.numbers[message]
-            for page, begin in zip(self._pages, self._said, strict=False)
-            for message in known & page.ids.numbers.keys()
-        )
-        is_known[[*numbers]] = True
-        found: NDArray[Any] = is_known[self._ids]
-        return found
+        is_known: NDArray[Any] = np.zeros(self._said[-1], bool)
+        for page, begin in zip(self._pages, self._said, strict=False):
+            for message in known & page.ids.keys():
+                is_known[[begin + number for number in page.ids[message]]] = True
+        return is_known
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """Return the page of a passage, and its number there."""
+        page = bisect_right(self._begins, number) - 1
+        return page, number - self._begins[page]
 
     def _passage(self, number: int) -> MessagePassage:
-        page = bisect_right(self._begins, number) - 1
-        message, start, end = self._pages[page].pieces[number - self._begins[page]]
-        said = self._pages[page].said[message]
-        return MessagePassage(said, self._said[page] + message, start, end)
+        page, own = self._locate(number)
+        message, start, end = self._pages[page].pieces[own]
+        return MessagePassage(
+            self._pages[page].said[message], self._said[page] + message, start, end
+        )
 
     def _specific(self, number: int) -> frozenset[str]:
         """Return the terms of a passage, without names of speakers."""
         return self._all_specific(number) - self._named
 
     def _all_specific(self, number: int) -> frozenset[str]:
-        page = bisect_right(self._begins, number) - 1
-        return self._pages[page].specific[number - self._begins[page]]
+        page, own = self._locate(number)
+        return self._pages[page].specific[own]
 
     def _words(self, wanted: Sequence[str], of_term: dict[str, NDArray[Any]]) -> NDArray[Any]:
         scores = np.zeros(len(self._of))
@@ -275,26 +276,20 @@ class MessageSearch:
 
     def _likeness(self, own: frozenset[str], one: int, other: int) -> float:
         """Share of the shorter passage's words in the other, weighted by their rarity."""
-        whole = min(self._whole(one), self._whole(other))
+        whole = min(self._wholes[one], self._wholes[other])
         return self._rarity(own & self._all_specific(other)) / whole if whole else 0.0
-
-    def _whole(self, number: int) -> float:
-        """Sum of the rarities of a passage's words."""
-        if number not in self._wholes:
-            self._wholes[number] = self._rarity(self._specific(number))
-        return self._wholes[number]
 
     def _rarity(self, terms_: frozenset[str]) -> float:
         return sum(map(self._rare.__getitem__, terms_))
 
 
-class _OfTerms(dict[str, Found], Generic[Found]):
-    """Values of an index for terms, each looked up once."""
+class _OfTerms(dict[Thing, Found], Generic[Thing, Found]):
+    """Values for terms, or passages, each looked up once."""
 
-    def __init__(self, find: Callable[[str], Found]) -> None:
+    def __init__(self, find: Callable[[Thing], Found]) -> None:
         self._find = find
 
-    def __missing__(self, term: str) -> Found:
+    def __missing__(self, term: Thing) -> Found:
         found = self[term] = self._find(term)
         return found
 
@@ -366,9 +361,7 @@ _recalls: WeakKeyDictionary[Kept, MessageSearch] = WeakKeyDictionary()
 _pages: WeakKeyDictionary[Page, _Indexed] = WeakKeyDictionary()
 
 
-def _rank(scores: NDArray[Any]) -> Iterator[int]:
-    """Yield the numbers of the scores above 0, the highest first; few are sorted at first."""
-    most = int(np.count_nonzero(scores))
-    yield from find_highest(scores, min(most, _FIRST)).tolist()
-    if most > _FIRST:
-        yield from np.argsort(-scores, kind="stable")[_FIRST:most].tolist()
+def _rank(scores: NDArray[Any]) -> Iterable[int]:
+    """Return the numbers of the scores above 0, the highest first."""
+    order: list[int] = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+    return order

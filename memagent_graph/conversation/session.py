@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
@@ -29,6 +29,7 @@ from memagent_graph.conversation.messages import (
     is_summary,
     stamp,
 )
+from memagent_graph.conversation.privacy import for_itself
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import (
     BadRequestError,
@@ -41,19 +42,18 @@ from memagent_graph.seams import saver_of
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import tzinfo
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.backlog import Backlog
+    from memagent_graph.conversation.backlog import UserMemories
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
+    from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.messages import Given, Redact
-    from memagent_graph.conversation.user_memory import UserMemory
 
-    FoldMessages = Callable[[Sequence[BaseMessage], Branch], Awaitable[int]]
-    KeepMessages = Callable[[Sequence[BaseMessage]], list[KeptMessage]]
-
+_REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
 """Messages of a thread that a turn looks at besides the first, at most."""
 _MOST_BACK = 1_000
@@ -114,59 +114,72 @@ def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
     return found if isinstance(found, list) else None
 
 
-@dataclass(frozen=True)
+class TalkMemory(Protocol):
+    """What a thread needs of its `ConversationMemory`."""
+
+    people: UserMemories
+    window: int
+    remember_within: float
+    redact: Redact
+    approves: bool
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Most tokens that stay in a conversation."""
+
+    def check_writable(self) -> None:
+        """Raise `ConfigurationError` if the memory may only be read here."""
+
+    def get_folding(self, user: UserId) -> Folding:
+        """Return the folding with the instructions for a user."""
+
+
 class Talk:
     """A thread of a user.
+
+    Args:
+        memory: the memory of the users.
+        user: id of the user.
+        thread: id of the thread.
+        store: store of the host graph, used if the memory has no store of its own.
+        config: configuration of the run.
+        kept: the thread as a checkpointer keeps it; None without one.
+        silent: whether nothing of the thread is folded or recorded.
 
     Attributes:
         user: id of the user.
         thread: id of the thread.
         personal: the user's memory.
         backlog: the user's messages that wait to be folded.
-        fold_messages: function that folds those of some messages that are not folded yet, where a
-            thread is now, and returns their number.
-        keep: function that returns what is kept word for word of messages.
-        within: seconds after a turn in which it is to be folded.
-        window: most messages that stay.
-        tokens: most tokens that stay.
-        redact: function that a text passes through before its digest is taken; it does not fail.
-        silent: whether nothing of the thread is folded or recorded.
-        kept: the thread as a checkpointer keeps it; None without one.
     """
 
-    user: str
-    thread: str
-    personal: UserMemory
-    backlog: Backlog
-    fold_messages: FoldMessages
-    keep: KeepMessages
-    within: float
-    window: int
-    tokens: int
-    redact: Redact
-    silent: bool = False
-    kept: KeptThread | None = None
+    def __init__(
+        self,
+        memory: TalkMemory,
+        user: UserId,
+        thread: UserId,
+        store: BaseStore | None,
+        config: RunnableConfig | None = None,
+        *,
+        kept: KeptThread | None = None,
+        silent: bool = False,
+    ) -> None:
+        self.personal = memory.people.of(user, store)
+        self.backlog = memory.people.backlog(user, store)
+        self.user, self.thread = self.personal.user, str(thread)
+        self.kept, self.silent = kept, silent
+        self._memory, self._config = memory, for_itself(config)
 
-    def fits(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether all messages are within the window, as far as they can be counted."""
-        try:
-            return not self._beyond(messages)
-        except Exception:  # noqa: BLE001 - `shorten` logs it
-            return False
-
-    def find_record(self) -> Sequence[Recorded] | None:
-        """Return what messages without ids are compared with; None if the store must be asked.
+    async def read_record(self) -> Sequence[Recorded]:
+        """Return what messages without ids are compared with.
 
         The ids that a state gives last as long as a checkpointer keeps it: without one, a message
         is known by its place in what was recorded of the thread.
         """
-        return () if self.kept is not None else self.backlog.record(self.thread) or None
-
-    async def read_record(self) -> Sequence[Recorded]:
-        """Return what messages without ids are compared with."""
-        found = self.find_record()
+        if self.kept is not None:
+            return ()
         try:
-            return await self.personal.read_folded(self.thread) if found is None else found
+            return self.backlog.record(self.thread) or await self.personal.read_folded(self.thread)
         except StoreError as error:
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
             return ()
@@ -176,6 +189,22 @@ class Talk:
     ) -> list[BaseMessage]:
         """Return messages with ids, by which they are known when they come again."""
         return identify(messages, self.thread, recorded, self.redact)
+
+    def redact(self, text: str) -> str:
+        """Return a redacted text, or none if that fails: a fold that needs the text says so."""
+        try:
+            return self._memory.redact(text)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything
+            return ""
+
+    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
+        """Return what prompts may quote of waiting messages: nothing that needs approval."""
+        if self._memory.approves or self.personal.episodes.off:
+            return []
+        try:
+            return self._memory.get_folding(self.user).keeping.keep(messages, self.thread)
+        except Exception:  # noqa: BLE001 - the user's function may raise anything; a fold says so
+            return []
 
     async def take(
         self, given: Given, access: Access, zone: tzinfo | None
@@ -192,7 +221,7 @@ class Talk:
         if REMOVE_ALL_MESSAGES in removed:
             message = "RemoveMessage takes back one message by its id; `forget` deletes all."
             raise ConfigurationError(message)
-        self.backlog.withdraw(removed, self.thread)
+        self.backlog.remove(removed, self.thread, known=False)
         left = [message for message in messages if not isinstance(message, RemoveMessage)]
         bare = not all(message.id for message in left)
         known = self.identify(left, await self.read_record() if bare else ())
@@ -210,20 +239,20 @@ class Talk:
         if self.silent:
             return
         if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
-            self.backlog.keep_only(self.thread, {str(message.id) for message in messages})
+            there = {str(message.id) for message in messages}
+            gone = self.backlog.list_waiting(self.thread) - there
+            self.backlog.remove(gone, self.thread, known=False)
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
-        new = {message.id for message in self.backlog.see(self.thread, own, self.redact)}
         humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
         closed = len(own) if ended or not humans else humans[-1]
-        soon, late = self.within / 2, self.within + reply  # the fold takes time, too
+        within = self._memory.remember_within
+        soon, late = within / 2, within + reply  # the fold takes time, too
         due = [(soon if at < closed else late, message) for at, message in enumerate(own)]
-        self.backlog.add(self.thread, due, new, self.fold_waiting, self.keep)
+        self.backlog.add(self, due)
 
     async def fold_waiting(
-        self,
-        messages: Sequence[BaseMessage],
-        final: bool,  # noqa: FBT001 - the backlog's
+        self, messages: Sequence[BaseMessage], *, final: bool
     ) -> Collection[str]:
         """Fold messages that the thread still has, and return the ids of those that wait on.
 
@@ -242,11 +271,12 @@ class Talk:
         if branch is None and not final:  # the thread cannot have them yet
             return ids
         branch = branch or Branch()
-        self.backlog.withdraw(gone, self.thread)
+        self.backlog.remove(gone, self.thread, known=False)
         left = [message for message in messages if message.id not in gone]
         if left or branch.replaced:
             await self.fold(left, branch)
-            self.backlog.withdraw({one.id for one in branch.replaced}, self.thread)
+            replaced = {one.id for one in branch.replaced}
+            self.backlog.remove(replaced, self.thread, known=False)
         return ()
 
     async def _compare(self, ids: set[str]) -> tuple[set[str], Branch | None]:
@@ -282,13 +312,13 @@ class Talk:
         if branch is None:
             branch = Branch("" if self.kept is None else self.kept.checkpoint)
         try:
-            return await self.fold_messages(messages, branch)
-        except (RefusalError, BadRequestError, EmptyReplyError) as error:
+            return await self._fold_new(messages, branch)
+        except _REFUSED as error:
             refused, found = 0, 0
             for message in messages if len(messages) > 1 else ():
                 try:
-                    found += await self.fold_messages([message], branch)
-                except (RefusalError, BadRequestError, EmptyReplyError):
+                    found += await self._fold_new([message], branch)
+                except _REFUSED:
                     refused += 1
             if len(messages) <= 1 or refused == len(messages):
                 raise
@@ -300,43 +330,42 @@ class Talk:
             )
             return found
 
-    async def shorten(
-        self, messages: Sequence[BaseMessage], *, folded: bool = False
+    async def _fold_new(self, messages: Sequence[BaseMessage], branch: Branch) -> int:
+        """Fold those of some messages that are not folded yet, and return their number."""
+        self._memory.check_writable()
+        folding = self._memory.get_folding(self.user)
+        done = await folding.fold(self.personal, self.thread, self._config, messages, branch)
+        if done and self._memory.approves:
+            await folding.renew(self.personal)
+        return done
+
+    def shorten(
+        self, messages: Sequence[BaseMessage], *, folded: bool = False, most: float = math.inf
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
-        Nobody waits for that: until then, they are found word for word. If the store fails, this
-        is logged, and all stay.
+        Nobody waits for that: until then, they are found word for word. Messages that cannot be
+        counted all stay, which is logged.
 
         Args:
-            messages: the conversation, with ids.
+            messages: the conversation, with ids, of which what is new waits to be folded.
             folded: whether only what is folded may leave, as from a state that is kept.
+            most: tokens of those that stay above which all may leave, folded or not.
         """
+        window, tokens = self._memory.window, self._memory.chunk_tokens
         try:
-            leaving = self._beyond(messages)
-            if folded and leaving and not self.silent:
-                own = {id(one) for one in by_owner(messages, self.user).get(self.user, [])}
-                asked = [message for message in leaving if id(message) in own]
-                done = {str(message.id) for message in leaving if id(message) not in own}
-                done |= await self.personal.find_folded(self.thread, asked, self.redact)
-                self.backlog.hurry()
-                leaving = first_leaving(leaving, done)
-            elif leaving and not self.silent:
-                self.backlog.hurry()
+            leaving = gone = beyond(messages, window=window, tokens=tokens, count=count_tokens)
+            if folded and not self.silent:
+                own = by_owner(messages, self.user).get(self.user, [])
+                wait = {str(message.id) for message in own} - self.backlog.done(self.thread)
+                gone = first_leaving(leaving, wait)
+            self.backlog.schedule([str(one.id) for one in leaving], self.thread, 0.0)
+            stays = _without(messages, gone)
+            left = sum(count_tokens(m) for m in stays if not is_instruction(m))
+            return stays if left <= most else _without(messages, leaving)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
             return [*messages]
-        return _without(messages, leaving)
-
-    def is_long(self, messages: Sequence[BaseMessage]) -> bool:
-        """Whether messages have more tokens than the window, as far as they can be counted."""
-        try:
-            return sum(count_tokens(m) for m in messages if not is_instruction(m)) > self.tokens
-        except Exception:  # noqa: BLE001 - `shorten` logs it
-            return False
-
-    def _beyond(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        return beyond(messages, window=self.window, tokens=self.tokens, count=count_tokens)
 
 
 def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
@@ -361,9 +390,8 @@ class Access(NamedTuple):
     writes: bool
 
 
-_ALL = Access(reads=True, writes=True)
 _KINDS = {
-    "all": _ALL,
+    "all": Access(reads=True, writes=True),
     "read": Access(reads=True, writes=False),
     "write": Access(reads=False, writes=True),
     "none": Access(reads=False, writes=False),
@@ -382,16 +410,18 @@ def access_of(config: RunnableConfig | None = None, context: object = None) -> A
     """
     if config is None:
         config = _current_config()
-    known = context if isinstance(context, Mapping) else {}
-    found = known.get(ACCESS_KEY, getattr(context, ACCESS_KEY, None))
+    found = _in_context(context, ACCESS_KEY)
     if found is None:
         found = (config.get("configurable") or {}).get(ACCESS_KEY)
-    if found is None:
-        return _ALL
+    found = "all" if found is None else found
     if not isinstance(found, str) or found not in _KINDS:
         message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _KINDS))}, not {found!r}."
         raise ConfigurationError(message)
     return _KINDS[found]
+
+
+def _in_context(context: object, key: str) -> object:
+    return context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
 
 
 def _current_config() -> RunnableConfig:
@@ -491,7 +521,11 @@ class Speakers:
         """
         configurable = config.get("configurable", {})
         thread = str(_first_id(configurable.get("thread_id")))
-        named = self._find_user(runtime, config)
+        if self._user is not None:
+            found = _first_id(self._user(runtime, config))
+        else:
+            found = _first_id(_in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
+        named = "" if found == "" else name_user(found)
         if named or known:
             return Speaker(named or AnonymousUser.restore(known or ""), thread)
         if self._strict or not thread:
@@ -502,30 +536,10 @@ class Speakers:
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
         return Speaker(AnonymousUser.of(thread), thread)
 
-    def access(self, runtime: Runtime[Any], config: RunnableConfig) -> Access:
-        """Return what a run may do with the memory; see `access_of`."""
-        return access_of(config, runtime.context)
-
-    def _find_user(self, runtime: Runtime[Any], config: RunnableConfig) -> str:
-        if self._user is not None:
-            return _name(self._user(runtime, config))
-        context = runtime.context
-        found = (
-            context.get(USER_KEY)
-            if isinstance(context, Mapping)
-            else getattr(context, USER_KEY, None)
-        )
-        return _name(found, config.get("configurable", {}).get(USER_KEY))
-
 
 def _first_id(*ids: object) -> object:
     """Return the first id that is one: 0 is, None and "" are not."""
     return next((one for one in ids if one is not None and one != ""), "")
-
-
-def _name(*ids: object) -> str:
-    found = _first_id(*ids)
-    return "" if found == "" else name_user(found)
 
 
 def find_zone(name: str | None) -> ZoneInfo | None:

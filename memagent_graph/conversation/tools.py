@@ -16,7 +16,7 @@ from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the 
 from memagent_graph.conversation.messages import last_owner, stamp
 from memagent_graph.conversation.privacy import drop_about, find_about
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.session import Speaker, Speakers, UserOf, access_of
+from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.memory.items import label
@@ -93,7 +93,7 @@ def create_memory_tools(
         user, thread = speaker_of(runtime)
         key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
         said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
-        talk = memory.talk(user, f"tools of {thread}", runtime.store, runtime.config)
+        talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
         await talk.fold(said)
 
     async def drop(

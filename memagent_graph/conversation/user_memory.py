@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 from langchain_core.messages import HumanMessage
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from langchain_core.messages import BaseMessage
-    from langgraph.store.base import BaseStore, Item, PutOp
+    from langgraph.store.base import BaseStore, PutOp
 
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.memory.atomic import Value
@@ -85,17 +86,12 @@ class MemoryChange:
     model: str = ""
 
 
-def change_of(
-    version: MemoryVersion,
-    what: What,
-    by: str,
-    *,
-    messages: Sequence[str] = (),
-    model: str = "",
-) -> MemoryChange:
-    """Return the entry for a new version; for the arguments, see `Change`."""
-    thread = (version.thread or "") if messages else ""
-    return MemoryChange(version.created_at, what, by, version.id, thread, tuple(messages), model)
+def change_of(version: MemoryVersion, messages: Sequence[str], model: str) -> MemoryChange:
+    """Return the entry for a version into which messages were folded by a model."""
+    thread = version.thread or ""
+    return MemoryChange(
+        version.created_at, "folded", CONVERSATION, version.id, thread, tuple(messages), model
+    )
 
 
 def put_change(records: Records, change: MemoryChange) -> PutOp:
@@ -104,40 +100,8 @@ def put_change(records: Records, change: MemoryChange) -> PutOp:
     return records.put(_place(records), f"{change.at} {change.version[:8]}", value)
 
 
-async def list_changes(records: Records) -> list[MemoryChange]:
-    """Return the entries of a person, newest first; unreadable ones are skipped."""
-    found = [item async for item in records.scan(_place(records))]
-    values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
-    return [change for _, value in sorted(values)[::-1] if (change := _change(value))]
-
-
-async def trim_changes(records: Records, change: MemoryChange) -> None:
-    """Now and then, delete the oldest entries if there are too many."""
-    if not change.version or int(change.version[:8], 16) % _OFTEN:
-        return
-    keys = sorted(await records.keys(_place(records)))
-    gone = [records.put(_place(records), key, None) for key in keys[:-_MOST]]
-    if gone:
-        await records.items(gone)
-
-
-async def note_forgotten(records: Records, namespace: Namespace, user: str, by: str) -> None:
-    """Record that a person was forgotten, under a digest of their id.
-
-    Args:
-        records: records of any namespace in the store.
-        namespace: namespace of the memories.
-        user: id of the person.
-        by: author of the change.
-    """
-    value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
-    await records.items([records.put((*namespace, *_FORGOTTEN), label(user), value)])
-
-
-async def get_forgotten(records: Records, namespace: Namespace, user: str) -> MemoryChange | None:
-    """Return the entry that a person was forgotten; for the arguments, see `note_forgotten`."""
-    (value,) = await records.values([((*namespace, *_FORGOTTEN), label(user))])
-    return _change(value)
+def _note_edit(version: MemoryVersion, by: str) -> MemoryChange:
+    return MemoryChange(version.created_at, "edited", by, version.id)
 
 
 _FORGOTTEN = ("forgotten", "users")
@@ -195,6 +159,11 @@ def _parse_mark(mark: Value | BadRecordError | None) -> list[Recorded]:
 def _place_on(one: Recorded, branch: Branch) -> str:
     """Return the checkpoint of a message, if the thread still has it where it is now."""
     return (one.checkpoint or branch.checkpoint) if one.id in branch.there else ""
+
+
+def days_ago(days: float) -> str:
+    """Return the time some days ago, ISO 8601, UTC."""
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat()
 
 
 MEMORY = "memory"
@@ -290,12 +259,6 @@ def unknown_user(user: str) -> MemoryNotFoundError:
     return MemoryNotFoundError(message)
 
 
-def _is_old(item: Item | BadRecordError, days: float) -> TypeGuard[Item]:
-    """Whether a proposal was made more than `days` ago."""
-    since = (datetime.now(UTC) - timedelta(days=days)).isoformat()
-    return not isinstance(item, BadRecordError) and str(item.value.get("at")) < since
-
-
 class UserMemory:
     """A person's versions and kept messages, in their own part of the store.
 
@@ -333,7 +296,7 @@ class UserMemory:
     ) -> None:
         self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
-        self._namespace = tuple(namespace)
+        self._forgotten = ((*namespace, *_FORGOTTEN), label(user))
         self.episodes = Episodes(self.bank.records, episode_tokens, episode_days)
         self._keep = keep_versions
         self._days = keep_days
@@ -342,32 +305,32 @@ class UserMemory:
         """Return the newest version; None if nothing is remembered."""
         return await self.bank.ahead(MEMORY)
 
-    async def has_versions(self) -> bool:
-        """Return whether the memory has had a version, though it may have none now."""
-        records = self.bank.records
-        return bool(await records.keys(records.members(MEMORY)))
+    async def find_head(self) -> tuple[MemoryVersion | None, bool]:
+        """Return the newest version that is left, and whether that was another one, which is gone.
 
-    async def restore_head(self) -> MemoryVersion | None:
-        """Point to the newest version that is left, if the pointer or its version is gone.
-
-        A server that evicts items, or lets them expire one by one, can lose either.
-
-        Returns:
-            The version, or None if none is left, as for a new user.
+        A server that evicts items, or lets them expire one by one, can lose the version or the
+        pointer to it, which then points to the newest one that is left.
         """
         records = self.bank.records
+        with suppress(MemoryNotFoundError):
+            head = await self.head()
+            if head is not None or not await records.keys(records.members(MEMORY)):
+                return head, False
         (pointer,) = await records.values([self.place])
         if isinstance(pointer, BadRecordError):
             raise pointer
-        ids = await records.keys(records.members(MEMORY))
-        left = [one for one in await versions(records, ids) if isinstance(one, MemoryVersion)]
-        newest = max(left, key=lambda one: one.created_at, default=None)
+        newest = max(await self._versions(), key=lambda one: one.created_at, default=None)
         if newest is not None or pointer is not None:
             value: Value | None = None if newest is None else {"version": newest.id}
             await records.commit([records.put(*self.place, value)], {self.place: pointer})
             what = "an earlier one is continued" if newest else "none is left, and it begins anew"
             _log.warning("The newest version of the memory of %r is gone: %s.", self.user, what)
-        return newest
+        return newest, True
+
+    async def _versions(self) -> list[MemoryVersion]:
+        ids = await self.bank.records.keys(self.bank.records.members(MEMORY))
+        found = await versions(self.bank.records, ids)
+        return [one for one in found if isinstance(one, MemoryVersion)]
 
     async def history(self) -> History:
         """Return all versions, newest first; empty if nothing is remembered."""
@@ -376,12 +339,14 @@ class UserMemory:
     async def changes(self) -> list[MemoryChange]:
         """Return the changes to the memory, newest first, about 1,000 at most.
 
-        If the person was forgotten, that is the last one.
+        If the person was forgotten, that is the last one. Unreadable entries are skipped.
         """
         records = self.bank.records
-        lines = await list_changes(records)
-        forgotten = await get_forgotten(records, self._namespace, self.user)
-        return [*lines, forgotten] if forgotten else lines
+        found = [item async for item in records.scan(_place(records))]
+        values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
+        rows: list[object] = [value for _, value in sorted(values)[::-1]]
+        rows += await records.values([self._forgotten])
+        return [change for value in rows if (change := _change(value))]
 
     async def threads(self) -> tuple[str, ...]:
         """Return the ids of the threads whose messages were folded."""
@@ -414,8 +379,7 @@ class UserMemory:
         """
         records, place = self.bank.records, _place_of_ids(self.bank.records)
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
-        forgotten = ((*self._namespace, *_FORGOTTEN), label(self.user))
-        last, *values = await records.values([forgotten, *((place, key) for key in keys)])
+        last, *values = await records.values([self._forgotten, *((place, key) for key in keys)])
         since = str(last.get("at", "")) if isinstance(last, dict) else ""
         found, skipped = [], False
         for message, *known in zip(messages, values[::2], values[1::2], strict=True):
@@ -431,14 +395,6 @@ class UserMemory:
                         found.append(Changed(same, own._replace(id=key), value))
                     break
         return found
-
-    async def find_folded(
-        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
-    ) -> set[str]:
-        """Return the ids of those of some messages that were folded as they are now."""
-        changed = await self.find_changed(thread, messages, redact)
-        ids = {one.message.id.removesuffix(f" in {thread}") for one in changed if one.message.id}
-        return {str(message.id) for message in messages} - ids
 
     def put_said(
         self,
@@ -476,7 +432,10 @@ class UserMemory:
             "messages": [one.id for one in found],
             "said": [f"{one.digest} {one.checkpoint}".strip() for one in found],
         }
-        return EpisodePuts([*puts, put(self.bank.records.threads, thread, folded)], given)
+        own = (self.bank.records.threads, thread)
+        if not isinstance(mark, BadRecordError):
+            given[own] = mark
+        return EpisodePuts([*puts, put(*own, folded)], given)
 
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
@@ -485,43 +444,9 @@ class UserMemory:
         own = self.bank.records
         await own.items([own.put(_place_of_ids(own), item.key, item.value) for item in known])
 
-    async def commit(
-        self, step: EpisodePuts, head: MemoryVersion | None, mark: Value | BadRecordError | None
-    ) -> bool:
-        """Carry out a step that has a thread's new mark, if nothing changed meanwhile.
-
-        Args:
-            step: the step.
-            head: the newest version, which must still be that.
-            mark: the thread's mark as it was, which must still be there.
-        """
-        records = self.bank.records
-        given = {**step.given, **self.expect(head)}
-        thread = next(put.key for put in step.puts if put.namespace == records.threads)
-        if not isinstance(mark, BadRecordError):
-            given[records.threads, thread] = mark
-        return await records.commit(step.puts, given)
-
-    async def add(
-        self,
-        version: MemoryVersion,
-        *,
-        after: MemoryVersion | None,
-        new: Sequence[str] = (),
-        model: str = "",
-        step: EpisodePuts | None = None,
-    ) -> bool:
-        """Make `version` the newest unless `after` no longer is, and return whether it was done.
-
-        Args:
-            version: the version.
-            after: the version that it follows; None for the first.
-            new: ids of the messages folded now.
-            model: name of the model that folded them.
-            step: the step that keeps and marks the messages.
-        """
-        change = change_of(version, "folded", CONVERSATION, messages=new, model=model)
-        return await self.advance(version, after, change, step)
+    async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
+        """Carry out a step unless `head` is no longer the newest version; None for no version."""
+        return await self.bank.records.commit(step.puts, {**step.given, **self.expect(head)})
 
     async def edit(
         self,
@@ -548,7 +473,7 @@ class UserMemory:
             raise unknown_user(self.user)
         after = edit_version(head, text)
         after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
-        change = change_of(after, "edited", by)
+        change = _note_edit(after, by)
         if before not in (None, head.id) or not await self.advance(after, head, change):
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
@@ -566,7 +491,7 @@ class UserMemory:
             root, root, root, "", fingerprint, 0, nothing, Memory(""), 0, TextEdit("")
         )
         after = edit_version(empty, text)
-        if not await self.advance(after, None, change_of(after, "edited", by)):
+        if not await self.advance(after, None, _note_edit(after, by)):
             message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
             raise MemoryConflictError(message)
 
@@ -579,9 +504,8 @@ class UserMemory:
         records = self.bank.records
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            head, ids = await self.head(), await records.keys(records.members(MEMORY))
-            known = [one for one in await versions(records, ids) if isinstance(one, MemoryVersion)]
-            gone = [one.id for one in known if one != head and goes(one.text)]
+            head = await self.head()
+            gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
             if (await release(records, MEMORY, gone, self.expect(head))).done:
                 return
         message = f"The memory of {self.user!r} kept changing: try again."
@@ -598,49 +522,43 @@ class UserMemory:
         replaced = None if days is None else datetime.now(UTC) - timedelta(days=days)
         return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
 
-    async def thin_messages(self, days: float, *, preview: bool = False) -> int:
-        """Delete old messages and proposals, and return the number of messages.
+    async def expire(self, days: float, *, preview: bool = False) -> tuple[int, int]:
+        """Delete messages, proposals, marks of threads and lines of the log of long ago.
 
         Args:
-            days: days to keep a message, to the end of the day (UTC), and a proposal.
+            days: days to keep a message, to the end of the day (UTC), and each of the others.
             preview: whether only to return how many would be deleted.
+
+        Returns:
+            The number of messages, also of those in proposals; and that of marks and lines.
 
         Raises:
             MemoryConflictError: New messages kept arriving.
         """
         records = self.bank.records
-        episodes = Episodes(records, sys.maxsize, days)
-        old = [item async for item in records.scan(records.proposals) if _is_old(item, days)]
-        if old and not preview:
-            await records.items([records.put(records.proposals, item.key, None) for item in old])
-        waiting = sum(len(item.value.get("messages", ())) for item in old)
-        return waiting + await episodes.expire(preview=preview)
-
-    async def thin_marks(self, days: float, *, preview: bool = False) -> int:
-        """Delete marks of threads, and lines of the log, of long ago; return their number.
-
-        Args:
-            days: days since a thread was folded, and since a change, for which they stay.
-            preview: whether only to return how many would be deleted.
-        """
-        records = self.bank.records
-        since = datetime.now(UTC) - timedelta(days=days)
+        messages = await Episodes(records, sys.maxsize, days).expire(preview=preview)
+        since, gone = days_ago(days), []
+        async for item in records.scan(records.proposals):
+            if not isinstance(item, BadRecordError) and str(item.value.get("at")) < since:
+                gone.append(records.put(records.proposals, item.key, None))
+                messages += len(item.value.get("messages", ()))
+        waiting = len(gone)
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
-        gone, threads = [], set[str]()
+        threads = set[str]()
         for place in (records.threads, _place(records), _place_of_ids(records)):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue
                 at = str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
-                old = at < since.isoformat()
+                old = at < since
                 if place == records.threads and old:
                     threads.add(item.key)
                 if old and (place != _place_of_ids(records) or item.value.get("thread") in threads):
                     gone.append(records.put(place, item.key, None))
         if gone and not preview:
             await records.items(gone)
-        return len(gone)
+        return messages, len(gone) - waiting
 
     async def forget(self, *, by: str) -> ForgottenUser:
         """Delete everything about this person, and erase it from the store's files.
@@ -658,7 +576,8 @@ class UserMemory:
         self.episodes.drop()
         await forget_topic(records, MEMORY)
         if items:
-            await note_forgotten(records, self._namespace, self.user, by)
+            value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
+            await records.items([records.put(*self._forgotten, value)])
         return items
 
     @property
@@ -696,7 +615,15 @@ class UserMemory:
             MEMORY, version, expected=expected, also=also, given=step.given
         ):
             return False
-        await trim_changes(records, change)
+        await self._trim_changes(change)
         if self._keep is not None or self._days is not None:
             await self.thin(self._keep, self._days)
         return True
+
+    async def _trim_changes(self, change: MemoryChange) -> None:
+        """Now and then, delete the oldest entries if there are too many."""
+        if change.version and int(change.version[:8], 16) % _OFTEN == 0:
+            records = self.bank.records
+            keys = sorted(await records.keys(_place(records)))[:-_MOST]
+            if keys:
+                await records.items([records.put(_place(records), key, None) for key in keys])

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from memagent_graph.conversation import user_memory
+from memagent_graph.conversation.episodes import Page
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
     UserId,
     UserMemory,
+    days_ago,
     name_user,
     place_of,
     unknown_user,
@@ -29,7 +31,7 @@ from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from langgraph.store.base import BaseStore, PutOp
 
@@ -154,8 +156,6 @@ _PAGE = 50_000
 """Namespaces listed at once; for each page, stores go over all of them."""
 _AT_ONCE = 200
 """Users whose memories are loaded at once."""
-_KNOWN = ("versions", "heads", "readings", "members", "leases", "threads", "changes", "forgotten")
-"""Namespaces of a person without messages."""
 
 _log = logging.getLogger(__name__)
 
@@ -386,7 +386,7 @@ class Users:
             by: author of the change, for the entries of the users forgotten.
             preview: whether only to return what would be deleted.
         """
-        limit = None if idle_days is None else _before(idle_days)
+        limit = None if idle_days is None else days_ago(idle_days)
         thinned: dict[str, int] = {}
         messages: dict[str, int] = {}
         marks: dict[str, int] = {}
@@ -398,14 +398,13 @@ class Users:
                 if not preview:
                     await personal.delete(by=by)
                 continue
-            if version is not None and (
-                gone := await personal.thin(versions, days, preview=preview)
-            ):
-                thinned[user] = gone
-            if days is not None and (gone := await personal.thin_messages(days, preview=preview)):
-                messages[user] = gone
-            if days is not None and (gone := await personal.thin_marks(days, preview=preview)):
-                marks[user] = gone
+            old = 0
+            if version is not None:
+                old = await personal.thin(versions, days, preview=preview)
+            expired = (0, 0) if days is None else await personal.expire(days, preview=preview)
+            for found, count in zip((thinned, messages, marks), (old, *expired), strict=True):
+                if count:
+                    found[user] = count
         changed = not preview and (thinned or messages or marks or forgotten)
         left = await erase(self.store) if changed else ""
         return Pruned(thinned, messages, forgotten, left, marks)
@@ -459,12 +458,14 @@ class Users:
         return False
 
     async def _list_said(self, user: str) -> list[str]:
-        """The kept messages of a user."""
+        """The lines of the messages of a user that are kept, or wait for approval."""
         found: list[str] = []
         place = place_of(user, self.namespace)
-        async for item in self._records.scan(place, without=_KNOWN):
-            if not isinstance(item, BadRecordError):
-                found += _texts(item.value)
+        for kind in ("episodes", "proposals"):
+            async for item in self._records.scan((*place, kind)):
+                page = None if isinstance(item, BadRecordError) else Page.of(item.value)
+                for one in page.said if page else ():
+                    found += filter(None, one.text.splitlines())
         return found
 
     async def _find_last_change(self, user: str, version: MemoryVersion | None) -> str:
@@ -516,18 +517,3 @@ def _version(
         reason,
     )
     return None
-
-
-def _texts(value: object) -> Iterator[str]:
-    """The lines of all texts in a record of messages."""
-    if isinstance(value, dict):
-        text = value.get("text")
-        yield from filter(None, text.splitlines() if isinstance(text, str) else ())
-        value = [*value.values()]
-    if isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
-
-
-def _before(days: float) -> str:
-    return (datetime.now(UTC) - timedelta(days=days)).isoformat()

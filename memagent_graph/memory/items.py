@@ -40,7 +40,7 @@ from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, agrees, arran
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import EllipsisType
 
@@ -298,25 +298,13 @@ class Records:
         places = [(self.heads, name), (self.readings, name)]
         return dict(zip(places, await self.values(places), strict=True))
 
-    async def scan(
-        self, namespace: Namespace, *, without: Collection[str] = ()
-    ) -> AsyncIterator[Item | BadRecordError]:
+    async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         """Yield all items in and below a namespace; for an unreadable one, an error.
 
         Times to live are not restarted, since a scan does not count as use.
-
-        Args:
-            namespace: the namespace.
-            without: labels behind it that are passed over.
         """
-        depth = len(namespace)
-
-        def is_wanted(place: Namespace) -> bool:
-            return not any(label in without for label in place[depth : depth + 1])
-
         if namespace and isinstance(self.atomic, ListsPlaces):
-            listed = await self.call(partial(self.atomic.aplaces, namespace))
-            places = [place for place in listed if is_wanted(place[0])]
+            places = await self.call(partial(self.atomic.aplaces, namespace))
             for start in range(0, len(places), _PAGE):
                 for stored in await self._items_or_errors(
                     places[start : start + _PAGE], refresh=False
@@ -325,8 +313,7 @@ class Records:
                         yield stored
         else:
             async for found in self._scan_pages(namespace):
-                if isinstance(found, BadRecordError) or is_wanted(tuple(found.namespace)):
-                    yield found
+                yield found
 
     async def _scan_pages(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         # In memory, one page holds all: a second would miss what moved up as others were deleted.

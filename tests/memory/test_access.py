@@ -22,6 +22,7 @@ from memagent_graph import (
     create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
+from memagent_graph.conversation.session import Talk
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
 
@@ -204,7 +205,7 @@ WRITES = {
     "store": lambda m: m.users().store.put(("a",), "b", {}),
     "batch": lambda m: m.users().store.batch([PutOp(("a",), "b", None)]),
     "fold": lambda m: asyncio.run(
-        m.talk("ann", "t", None, None).fold([HumanMessage("I sail.", id="9")], {})
+        Talk(m, "ann", "t", None).fold([HumanMessage("I sail.", id="9")])
     ),
 }
 

@@ -554,7 +554,7 @@ def test_a_user_for_whom_something_waits_is_not_idle(store, monkeypatch):
     memory.save([HumanMessage("I live in Husum.", id="1")], user="ann", thread="t")
     memory.accept("ann", memory.proposals("ann")[0].id)
     since = datetime.now(UTC).isoformat()
-    monkeypatch.setattr("memagent_graph.conversation.users._before", lambda days: since)
+    monkeypatch.setattr("memagent_graph.conversation.users.days_ago", lambda days: since)
     assert Users(store).prune(idle_days=1, by="olga", preview=True).forgotten == ["ann"]
 
     memory.save([HumanMessage("I breed goats.", id="2")], user="ann", thread="t")

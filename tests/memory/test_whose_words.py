@@ -657,7 +657,6 @@ class Play:
         """Begin a process."""
         for user in self.known:
             backlog_of(self.store, place_of(user, self.namespace))._threads.clear()
-            backlog_of(self.store, place_of(user, self.namespace))._seen.clear()
         self.memory = ConversationMemory(
             "extractive",
             store=self.store,

@@ -14,6 +14,7 @@ from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.reader import for_notes
+from memagent_graph.conversation.session import Talk
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.session import Talk
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
     from memagent_openai_server.conversation import Message
@@ -71,7 +71,7 @@ class UserMemories:
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
         memory = self._memory(memories)
-        talk = memory.talk(user, thread, None, None)
+        talk = Talk(memory, user, thread, None)
         if session:  # which may be sent in parts: what was recorded says which message it is
             bare = [message.model_copy(update={"id": None}) for message in known]
             known = talk.identify(bare, await talk.read_record())
