@@ -397,10 +397,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.replies._without_echoes": [],
     "memagent_graph.readers.replies._without_tags": [],
     "memagent_graph.text.tokens._PIECES": [("", "a", ""), ("", "-", ""), ("", "\u0301", "")],
-    "memagent_graph.conversation.built_in._NOTICE": [
-        ("", "model call ", ""),
-        ("", "recursion ", ""),
-    ],
     "memagent_graph.conversation.messages._DATA": [
         ("data:", "a", ""),
         ("", "data:", ""),

@@ -486,7 +486,9 @@ class Folding:
             message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
             raise ConfigurationError(message)
         fold_again = partial(self._fold_again, memory)
-        await decide(memory, decision._replace(edit=edit), by=by, fold_again=fold_again)
+        await decide(
+            memory, decision.model_copy(update={"edit": edit}), by=by, fold_again=fold_again
+        )
 
     async def renew(self, memory: UserMemory) -> None:
         """Fold the messages of proposals again that were made for an earlier memory.

@@ -326,6 +326,18 @@ class Fields(Generic[Profile]):
         """Return the text of a profile for a model: a line for each entry that fits the schema."""
         return "\n".join(entry.shown for entry in self.fit(read_entries(text)[0]).entries)
 
+    def write(self, field: Field, value: Json) -> Json:
+        """Return a value as the schema writes it: without what it ignores, say."""
+        try:
+            profile = self.build([FieldValue(field.path, value)])
+        except ValueError:  # it may fit together with others
+            return value
+        found: Json = profile.model_dump(mode="json", by_alias=True)
+        for name in field.path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        found = found[0] if field.many and isinstance(found, list) and found else found
+        return value if found is None else found
+
     def complain(self, entries: Iterable[FieldValue]) -> str:
         """Return the errors of these entries by the schema, for the model that gave them."""
         try:

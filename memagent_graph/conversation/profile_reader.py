@@ -191,6 +191,7 @@ class Draft:
         if not removes:
             for entry in old:
                 value = _complete(entry.value, value, field)
+            value = self.fields.write(field, value)
             entries.append(FieldValue(field.path, value, at[:10]))
         if check and (complaint := self.fields.complain(entries)):
             if not field.lacks(value):
