@@ -263,6 +263,14 @@ def test_a_model_that_writes_no_json_folds_nothing_and_the_messages_wait(caplog)
     assert memory.load("ann") == Profile(name="Ann")
 
 
+def test_a_value_is_kept_as_the_schema_writes_it():
+    memory, _ = keeper(changes(change("pets", {"name": "Minou", "age": "4", "colour": "red"})))
+    tell(memory, "My red cat Minou is 4.")
+
+    (entry,) = memory.entries("ann")
+    assert entry.value == {"name": "Minou", "kind": None, "age": 4}
+
+
 def test_more_items_than_the_schema_allows_do_not_fit():
     third = changes(*[change("nicknames", name) for name in ("Anni", "Nanni", "Anno")])
     memory, _ = keeper(third, third)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.types import interrupt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from memagent_graph.conversation.node import RememberingState  # noqa: TC001 - as above
 from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
@@ -28,24 +27,6 @@ _BY = "review"
 """`MemoryChange.by` of what was decided in a graph."""
 _REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
 """Errors of a reply that decides nothing, and can be given again."""
-_TYPED = "response_schema" in signature(interrupt).parameters
-"""Whether LangGraph shows the schema of a reply to clients, and validates the reply."""
-
-
-class Review(BaseModel):
-    """The reply to the interrupt of an `ApprovalNode`; what it does not name waits on.
-
-    Attributes:
-        accept: ids of the proposals to accept.
-        refuse: ids of those to refuse.
-        edit: texts with which others are accepted, by their ids.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    accept: list[str] = Field(default_factory=list)
-    refuse: list[str] = Field(default_factory=list)
-    edit: dict[str, str] = Field(default_factory=dict)
 
 
 class ApprovalNode(RunnableCallable):
@@ -55,7 +36,7 @@ class ApprovalNode(RunnableCallable):
     "changes": ...}]}`, with the whole new memory, and the lines of a diff. Resume with
     `Command(resume={"accept": [id], "refuse": [id], "edit": {id: text}})`. A reply with another
     form, or with an id that does not wait, decides nothing: the graph is interrupted again, with
-    the reason in `"error"`; LangGraph releases that validate replies raise instead.
+    the reason in `"error"`.
 
     Each proposal interrupts a thread once. If a new message comes instead of a reply, the turn goes
     on, and the proposals wait. Nothing is folded for a review.
@@ -174,11 +155,9 @@ class Approval(NamedTuple):
     async def _decide(self, reply: object) -> dict[str, object] | None:
         """Decide as a reply says; return what to ask again if it cannot be carried out."""
         try:
-            found = Review.model_validate(reply)
-            ids = {*found.accept, *found.refuse, *found.edit}
-            if ids:
-                user = await self._find_user(ids)
-                decision = Decision(found.accept, found.refuse, found.edit)
+            decision = Decision.model_validate(reply)
+            if decision.ids:
+                user = await self._find_user({*decision.ids})
                 await self.memory.decide(user, decision, self.store, by=_BY)
         except _REFUSED as error:
             return {**await self._show(), "error": str(error)}
@@ -199,4 +178,4 @@ class Approval(NamedTuple):
 
 
 def _ask(shown: dict[str, object]) -> object:
-    return interrupt(shown, response_schema=Review) if _TYPED else interrupt(shown)
+    return interrupt(shown, response_schema=Decision.model_json_schema())

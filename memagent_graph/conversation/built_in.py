@@ -60,10 +60,6 @@ _LAST_ZONE = timedelta(hours=12)
 """From the end of a day in UTC to its end everywhere."""
 _MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: [^\]]*)?\]")
 """A mark in place of an attachment, such as "[image]"."""
-_NOTICE = regex.compile(
-    r"(?i)(?:model|tool) call limits? (?:exceeded|reached)|recursion limit of \d"
-)
-"""What LangChain's middleware and LangGraph write in place of a reply."""
 
 _IDLE = frozenset(
     terms(
@@ -113,7 +109,7 @@ def is_statement(text: str) -> bool:
     said = _plain_words(text)
     if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
         return False
-    ways = (_QUESTION.search, _REQUEST.search, _NOTICE.match, _PASSING.search)
+    ways = (_QUESTION.search, _REQUEST.search, _PASSING.search)
     return not any(found(text) for found in ways)
 
 
@@ -200,7 +196,7 @@ class NewestReader(ExtractiveReader):
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Keep the newest statements of the memory and the chunk together."""
-        return self._add(step.memory, _user_statements(step.chunk))
+        return self._add(step.memory, UserStatements(step.chunk).all)
 
     def _add(self, memory: Memory, new: Iterable[Remark]) -> Update:
         known = [*read_remarks(memory.text)]
@@ -270,16 +266,6 @@ def read_remarks(memory: str) -> Iterator[Remark]:
             yield Remark(day, speaker, line)
 
 
-def _user_statements(chunk: Chunk) -> Iterator[Remark]:
-    """The statements of users in a conversation."""
-    for line, said in find_said(chunk):
-        for sentence in statements(said):
-            text = sentence.text.lstrip("@ ")
-            # A day would pass for one of the memory's own lines.
-            if is_statement(text) and not _DAY.fullmatch(text):
-                yield Remark(line.day, line.speaker, text)
-
-
 def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
     """Yield what users say in a chunk, and the line of it, each line of a message by itself."""
     for one in lines_of(chunk):
@@ -302,18 +288,19 @@ class UserStatements:
         shown: the chunk for a model: users' messages, and the ends of the assistant's.
         said: users' messages alone.
         sentences: their sentences but for questions, each with its line.
+        all: their statements.
         stated: those of them that name something, have a number, or say several other things.
     """
 
     def __init__(self, chunk: Chunk) -> None:
-        messages: dict[str, tuple[Line, list[str]]] = {}
+        messages: dict[int, tuple[Line, list[str]]] = {}
         for line, said in find_said(chunk):
-            messages.setdefault(line.message, (line, []))[1].append(said)
+            messages.setdefault(line.start, (line, []))[1].append(said)
         whole = {key: " ".join(said) for key, (_, said) in messages.items()}
         parts = list[str]()
         for one in lines_of(chunk):
-            if one.message in messages and one.role == USER:
-                parts.append(f"{one.speaker}: {whole[one.message]}")
+            if one.start in messages:
+                parts.append(f"{one.speaker}: {whole[one.start]}")
             elif one.role == ASSISTANT:
                 at = max(one.words, chunk.start, one.end - _CONTEXT)
                 end = min(one.end, chunk.end)
@@ -327,11 +314,13 @@ class UserStatements:
             for sentence in _sentences(text)
             if not _QUESTION.search(sentence)
         ]
-        self.stated = [
+        self.all = [
             Remark(line.day, line.speaker, text)
             for line, text in self.sentences
-            if is_statement(text) and _is_checkable(text) and not _DAY.fullmatch(text)
+            # A day would pass for one of the memory's own lines.
+            if is_statement(text) and not _DAY.fullmatch(text)
         ]
+        self.stated = [one for one in self.all if _is_checkable(one.text)]
 
     def find(self, reply: str, counter: Tokenizer) -> tuple[list[Remark], bool]:
         """Return the statements of users that a model says again, and if that is most of its reply.

@@ -26,7 +26,7 @@ from memagent_graph.conversation.messages import (
     is_excluded,
     word_for_word,
 )
-from memagent_graph.conversation.profile import Past, attest, read_entries
+from memagent_graph.conversation.profile import Past, read_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
 from memagent_graph.conversation.prompt import first_day, newest_first, prepare, take_first
 from memagent_graph.conversation.proposal import (
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported
+    from memagent_graph.facts.reader import FactsReader
     from memagent_graph.facts.record import Facts
     from memagent_graph.graph.state import Fold
     from memagent_graph.memory.atomic import Value
@@ -455,7 +456,9 @@ class Folding:
             message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
             raise ConfigurationError(message)
         fold_again = partial(self._fold_again, memory)
-        await decide(memory, decision._replace(edit=edit), by=by, fold_again=fold_again)
+        await decide(
+            memory, decision.model_copy(update={"edit": edit}), by=by, fold_again=fold_again
+        )
 
     async def renew(self, memory: UserMemory) -> None:
         """Fold the messages of proposals again that were made for an earlier memory.
@@ -532,7 +535,7 @@ class Folding:
         take that for said now.
         """
         told = () if head is None else head.told
-        reader = self._for_one_fold(told, times)
+        reader = self._for_one_fold(told, times, thread)
         reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
         source = ConversationSource(new, thread, self.keeping.redact, before)
@@ -563,11 +566,7 @@ class Folding:
             unsupported = tuple(dict.fromkeys((*marks, *memory.unsupported)))
             sources = _attest_facts(told, memory, said, thread)
         if isinstance(reader, ProfileReader):
-            evidence = memory_of(fold).evidence
-            ended, past = reader.ended, self._past
-            sources = attest(
-                told, fold["memory"], evidence, said, thread=thread, past=past, ended=ended
-            )
+            sources = self._past.attest(reader.told.values(), fold["memory"], said[-1].at)
         self._warn(warnings)
         progress = fold["progress"]
         made = MemoryVersion(
@@ -587,15 +586,19 @@ class Folding:
         )
         return made, asked
 
-    def _for_one_fold(self, told: Sequence[LineSource], times: Mapping[str, str]) -> Reader:
+    def _for_one_fold(
+        self, told: Sequence[LineSource], times: Mapping[str, str], thread: str
+    ) -> Reader:
         """Return the reader with what it knows of this fold alone."""
         reader = self.reading.reader
         if isinstance(reader, NewestReader):
             return reader.for_one_fold(times)
         if isinstance(reader, NotesReader):
             return reader.for_one_fold()
-        if isinstance(reader, ProfileReader) or self._facts is not None:
-            return cast("ProfileReader", reader).for_one_fold(told)
+        if isinstance(reader, ProfileReader):
+            return reader.for_one_fold(told, thread)
+        if self._facts is not None:
+            return cast("FactsReader", reader).for_one_fold(told)
         return reader
 
     async def _see(

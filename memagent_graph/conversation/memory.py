@@ -622,7 +622,7 @@ class ConversationMemory(Generic[Shape]):
             StoreError: The store failed.
         """
         ids = _ids_of(chosen)
-        decision = Decision(ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
+        decision = Decision(accept=ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
         await self.decide(user, decision, store, by=by)
         return self._shape_notes(await self._head(user, store))
 

@@ -52,12 +52,10 @@ class Threads(NamedTuple):
     Attributes:
         own: ids of the threads that are theirs alone.
         shared: ids of threads in which others spoke as well. Nothing deletes them for you.
-        left: places where deleted text may remain, and what to do about it; empty without any.
     """
 
     own: tuple[str, ...]
     shared: tuple[str, ...]
-    left: str = ""
 
 
 async def aforget(
@@ -77,9 +75,15 @@ async def aforget(
     """
     if checkpointer is None:
         return await personal.forget(by=by)
-    found = await adelete_threads(checkpointer, personal.user, await personal.threads())
+    found = await athreads_of(checkpointer, personal.user, await personal.threads())
+    for thread in found.own:
+        try:
+            await checkpointer.adelete_thread(thread)
+        except NotImplementedError:
+            await asyncio.to_thread(checkpointer.delete_thread, thread)
+    kept = await erase(checkpointer)
     done = await personal.forget(by=by)
-    left = " ".join(filter(None, (found.left, done.left)))
+    left = " ".join(filter(None, (kept, done.left)))
     return done._replace(threads=found.shared, deleted=found.own, left=left)
 
 
@@ -105,22 +109,6 @@ async def athreads_of(
     )
     own = tuple(thread for thread in theirs if named[thread] <= {user})
     return Threads(own, tuple(thread for thread in theirs if thread not in own))
-
-
-async def adelete_threads(
-    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
-) -> Threads:
-    """Delete the threads that are a person's alone, and what SQLite files keep of them.
-
-    Arguments as of `athreads_of`.
-    """
-    found = await athreads_of(checkpointer, user, known)
-    for thread in found.own:
-        try:
-            await checkpointer.adelete_thread(thread)
-        except NotImplementedError:
-            await asyncio.to_thread(checkpointer.delete_thread, thread)
-    return found._replace(left=await erase(checkpointer))
 
 
 def _note(named: dict[str, set[str]], found: CheckpointTuple) -> None:

@@ -6,25 +6,25 @@ import json
 import logging
 import math
 import re
-from bisect import bisect
 from collections import Counter
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from pydantic import BaseModel, PydanticUserError, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypeVar
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant, is_none, is_not_said
-from memagent_graph.memory.version import LineSource
+from memagent_graph.memory.version import LineSource, end_gone
+from memagent_graph.models.structured import Shape
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memagent_graph.conversation.messages import Line
-    from memagent_graph.evidence.places import Evidence
     from memagent_graph.memory.version import MemoryVersion
 
 EMPTY = "(nothing)"
@@ -33,6 +33,13 @@ EMPTY = "(nothing)"
 _LINE = re.compile(r"(?:(?P<day>\d{4}-\d\d-\d\d) )?(?P<field>[^:\s][^:]*): (?P<value>.+)")
 _ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x7f\x85\u2028\u2029"})
 """Characters that JSON does not escape and some programs take for the end of a line."""
+_log = logging.getLogger(__name__)
+
+Json = Any
+"""A JSON value."""
+
+_EMPTY: tuple[Json, ...] = (None, [], {})
+_NULL = {"type": "null"}
 
 
 class FieldValue(NamedTuple):
@@ -45,7 +52,7 @@ class FieldValue(NamedTuple):
     """
 
     field: str
-    value: Any
+    value: Json
     day: str = ""
 
     @property
@@ -82,24 +89,16 @@ def write_entries(entries: Iterable[FieldValue], others: Iterable[str] = ()) -> 
     return "\n".join([*others, *(entry.line for entry in entries)]) or EMPTY
 
 
-def is_same_value(one: Any, other: Any) -> bool:
+def is_same_value(one: Json, other: Json) -> bool:
     """Whether two values say the same: upper case and space make no difference."""
-    return bool(_fold_case(one) == _fold_case(other))
+    texts = (json.dumps(value, sort_keys=True, ensure_ascii=False) for value in (one, other))
+    one, other = (" ".join(text.casefold().split()) for text in texts)
+    return bool(one == other)
 
 
-def _fold_case(value: Any) -> Any:
-    if isinstance(value, str):
-        return " ".join(value.casefold().split())
-    if isinstance(value, list):
-        return [_fold_case(item) for item in value]
+def _plain(value: Json) -> str:
     if isinstance(value, dict):
-        return {key: _fold_case(item) for key, item in value.items()}
-    return value
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        known: Mapping[str, Any] = {k: v for k, v in value.items() if v not in (None, [], {})}
+        known = {key: item for key, item in value.items() if item not in _EMPTY}
         return ", ".join(f"{key.replace('_', ' ')} {_plain(item)}" for key, item in known.items())
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
@@ -108,8 +107,24 @@ def _plain(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-Json = Any
-"""A JSON value."""
+def drop_blank(value: Json, choices: Collection[Json] = ()) -> Json:
+    """Return a value without what stands in place of unknown ones; None if nothing is left.
+
+    Args:
+        value: the value.
+        choices: words for none that are values here.
+    """
+    if isinstance(value, str):
+        blank = is_not_said(value) or (value not in choices and is_none(value))
+        return None if blank else value.strip()
+    if isinstance(value, list):
+        return [item for one in value if (item := drop_blank(one, choices)) is not None] or None
+    if isinstance(value, dict):
+        said = {key: drop_blank(item) for key, item in value.items()}
+        known = {key: item for key, item in said.items() if item is not None}
+        empty = {key: item for key, item in value.items() if item in _EMPTY}
+        return {**empty, **known} if known else None
+    return value
 
 
 @dataclass(frozen=True)
@@ -119,115 +134,84 @@ class Field:
     Attributes:
         path: its name; of a field within another, the names joined by periods.
         schema: JSON Schema of a value, or of an item.
-        key: names of the values that an item must have: two items that agree in them are one.
+        key: names of the values that a model must have: two that agree in them are about one thing.
         many: whether it is a list, of which each item is an entry of its own.
-        ordered: whether its items stay in their order: those of a set do not.
         choices: the values that there are; none if any is allowed.
         default: its value while nothing is known.
     """
 
     path: str
     schema: Mapping[str, Json]
-    key: tuple[str, ...] = ()
-    many: bool = False
-    ordered: bool = True
-    choices: tuple[Json, ...] = ()
-    default: Json = None
+    key: tuple[str, ...]
+    many: bool
+    choices: tuple[Json, ...]
+    default: Json
 
     def lacks(self, value: Json) -> bool:
         """Whether a value says nothing: it is empty, or stands in place of an unknown one."""
-        if isinstance(value, dict):
-            value = [*value.values()]
-        if isinstance(value, list):
-            return all(map(self.lacks, value))
-        if not isinstance(value, str):
-            return value is None
-        return is_not_said(value) or (value not in self.choices and is_none(value))
-
-    def is_filler(self, value: Json) -> bool:
-        """Whether models that reply with a whole profile write a value for want of another."""
-        is_default = value == self.default and not isinstance(value, dict | list)
-        return is_default and (not value or replace(self, choices=()).lacks(value))
+        return drop_blank(value, self.choices) is None
 
     def same(self, one: Json, other: Json) -> bool:
-        """Whether two items of the list are about the same thing."""
+        """Whether two values are about the same thing."""
         if self.key and isinstance(one, dict) and isinstance(other, dict):
             one, other = ([item.get(name) for name in self.key] for item in (one, other))
         return is_same_value(one, other)
 
 
-def fields_of(schema: Mapping[str, Json]) -> Iterator[Field]:
-    """The fields that a profile of this JSON Schema is merged by."""
-    types = schema.get("$defs", {})
-    found, refs = _resolve(schema, types)
-    yield from _walk(found, types, "", tuple(refs))
-
-
-def schema_of_changes(fields: Sequence[Field], types: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the JSON Schema of a reply with changes: fields, actions, values, message numbers.
-
-    Args:
-        fields: fields of the profile.
-        types: schemas that theirs refer to, by name.
-    """
-    alike: dict[str, list[Field]] = {}
-    for field in fields:
-        alike.setdefault(json.dumps([field.many, field.schema]), []).append(field)
-    schema = {
-        "type": "object",
-        "properties": {
-            "changes": {"type": "array", "items": {"anyOf": [*map(_change, alike.values())]}}
-        },
-        "required": ["changes"],
-        "additionalProperties": False,
-    }
-    bare: dict[str, Json] = _bare({**schema, **({"$defs": types} if types else {})})
-    return bare
-
-
-def _walk(
-    node: Mapping[str, Json], types: Mapping[str, Json], prefix: str, above: tuple[str, ...]
+def _find_fields(
+    node: Mapping[str, Json], types: Mapping[str, Json], prefix: str, above: frozenset[str]
 ) -> Iterator[Field]:
+    """The fields that a profile of this JSON Schema is merged by."""
     for name, given in node.get("properties", {}).items():
         path, (found, refs) = prefix + name, _resolve(given, types)
-        if "properties" in found and not found.get("required") and not set(refs) & {*above}:
-            yield from _walk(found, types, f"{path}.", (*above, *refs))
-        elif found.get("type") == "array" and isinstance(found.get("items"), dict):
-            item, _ = _resolve(found["items"], types)
-            key, choices = tuple(item.get("required", ())), tuple(item.get("enum", ()))
-            ordered = not found.get("uniqueItems")
-            yield Field(path, found["items"], key, many=True, ordered=ordered, choices=choices)
-        else:
-            choices = tuple(found.get("enum", ()))
-            yield Field(path, _of_value(given), choices=choices, default=given.get("default"))
+        if "properties" in found and not found.get("required") and refs.isdisjoint(above):
+            yield from _find_fields(found, types, f"{path}.", above | refs)
+            continue
+        many = found.get("type") == "array" and isinstance(found.get("items"), dict)
+        schema = found["items"] if many else {k: v for k, v in given.items() if k != "default"}
+        value, _ = _resolve(schema, types)
+        key, choices = tuple(value.get("required", ())), tuple(value.get("enum", ()))
+        yield Field(path, schema, key, many, choices, given.get("default"))
 
 
 def _resolve(
     node: Mapping[str, Json], types: Mapping[str, Json]
-) -> tuple[Mapping[str, Json], list[str]]:
+) -> tuple[Mapping[str, Json], frozenset[str]]:
     """Follow the references of a schema's node, ignoring null; return target and names."""
-    refs = []
+    refs = set()
     while True:
-        options = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
+        options = [one for one in node.get("anyOf", ()) if one != _NULL]
         if len(options) == 1:
             node = options[0]
         elif "$ref" in node:
             name = node["$ref"].rpartition("/")[2]
-            refs.append(name)
+            refs.add(name)
             node = types[name]
         else:
-            return node, refs
+            return node, frozenset(refs)
 
 
-def _change(fields: list[Field]) -> dict[str, Json]:
-    """JSON Schema of a change of one of several fields whose values are alike."""
-    many, value = fields[0].many, fields[0].schema
-    properties = {
-        "field": {"type": "string", "enum": [field.path for field in fields]},
-        "action": {"type": "string", "enum": ["add" if many else "set", "remove"]},
-        "value": value if many else {"anyOf": [value, {"type": "null"}]},
-        "message": {"type": "integer"},
-    }
+def _schema_of_changes(fields: Iterable[Field], types: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the JSON Schema of a reply with changes: fields, actions, values, message numbers."""
+    alike: dict[str, list[Field]] = {}
+    for field in fields:
+        alike.setdefault(json.dumps([field.many, field.schema]), []).append(field)
+    changes = []
+    for same in alike.values():
+        many, value = same[0].many, same[0].schema
+        has_null = many or _NULL in value.get("anyOf", ())
+        properties = {
+            "field": {"type": "string", "enum": [field.path for field in same]},
+            "action": {"type": "string", "enum": ["add" if many else "set", "remove"]},
+            "value": value if has_null else {"anyOf": [value, _NULL]},
+            "message": {"type": "integer"},
+        }
+        changes.append(_object(properties))
+    listed = _object({"changes": {"type": "array", "items": {"anyOf": changes}}})
+    return {**listed, "$defs": types} if types else listed
+
+
+def _object(properties: Mapping[str, Json]) -> dict[str, Json]:
     return {
         "type": "object",
         "properties": properties,
@@ -236,32 +220,14 @@ def _change(fields: list[Field]) -> dict[str, Json]:
     }
 
 
-def _of_value(node: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the schema of a given value: without the default and without null."""
-    options = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
-    rest = {key: value for key, value in node.items() if key != "default"}
-    if len(options) == 1:
-        del rest["anyOf"]
-        return {**options[0], **rest}
-    return rest
+class _Untitled(GenerateJsonSchema):
+    """Schemas without the titles that pydantic makes of the names of fields."""
 
-
-def _bare(node: Json) -> Json:
-    """A schema without the titles that pydantic makes of names."""
-    if isinstance(node, list):
-        return [_bare(one) for one in node]
-    if not isinstance(node, dict):
-        return node
-    return {
-        key: _bare(value)
-        for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
-    }
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
 
 
 Profile = TypeVar("Profile", bound=BaseModel)
-
-_log = logging.getLogger(__name__)
 
 
 class Fitted(NamedTuple, Generic[Profile]):
@@ -269,7 +235,7 @@ class Fitted(NamedTuple, Generic[Profile]):
 
     Attributes:
         profile: the instance.
-        entries: entries of the profile, each value as the schema writes it.
+        entries: entries of the profile.
         misfits: entries for which the schema has no field, or a field of another type.
     """
 
@@ -305,7 +271,7 @@ class Fields(Generic[Profile]):
         name = schema.__name__
         try:
             schema()
-            found = schema.model_json_schema()
+            found = schema.model_json_schema(schema_generator=_Untitled)
         except ValidationError as error:
             fields = ", ".join(str(found["loc"][0]) for found in error.errors() if found["loc"])
             message = (
@@ -316,8 +282,11 @@ class Fields(Generic[Profile]):
         except PydanticUserError as error:
             message = f"{name} cannot be a profile, because JSON cannot express its fields: {error}"
             raise ConfigurationError(message) from error
-        self.by_path = {field.path: field for field in fields_of(found)}
-        self.changes = schema_of_changes([*self.by_path.values()], found.get("$defs", {}))
+        types = found.get("$defs", {})
+        root, refs = _resolve(found, types)
+        self.by_path = {field.path: field for field in _find_fields(root, types, "", refs)}
+        self.changes = _schema_of_changes(self.by_path.values(), types)
+        self._shape = Shape(name, found, TypeAdapter(schema))
         if not self.by_path:
             message = f"{name} has no fields: add some for what to remember about a person."
             raise ConfigurationError(message)
@@ -327,22 +296,17 @@ class Fields(Generic[Profile]):
 
         Where they do not fit together, the earlier ones stay.
         """
-        known = [entry for entry in entries if entry.field in self.by_path]
-        profile = self._build(known)
-        if profile is None:
-            kept: list[FieldValue] = []
+        kept = [entry for entry in entries if entry.field in self.by_path]
+        try:
+            profile = self.build(kept)
+        except ValueError:
+            known, kept, profile = kept, [], self.schema()
             for entry in known:
-                if self._build([*kept, entry]) is not None:
+                with suppress(ValueError):
+                    profile = self.build([*kept, entry])
                     kept.append(entry)
-            known, profile = kept, self._build(kept)
-        if profile is None:  # a validator that is never content twice
-            known, profile = [], self.schema()
-        fits = {id(entry) for entry in known}
-        return Fitted(
-            profile,
-            [*self._as_written(profile, known)],
-            [entry for entry in entries if id(entry) not in fits],
-        )
+        fits = {id(entry) for entry in kept}
+        return Fitted(profile, kept, [entry for entry in entries if id(entry) not in fits])
 
     def load(self, text: str) -> Profile:
         """The profile that a memory is, without what does not fit, which is logged once."""
@@ -362,23 +326,28 @@ class Fields(Generic[Profile]):
         """Return the text of a profile for a model: a line for each entry that fits the schema."""
         return "\n".join(entry.shown for entry in self.fit(read_entries(text)[0]).entries)
 
-    def complain(self, entries: Sequence[FieldValue]) -> str:
+    def write(self, field: Field, value: Json) -> Json:
+        """Return a value as the schema writes it: without what it ignores, say."""
+        try:
+            profile = self.build([FieldValue(field.path, value)])
+        except ValueError:  # it may fit together with others
+            return value
+        found: Json = profile.model_dump(mode="json", by_alias=True)
+        for name in field.path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        found = found[0] if field.many and isinstance(found, list) and found else found
+        return value if found is None else found
+
+    def complain(self, entries: Iterable[FieldValue]) -> str:
         """Return the errors of these entries by the schema, for the model that gave them."""
         try:
-            self.schema.model_validate_json(json.dumps(self._assemble(entries)))
-        except ValidationError as error:
-            return "; ".join(
-                f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
-            )
+            self.build(entries)
+        except ValueError as error:
+            return str(error)
         return ""
 
-    def _build(self, entries: Sequence[FieldValue]) -> Profile | None:
-        try:
-            return self.schema.model_validate_json(json.dumps(self._assemble(entries)))
-        except ValidationError:
-            return None
-
-    def _assemble(self, entries: Sequence[FieldValue]) -> dict[str, Json]:
+    def build(self, entries: Iterable[FieldValue]) -> Profile:
+        """Return the profile of some entries. Raises ValueError if they do not fit."""
         whole: dict[str, Json] = {}
         for entry in entries:
             *parents, name = entry.field.split(".")
@@ -389,23 +358,8 @@ class Fields(Generic[Profile]):
                 inner.setdefault(name, []).append(entry.value)
             else:
                 inner[name] = entry.value
-        return whole
-
-    def _as_written(self, profile: Profile, entries: Sequence[FieldValue]) -> Iterator[FieldValue]:
-        """Entries with their values as the model writes them: without what it ignores, say."""
-        whole = profile.model_dump(mode="json", by_alias=True)
-        counts = Counter(entry.field for entry in entries)
-        seen: Counter[str] = Counter()
-        for entry in entries:
-            field = self.by_path[entry.field]
-            found: Json = whole
-            for name in entry.field.split("."):
-                found = found.get(name) if isinstance(found, dict) else None
-            if field.many:
-                whole_list = isinstance(found, list) and len(found) == counts[entry.field]
-                found = found[seen[entry.field]] if whole_list and field.ordered else None
-                seen[entry.field] += 1
-            yield entry if found is None else entry._replace(value=found)
+        profile: Profile = self._shape.load(whole)
+        return profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +377,7 @@ class ProfileEntry:
     """
 
     field: str
-    value: Any
+    value: Json
     message: str = ""
     thread: str = ""
     told_at: str = ""
@@ -435,25 +389,22 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
     """The entries of a profile: those that stand, and then those that stood, the newest first."""
     sources = {item.line: item for item in version.told if not item.until}
     standing = read_entries(version.text)[0]
-    misfits = fields.fit(standing).misfits
-    found = []
-    for entry in standing:
-        source = sources.get(entry.line) or LineSource(entry.line, "", "", entry.day)
-        fits = not any(entry is one for one in misfits)
-        found.append(
-            ProfileEntry(
-                entry.field, entry.value, source.message, source.thread, source.at, fits=fits
-            )
-        )
-    for item in sorted(version.told, key=lambda item: instant(item.until), reverse=True):
-        for entry in read_entries(item.line)[0] if item.until else ():
-            known = entry.field in fields.by_path
-            found.append(
-                ProfileEntry(
-                    entry.field, entry.value, item.message, item.thread, item.at, item.until, known
-                )
-            )
-    return found
+    fits = {id(entry) for entry in fields.fit(standing).entries}
+    past = [item for item in version.told if item.until]
+    past.sort(key=lambda item: instant(item.until), reverse=True)
+    found = [
+        (one, sources.get(one.line) or LineSource(one.line, "", "", one.day), id(one) in fits)
+        for one in standing
+    ]
+    found += [
+        (one, item, one.field in fields.by_path)
+        for item in past
+        for one in read_entries(item.line)[0]
+    ]
+    return [
+        ProfileEntry(one.field, one.value, item.message, item.thread, item.at, item.until, is_fit)
+        for one, item, is_fit in found
+    ]
 
 
 class Past(NamedTuple):
@@ -467,61 +418,21 @@ class Past(NamedTuple):
     values: int
     days: float | None = None
 
-    def of(self, items: Sequence[LineSource]) -> list[LineSource]:
-        """Return the lines that stay, in their order."""
+    def attest(self, sources: Iterable[LineSource], text: str, at: str) -> tuple[LineSource, ...]:
+        """Return the sources of the lines of a profile, and of earlier ones, as many as stay.
+
+        Args:
+            sources: the sources of all lines.
+            text: the profile.
+            at: time at which lines that are gone were, if they have none.
+        """
+        found = end_gone([*sources], text, at)
+        past = sorted((item for item in found if item.until), key=lambda item: instant(item.until))
         since = -math.inf if self.days is None else time() - 86_400 * self.days
-        kept, counts = [], Counter[str]()
-        for item in reversed(items):
+        kept, counts = [item for item in found if not item.until], Counter[str]()
+        for item in reversed(past):
             for entry in read_entries(item.line)[0]:
                 counts[entry.field] += 1
                 if counts[entry.field] <= self.values and instant(item.until) >= since:
                     kept.append(item)
-        return kept[::-1]
-
-
-def attest(
-    before: Sequence[LineSource],
-    text: str,
-    evidence: Iterable[Evidence],
-    said: Sequence[Line],
-    *,
-    thread: str,
-    past: Past,
-    ended: Mapping[str, str],
-) -> tuple[LineSource, ...]:
-    """Return the sources of the lines of a profile after a fold.
-
-    Args:
-        before: the sources before the fold.
-        text: the profile.
-        evidence: places in the folded text of the lines that the fold wrote.
-        said: the messages that were folded, in their order; at least one.
-        thread: id of the conversation.
-        past: limits on the replaced values that are kept.
-        ended: times at which lines were replaced or removed, as far as known.
-    """
-    starts = [one.start for one in said]
-    new = {}
-    for item in evidence:
-        one = said[max(0, bisect(starts, item.start) - 1)]
-        new[item.text] = LineSource(item.text, one.message, thread, one.at)
-    standing = {item.line: item for item in before if not item.until}
-    lines = text.splitlines()
-    now = [new.get(line) or standing.get(line) for line in lines]
-    gone = [
-        replace(item, until=ended.get(line) or said[-1].at)
-        for line, item in standing.items()
-        if not any(_says_the_same(line, other) for other in lines)
-    ]
-    return (
-        *(item for item in now if item is not None),
-        *past.of([*(item for item in before if item.until), *gone]),
-    )
-
-
-def _says_the_same(line: str, other: str) -> bool:
-    """Whether two lines differ at most in their day."""
-    if line == other:
-        return True
-    (one, _), (two, _) = read_entries(line), read_entries(other)
-    return any(a.field == b.field and is_same_value(a.value, b.value) for a in one for b in two)
+        return (*kept,)

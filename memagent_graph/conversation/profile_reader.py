@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, TypeAdapter
@@ -20,14 +20,15 @@ from memagent_graph.conversation.messages import (
 from memagent_graph.conversation.profile import (
     EMPTY,
     FieldValue,
+    drop_blank,
     is_same_value,
     read_entries,
     write_entries,
 )
 from memagent_graph.errors import EmptyReplyError, ResponseFormatError
-from memagent_graph.evidence.places import Memory, locate
+from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import instant, is_later
-from memagent_graph.memory.version import make_fingerprint
+from memagent_graph.memory.version import LineSource, make_fingerprint
 from memagent_graph.models.structured import Shape, call_constrained, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
@@ -44,36 +45,38 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import Line
     from memagent_graph.conversation.profile import Field, Fields
-    from memagent_graph.memory.version import LineSource
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
-ADD, SET, REMOVE = "add", "set", "remove"
-CONTRADICTED, STALE, MISFIT, HEARSAY = "contradicted", "stale", "misfit", "hearsay"
+SET, REMOVE = "set", "remove"
+CONTRADICTED = "Said differently than before, so that the newest is kept: {fields}."
+STALE = "Said before what is known now, and so not taken: {fields}."
+MISFIT = "Left out, because it does not fit the schema: {fields}."
+HEARSAY = "Left out, because only a tool said so: {fields}."
 
 
 class ProfileChange(NamedTuple):
     """One change of a profile.
 
     Attributes:
-        field: the path of the field.
+        field: the field.
         action: "set" a value, "add" an item to a list, or "remove" either.
-        value: the value or item; None to remove the value.
+        value: the value or item; None to remove the value, or all items.
         message: the number of the message that says so; 0 if none is given.
     """
 
-    field: str
+    field: Field
     action: str
     value: Any
-    message: int = 0
+    message: int
 
 
-def understand(
+def read_changes(
     reply: Mapping[str, Any], fields: Mapping[str, Field]
 ) -> tuple[list[ProfileChange], list[str]]:
     """Return the changes in a reply, and messages for the model about what cannot be parsed.
 
-    A profile, or a part of one, is taken as its values.
+    A profile, or a part of one, is taken as its values. Empty ones are left out.
 
     Args:
         reply: the JSON object in the reply.
@@ -92,216 +95,151 @@ def understand(
             shown = json.dumps(item, ensure_ascii=False, default=str)[:200]
             problems.append(f"{shown} is not a change of one of the fields {', '.join(fields)}.")
         else:
-            changes += _plain(field, item)
+            changes += _single(field, item)
     return changes, problems
 
 
 def _parts(
     reply: Mapping[str, Any], fields: Mapping[str, Field], prefix: str
 ) -> Iterator[dict[str, Any]]:
+    """The values in a profile, but for defaults that models write for want of another value."""
     for name, value in reply.items():
         path = prefix + name
         if path in fields:
-            said = None if fields[path].is_filler(value) else value
-            yield {"field": path, "action": ADD if fields[path].many else SET, "value": said}
+            if value != fields[path].default or (value and drop_blank(value) is not None):
+                yield {"field": path, "action": "add", "value": value}
         elif isinstance(value, dict):
             yield from _parts(value, fields, f"{path}.")
 
 
-def _plain(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
+def _single(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
     """One change an item: lists of items are taken apart, and a set list replaces the old one."""
-    number, value = item.get("message"), item.get("value")
-    action = str(item.get("action") or SET)
-    message = number if isinstance(number, int) else 0
-    if action == REMOVE and (value is None or not field.many):
-        yield ProfileChange(field.path, REMOVE, None, message)
+    number, given, action = item.get("message"), item.get("value"), item.get("action") or SET
+    message, value = number if isinstance(number, int) else 0, drop_blank(given, field.choices)
+    if action == REMOVE and (given is None or not field.many):
+        yield ProfileChange(field, REMOVE, None, message)
         return
-    in_list = field.many and field.schema.get("type") != "array"
-    items = value if in_list and isinstance(value, list) else [value]
-    values = [one for one in items if not _is_empty(one)]
-    if field.many and action == SET and not field.lacks(values):
-        yield ProfileChange(field.path, REMOVE, None, message)
-    kind = action if action == REMOVE else ADD if field.many else SET
-    yield from (ProfileChange(field.path, kind, one, message) for one in values)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, str | list | dict) and not str(value).strip(" \n[]{}")
-    )
-
-
-class ChangedProfile(NamedTuple):
-    """A profile after a change.
-
-    Attributes:
-        entries: all of them.
-        new: the one that was put in; None if there is none.
-        notice: `CONTRADICTED` if another value gave way, `STALE` if a newer one stands.
-    """
-
-    entries: list[FieldValue]
-    new: FieldValue | None = None
-    notice: str = ""
-
-
-def merge(
-    entries: Sequence[FieldValue],
-    change: ProfileChange,
-    field: Field,
-    at: str,
-    times: Mapping[str, str],
-    ended: Mapping[str, str],
-) -> ChangedProfile:
-    """Change a profile; of two values of one thing, the one that was said later stays.
-
-    A value that says nothing, as "unknown" does, only fills a field without another one.
-
-    Args:
-        entries: entries of the profile.
-        change: the change.
-        field: field of the change.
-        at: time at which it was said (ISO 8601).
-        times: times at which entries were said, by line, as far as known.
-        ended: times at which earlier ones were replaced or removed, by line.
-    """
-
-    def concerns(entry: FieldValue) -> bool:
-        whole = not field.many or change.value is None
-        return entry.field == change.field and (whole or field.same(entry.value, change.value))
-
-    removes = change.action == REMOVE
-    mine = [entry for entry in entries if entry.field == change.field]
-    blank = [entry for entry in mine if field.lacks(entry.value)]
-    if not removes and field.lacks(change.value) and len(mine) > len(blank):
-        return ChangedProfile([*entries])
-    about = [entry for entry in mine if concerns(entry) and entry not in blank]
-    newer = [entry for entry in about if is_later(times.get(entry.line) or entry.day, at)]
-    past = (
-        entry
-        for line, until in ended.items()
-        if is_later(until, at)
-        for entry in read_entries(line)[0]
-    )
-    if (newer and not (removes and field.many)) or (not removes and any(map(concerns, past))):
-        agrees = any(is_same_value(entry.value, change.value) for entry in about)
-        return ChangedProfile([*entries], notice="" if agrees else STALE)
-    gone = [*blank, *(entry for entry in about if entry not in newer)]
-    others = [entry for entry in entries if not any(entry is one for one in gone)]
-    if removes:
-        return ChangedProfile(others, notice=STALE if newer else "")
-    value = change.value
-    for old in about:
-        value = _complete(old.value, value, field)
-    new = FieldValue(change.field, value, at[:10])
-    differs = any(_differs(entry.value, value) for entry in about)
-    return ChangedProfile([*others, new], new, CONTRADICTED if differs else "")
-
-
-def _complete(old: Any, new: Any, field: Field) -> Any:
-    """Return a new value with what an old one says where the new one says nothing.
-
-    A null may end what was known, unless the rest is the same, as it is for items of lists.
-    """
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return new
-    said = {name: value for name, value in new.items() if not field.lacks(value)}
-    is_same = field.many or not _differs({name: old.get(name) for name in said}, said)
-    left = {name for name, value in new.items() if name not in said and (is_same or value)}
-    kept = {name: value for name, value in old.items() if name in left or field.many}
-    return {**new, **kept, **said}
-
-
-def _differs(old: Any, new: Any) -> bool:
-    """Whether a value says otherwise; an item of which more is known does not."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return any(v is not None and _differs(v, new.get(k)) for k, v in old.items())
-    return not is_same_value(old, new)
+    if field.many and action == SET and value is not None:
+        yield ProfileChange(field, REMOVE, None, message)
+    if value is None and isinstance(given, str):
+        value = given.strip() or None
+    is_list = field.many and field.schema.get("type") != "array" and isinstance(value, list)
+    for one in value if is_list else [value]:
+        if one is not None:
+            yield ProfileChange(field, action, one, message)
 
 
 @dataclass
-class Made:
-    """A profile after the changes of one reply.
+class Draft:
+    """A profile while the changes of one reply are made.
 
     Attributes:
-        entries: entries of the profile.
-        problems: errors of the reply, for the model.
-        understood: whether the reply has changes.
-        notices: fields in which something gave way, by what it was.
-        times: times at which entries were said, by line, as far as known.
-        sources: the message that an entry is from, by the id of the object.
-        ended: times at which entries were replaced or removed, by line.
-    """
-
-    entries: list[FieldValue]
-    problems: list[str]
-    understood: bool = False
-    notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    times: dict[str, str] = field(default_factory=dict)
-    sources: dict[int, Line] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
-
-
-def make(
-    plain: Mapping[str, Any],
-    fields: Fields[Any],
-    known: Sequence[FieldValue],
-    said: Sequence[Line],
-    times: Mapping[str, str],
-    ended: Mapping[str, str],
-) -> Made:
-    """Apply the changes of a reply: all of them, or else each that fits.
-
-    Args:
-        plain: the JSON object in the reply.
         fields: fields of the profile.
-        known: entries so far.
-        said: the messages that it is about, by whose numbers it names them.
-        times: times at which the entries were said, by line, as far as known.
-        ended: times at which earlier ones were replaced or removed, by line.
+        said: the messages that the reply is about, by whose numbers it names them.
+        thread: id of the conversation.
+        entries: entries of the profile.
+        told: sources of its lines, and of earlier ones, by line.
+        problems: errors of the reply, for the model.
+        notices: fields in which something gave way, by what it was.
     """
-    changes, problems = understand(plain, fields.by_path)
-    for check in (False, True):
-        made = Made([*known], [*problems], understood=bool(changes), times={**times})
-        made.ended |= ended
-        if problems:
-            made.notices[MISFIT].add("a field that it does not have")
-        for change in changes:
-            _change(made, change, fields, said, check=check)
-        if not fields.complain(made.entries):
-            break
-    return made
 
+    fields: Fields[Any]
+    said: Sequence[Line]
+    thread: str
+    entries: list[FieldValue]
+    told: dict[str, LineSource]
+    problems: list[str]
+    notices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-def _change(
-    made: Made,
-    change: ProfileChange,
-    fields: Fields[Any],
-    said: Sequence[Line],
-    *,
-    check: bool,
-) -> None:
-    source = said[change.message - 1] if 0 < change.message <= len(said) else None
-    if source is not None and source.role in (TOOL, CONTEXT):
-        made.notices[HEARSAY].add(change.field)
-        return
-    at = source.at if source else max((one.at for one in said), key=instant, default="")
-    field = fields.by_path[change.field]
-    merged = merge(made.entries, change, field, at, made.times, made.ended)
-    if check and (complaint := fields.complain(merged.entries)):
-        if field.lacks(change.value):
+    def change(self, change: ProfileChange, *, check: bool) -> None:
+        """Make a change; of two values of one thing, the one that was said later stays.
+
+        A value that says nothing, as "unknown" does, only fills a field without another one.
+
+        Args:
+            change: the change.
+            check: whether to leave it out if the profile would not fit the schema.
+        """
+        field, action, value, message = change
+        source = self.said[message - 1] if 0 < message <= len(self.said) else None
+        if source is not None and source.role in (TOOL, CONTEXT):
+            self.notices[HEARSAY].add(field.path)
             return
-        made.problems.append(complaint)
-        made.notices[MISFIT].add(change.field)
-        return
-    if merged.notice:
-        made.notices[merged.notice].add(change.field)
-    made.ended |= {entry.line: at for entry in made.entries if entry not in merged.entries}
-    made.entries[:] = merged.entries
-    if merged.new is not None:
-        made.times[merged.new.line] = at
-    if merged.new is not None and source is not None:
-        made.sources[id(merged.new)] = source
+        mine = [entry for entry in self.entries if entry.field == field.path]
+        blank = [entry for entry in mine if field.lacks(entry.value)]
+        if action == REMOVE or not field.lacks(value) or mine == blank:
+            at = source.at if source else max((o.at for o in self.said), key=instant, default="")
+            new = LineSource("", source.message if source else "", self.thread, at)
+            self._merge(change, new, blank, check=check)
+
+    def _merge(
+        self, change: ProfileChange, source: LineSource, blank: list[FieldValue], *, check: bool
+    ) -> None:
+        (field, action, value, _), at = change, source.at
+        removes = action == REMOVE
+        about = [entry for entry in self._find_about(change, self.entries) if entry not in blank]
+        newer = [entry for entry in about if is_later(self._source_of(entry).at, at)]
+        past = [one.line for one in self.told.values() if one.until and is_later(one.until, at)]
+        is_past = any(self._find_about(change, read_entries("\n".join(past))[0]))
+        late = bool(newer) or (is_past and not removes)
+        if late and not any(is_same_value(entry.value, value) for entry in about):
+            self.notices[STALE].add(field.path)
+        if late and not (removes and field.many):
+            return
+        old = [*blank, *(entry for entry in about if entry not in newer)]
+        entries = [entry for entry in self.entries if entry not in old]
+        if not removes:
+            for entry in old:
+                value = _complete(entry.value, value, field)
+            value = self.fields.write(field, value)
+            entries.append(FieldValue(field.path, value, at[:10]))
+        if check and (complaint := self.fields.complain(entries)):
+            if not field.lacks(value):
+                self.problems.append(complaint)
+                self.notices[MISFIT].add(field.path)
+            return
+        if not removes and any(_contradicts(one.value, value) for one in old if one not in blank):
+            self.notices[CONTRADICTED].add(field.path)
+        self._record(old, source, None if removes else entries[-1])
+        self.entries = entries
+
+    def _record(
+        self, old: Iterable[FieldValue], source: LineSource, new: FieldValue | None
+    ) -> None:
+        """Note the source of a new entry, and the end of old ones, unless they say the same."""
+        for one in old:
+            self.told[one.line] = replace(self._source_of(one), until=source.at)
+            if new is not None and is_same_value(one.value, new.value):
+                del self.told[one.line]
+        if new is not None:
+            self.told[new.line] = replace(source, line=new.line)
+
+    def _find_about(
+        self, change: ProfileChange, entries: Iterable[FieldValue]
+    ) -> Iterator[FieldValue]:
+        """The entries that a change is about."""
+        field, _, value, _ = change
+        for entry in entries:
+            whole = not field.many or value is None
+            if entry.field == field.path and (whole or field.same(entry.value, value)):
+                yield entry
+
+    def _source_of(self, entry: FieldValue) -> LineSource:
+        return self.told.get(entry.line) or LineSource(entry.line, "", "", entry.day)
+
+
+def _complete(old: Any, new: Any, field: Field) -> Any:
+    """Return a new value with what an old one of the same thing says where it says nothing."""
+    if not (isinstance(old, dict) and isinstance(new, dict) and field.same(old, new)):
+        return new
+    return {**new, **old, **{name: item for name, item in new.items() if item is not None}}
+
+
+def _contradicts(old: Any, new: Any) -> bool:
+    """Whether a value says otherwise; one with more details does not."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return any(one is not None and _contradicts(one, new.get(key)) for key, one in old.items())
+    return not is_same_value(old, new)
 
 
 PROFILE_QUESTION = (
@@ -341,19 +279,12 @@ Say all changes again so that it has at most {words} words: shorter values, and 
 is oldest and of the least use.
 """
 
-_NOTICES = {
-    CONTRADICTED: "Said differently than before, so that the newest is kept: {fields}.",
-    STALE: "Said before what is known now, and so not taken: {fields}.",
-    MISFIT: "Left out, because it does not fit the schema: {fields}.",
-    HEARSAY: "Left out, because only a tool said so: {fields}.",
-}
-
 
 class ProfileReader(ChatReader):
     """Asks a chat model what changes in a profile, whose entries are the lines of the memory.
 
     The reply is JSON of the schema's own; where it is none, or does not fit, the model
-    is asked once more, with the reason. Evidence of an entry is the message that says so.
+    is asked once more, with the reason.
 
     Args:
         model: any LangChain chat model.
@@ -364,7 +295,8 @@ class ProfileReader(ChatReader):
 
     Attributes:
         noticed: fields in which something had to give way, by what it was; of one fold in a
-            copy that `for_one_fold` makes.
+            copy that `for_one_fold` makes, as the other.
+        told: sources of the lines of the profile, and of earlier ones, by line.
     """
 
     reply_share = 1.5
@@ -385,29 +317,25 @@ class ProfileReader(ChatReader):
         fingerprint = make_fingerprint(self.identity.fingerprint, schema)
         self.identity = replace(self.identity, fingerprint=fingerprint)
         self.noticed: dict[str, set[str]] = defaultdict(set)
-        self.times: dict[str, str] = {}
-        self.ended: dict[str, str] = {}
+        self.told: dict[str, LineSource] = {}
+        self._before = self.told
+        self._thread = ""
         self._fields = fields
-        self._shape = Shape("changes", fields.changes, TypeAdapter(Any))
-        self._held = constraint(model, self._shape)
+        self._held = constraint(model, Shape("changes", fields.changes))
 
-    def for_one_fold(self, sources: Iterable[LineSource] = ()) -> ProfileReader:
-        """Return this reader with its own `noticed`, and with the times of the lines so far."""
+    def for_one_fold(self, sources: Sequence[LineSource], thread: str) -> ProfileReader:
+        """Return this reader with its own `noticed`, for a thread and the lines so far."""
         one = copy(self)
         one.noticed = defaultdict(set)
-        sources = [*sources]
-        one.times = {item.line: item.at for item in sources if not item.until}
-        one.ended = {item.line: item.until for item in sources if item.until}
+        one.told = {item.line: item for item in reversed(sources)}  # what stands comes first
+        one._thread = thread  # noqa: SLF001 - its own
         return one
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Descriptions of what was noticed, without quotes."""
-        return tuple(
-            text.format(fields=", ".join(sorted(self.noticed[kind])))
-            for kind, text in _NOTICES.items()
-            if self.noticed.get(kind)
-        )
+        found = self.noticed.items()
+        return tuple(text.format(fields=", ".join(sorted(fields))) for text, fields in found)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Ask for the changes after a chunk, and make them; none if nothing changes.
@@ -415,14 +343,17 @@ class ProfileReader(ChatReader):
         Raises:
             EmptyReplyError: The reply is not JSON, twice.
         """
+        if not step.shorter:
+            self._before = self.told
         said = lines_of(step.chunk)
-        entries, others = read_entries(step.memory.text)
-        fitted = self._fields.fit(entries)
         chunk, budget = number_messages(step.chunk, said), self._memory_tokens
         prompt = self.prompts.for_update(
             step.query, step.memory.text, chunk, budget, again=step.shorter
         )
+        known, others = read_entries(step.memory.text)
+        _, entries, misfits = self._fields.fit(known)
         replies: list[AIMessage] = []
+        drafts: list[Draft] = []
 
         async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
             def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
@@ -435,66 +366,55 @@ class ProfileReader(ChatReader):
             replies.append(reply)
             return reply, text
 
-        def apply(plain: dict[str, Any]) -> Made:
-            return make(plain, self._fields, fitted.entries, said, self.times, self.ended)
-
         def check(plain: dict[str, Any]) -> dict[str, Any]:
-            if problems := apply(plain).problems:
-                raise ValueError("; ".join(problems))
+            changes, problems = read_changes(plain, self._fields.by_path)
+            draft = self._draft(changes, problems, entries, said)
+            if changes or not problems:
+                drafts.append(draft)
+            if draft.problems:
+                raise ValueError("; ".join(draft.problems))
             return plain
 
-        shape = replace(self._shape, adapter=TypeAdapter(Annotated[Any, AfterValidator(check)]))
-        try:
-            plain = (await fill(shape, prompt, ask)).plain
-        except ResponseFormatError as error:
-            plain = self._salvage(error.reply)
-        made = apply(plain)
-        self.ended |= made.ended
-        if made.problems and not made.understood:
-            raise EmptyReplyError(self._useless())
-        for kind, fields in made.notices.items():
+        adapter = TypeAdapter(Annotated[Any, AfterValidator(check)])
+        with suppress(ResponseFormatError):
+            await fill(Shape("changes", self._fields.changes, adapter), prompt, ask)
+        if not drafts:
+            message = (
+                f"{self.identity.name} replied twice with something other than JSON of changes: "
+                "name a model that writes JSON, or leave out the schema to keep a text."
+            )
+            raise EmptyReplyError(message)
+        draft = min(drafts, key=lambda one: len(one.problems))
+        self.told = draft.told
+        for kind, fields in draft.notices.items():
             self.noticed[kind] |= fields
-        memory = self._remember(made, fitted.misfits, others, step)
+        # What does not fit stays until room is needed, or its field has a value that fits.
+        stay = [one for one in misfits if one.field not in {entry.field for entry in draft.entries}]
+        order = [*self._fields.by_path]
+        draft.entries.sort(key=lambda entry: order.index(entry.field))
+        memory = Memory(write_entries([*stay, *draft.entries], others))
         usage = sum(map(usage_of, replies), Usage())
         same = memory.text == (step.memory.text or EMPTY)
         return Update(None if same else memory, usage=usage)
 
-    def _salvage(self, text: str) -> dict[str, Any]:
-        """Parse a reply that does not fit the schema as far as possible.
-
-        Raises:
-            EmptyReplyError: It is not JSON.
-        """
-        try:
-            return self._shape.parse(text)
-        except ValueError as error:
-            raise EmptyReplyError(self._useless()) from error
-
-    def _remember(
-        self, made: Made, misfits: Sequence[FieldValue], others: Sequence[str], step: Step
-    ) -> Memory:
-        """The memory of a changed profile, with what does not fit the schema.
-
-        That stays until room is needed, or until its field has a value that fits.
-        """
-        fields, evidence = self._fields.by_path, [*step.memory.evidence]
-        found: dict[str, list[FieldValue]] = {path: [] for path in fields}
-        for entry, written in zip(
-            made.entries, self._fields.fit(made.entries).entries, strict=True
-        ):
-            found[entry.field].append(written)
-            self.times[written.line] = made.times.get(entry.line, "")
-            if source := made.sources.get(id(entry)):
-                place = locate(written.line, step.chunk.source, source.start, source.end)
-                evidence.append(place)
-        stay = [one for one in misfits if one.field not in fields or not found[one.field]]
-        return Memory(write_entries([*stay, *chain(*found.values())], others), tuple(evidence))
-
-    def _useless(self) -> str:
-        return (
-            f"{self.identity.name} replied twice with something other than JSON of changes: name a "
-            "model that writes JSON, or leave out the schema to keep a text."
-        )
+    def _draft(
+        self,
+        changes: Sequence[ProfileChange],
+        problems: Sequence[str],
+        entries: Sequence[FieldValue],
+        said: Sequence[Line],
+    ) -> Draft:
+        """Return the profile after all changes, or else after each that fits."""
+        for check in (False, True):
+            told = {**self._before}
+            draft = Draft(self._fields, said, self._thread, [*entries], told, [*problems])
+            if problems:
+                draft.notices[MISFIT].add("a field that it does not have")
+            for change in changes:
+                draft.change(change, check=check)
+            if not self._fields.complain(draft.entries):
+                break
+        return draft
 
 
 def keep_fitting(fields: Fields[Any]) -> Callable[[str, int, Tokenizer], str]:
@@ -503,17 +423,14 @@ def keep_fitting(fields: Fields[Any]) -> Callable[[str, int, Tokenizer], str]:
     Entries that the schema lacks go first, then items of lists, then values.
     """
 
+    def stays(entry: FieldValue) -> tuple[bool, bool, str]:
+        known = fields.by_path.get(entry.field)
+        return known is not None, known is not None and not known.many, entry.day
+
     def cut(text: str, tokens: int, tokenizer: Tokenizer) -> str:
         entries, _ = read_entries(text)
-
-        def stays(entry: FieldValue) -> tuple[bool, bool, str]:
-            known = fields.by_path.get(entry.field)
-            return known is not None, known is not None and not known.many, entry.day
-
-        going = sorted(entries, key=stays)
-        while going and tokenizer.count(write_entries(entries)) > tokens:
-            first = going.pop(0)
-            entries = [entry for entry in entries if entry is not first]
+        while entries and tokenizer.count(write_entries(entries)) > tokens:
+            entries.remove(min(entries, key=stays))
         return write_entries(entries)
 
     return cut

@@ -16,9 +16,10 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from langgraph.store.base import PutOp
+from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
@@ -37,7 +38,7 @@ from memagent_graph.memory.lookup import versions
 from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from memagent_graph.conversation.user_memory import UserMemory, What
     from memagent_graph.memory.atomic import Value
@@ -298,8 +299,10 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by
         raise _conflict(memory.user)
 
 
-class Decision(NamedTuple):
+class Decision(BaseModel):
     """Proposals to accept, refuse and edit, by their ids; those that are not named wait on.
+
+    It is also the reply to the interrupt of an `ApprovalNode`.
 
     Attributes:
         accept: those that become the memory.
@@ -307,9 +310,16 @@ class Decision(NamedTuple):
         edit: texts with which others are accepted.
     """
 
-    accept: Sequence[str] = ()
-    refuse: Sequence[str] = ()
-    edit: Mapping[str, str] = {}
+    model_config = ConfigDict(extra="forbid")
+
+    accept: list[str] = Field(default_factory=list)
+    refuse: list[str] = Field(default_factory=list)
+    edit: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all that it names."""
+        return [*self.accept, *self.refuse, *self.edit]
 
 
 def decision_of(proposal: Proposal, verdict: bool | str) -> Decision:  # noqa: FBT001 - a verdict
@@ -321,7 +331,8 @@ def decision_of(proposal: Proposal, verdict: bool | str) -> Decision:  # noqa: F
     if isinstance(verdict, str):
         return Decision(edit={proposal.id: verdict})
     if isinstance(verdict, bool):
-        return Decision([proposal.id]) if verdict else Decision(refuse=[proposal.id])
+        ids = [proposal.id]
+        return Decision(accept=ids) if verdict else Decision(refuse=ids)
     raise ConfigurationError("A function must return True, False, a text or None.")
 
 
@@ -348,7 +359,7 @@ async def decide(
         StoreError: The store failed.
     """
     waiting = {one.id: one for one in await list_proposals(memory)}
-    ids = [*decision.accept, *decision.refuse, *decision.edit]
+    ids = decision.ids
     if not ids or len({*ids}) < len(ids) or len(decision.edit) > 1:
         message = "Name each proposal to decide once, and edit one at a time: it is all the memory."
         raise ConfigurationError(message)

@@ -95,7 +95,7 @@ async def decide(request: Request) -> Response:
     form = await form_of(request)
     user = needed(form, "of")
     accept, refuse = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
-    decision = proposal.Decision(accept, refuse)
+    decision = proposal.Decision(accept=accept, refuse=refuse)
     await proposal.decide(users_of(request).of(user), decision, by=operator())
     return RedirectResponse(url("/person", of=user), 303)
 
