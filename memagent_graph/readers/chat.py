@@ -135,9 +135,9 @@ class ChatReader(Reader):
         self.adds = self.prompts.adds
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
-        self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
-        texts = self.prompts.instructions
-        self._instructions = tuple(note.text for text in texts for note in notes(text))
+        tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
+        said = tuple(note.text for text in self.prompts.instructions for note in notes(text))
+        self._check = partial(check_overwrite, tags=tags, prompt=said)
         self._memory_tokens, self._picture_tokens = config.memory_tokens, config.pictures
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -217,14 +217,10 @@ class ChatReader(Reader):
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
         """Return the update with the notes of a reply."""
         text = whole_sentences(reply, text)
-        found = check_overwrite(
-            text,
-            step.memory.text,
-            "\n".join([step.chunk.text, *(item.text for item in step.recalled)]),
-            question="" if self.standing else step.question,
-            tags=self._tags,
-            prompt=self._instructions,
-            unfinished=update.unfinished,
+        read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
+        question = "" if self.standing else step.question
+        found = self._check(
+            text, step.memory.text, read, question=question, unfinished=update.unfinished
         )
         update = replace(update, fault=found.fault)
         if not step.exact:
@@ -241,9 +237,7 @@ class ChatReader(Reader):
     ) -> Update:
         """The update with what the chunk says added to the memory, merged if that is too long."""
         read = "\n".join([step.chunk.text, *(item.text for item in step.recalled)])
-        check = partial(
-            check_overwrite, question=step.question, tags=self._tags, prompt=self._instructions
-        )
+        check = partial(self._check, question=step.question)
         found = check(text, "", read)
         if not step.exact:
             text = found.text
@@ -283,15 +277,7 @@ class ChatReader(Reader):
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
-        found = check_overwrite(
-            text,
-            before,
-            "",
-            question=question,
-            tags=self._tags,
-            prompt=self._instructions,
-            unfinished=is_cut_off(reply),
-        )
+        found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
         fault = found.fault
         if not self._exact:
             # A verdict without notes leaves one memory as it is.
