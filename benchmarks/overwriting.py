@@ -17,7 +17,6 @@ from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import usage_of
-from memagent_graph.readers.replies import check_overwrite
 from memagent_graph.templates import fill
 
 if TYPE_CHECKING:
@@ -149,14 +148,7 @@ class Adding(ChatReader):
         """What a reply adds."""
         if not text or _NONE.match(text):
             return ""
-        found = check_overwrite(
-            text,
-            "",
-            step.chunk.text,
-            question=step.question,
-            tags=self._tags,
-            prompt=self._instructions,
-        )
+        found = self._check(text, "", step.chunk.text, question=step.question)
         if found.unchanged or found.fault:
             return ""
         lines = [_BULLET.sub("", line).strip() for line in found.text.splitlines()]
@@ -189,9 +181,7 @@ class Extracting(Adding):
             )
             reply, merged = await self._ask(prompt, config, self._update_options)
             usage += usage_of(reply)
-            found = check_overwrite(
-                merged, step.memory.text, text, question=step.question, tags=self._tags
-            )
+            found = self._check(merged, step.memory.text, text, question=step.question)
             text = found.text if found.text and not found.fault else f"{step.memory.text}\n{text}"
         memory = align(text, step.memory, step.chunk, step.question, step.recalled).memory
         return Update(memory, usage=usage)

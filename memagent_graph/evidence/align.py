@@ -109,11 +109,6 @@ class AlignedNote:
     passage: str = ""
     is_new: bool = True
 
-    @property
-    def is_unsupported(self) -> bool:
-        """Whether the memory marks it as unsupported."""
-        return self.state == "unsupported"
-
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
@@ -188,7 +183,9 @@ def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memor
     )
     judged = {note.text for note in aligned}
     marks = [item for item in before.unsupported if item.text in places.keys() - judged]
-    marks += [Unsupported(note.text, note.missing) for note in aligned if note.is_unsupported]
+    marks += [
+        Unsupported(note.text, note.missing) for note in aligned if note.state == "unsupported"
+    ]
     marks.sort(key=lambda item: places[item.text])
     return Memory(text, tuple(evidence), tuple(dict.fromkeys(marks)))
 
@@ -367,8 +364,7 @@ class _Aligner:
 
     def align(self, note: Note) -> AlignedNote:
         """Find the evidence and the state of one note."""
-        numbers = figures(note.text)
-        wanted = self.read.want(note, numbers, self.asked)
+        wanted = self.read.want(note, self.asked)
         matched = self.read.match(wanted, _MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)
         read, noted = _choose(matched, noted, wanted.weights)
@@ -379,11 +375,11 @@ class _Aligner:
             item for item in self.unsupported if beside and any(item.text in one for one in beside)
         ]
         doubted = [name for item in doubts for name in item.missing]
-        judgement = self.judge.judge(note, numbers, texts, self._beside(read), lines, doubted)
+        judgement = self.judge.judge(note, texts, self._beside(read), lines, doubted)
         if judgement.missing and not texts and matched.covered >= LEAST_COVERED:
             # An older note in other words but for one value, which the chunk may state.
             found = [self.read.items[number] for number in matched.places]
-            again = self.judge.judge(note, numbers, found, self._beside(matched), lines, doubted)
+            again = self.judge.judge(note, found, self._beside(matched), lines, doubted)
             if len(again.missing) < len(judgement.missing):
                 read, texts, judgement = matched, found, again
         texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
@@ -407,12 +403,11 @@ class _Aligner:
 
     def find(self, note: Note) -> AlignedNote | None:
         """Find support in the chunk for an older note that has none; None if there is none."""
-        numbers = figures(note.text)
-        read = self.read.match(self.read.want(note, numbers, self.asked), _MOST_READ)
+        read = self.read.match(self.read.want(note, self.asked), _MOST_READ)
         if read.covered < _FOUND_LATER:
             return None
         texts = [self.read.items[number] for number in read.places]
-        missing, lent, judged = self.judge.judge(note, numbers, texts, self._beside(read))
+        missing, lent, judged = self.judge.judge(note, texts, self._beside(read))
         if missing or not judged:
             return None
         texts += lent[: max(_MOST_READ - len(texts), 0)]
@@ -432,18 +427,17 @@ class _Aligner:
         doubted: set[str] = set()
         clauses = _CLAUSE_END.split(note.text)
         for clause in clauses if len(clauses) > 1 else ():
-            numbers = figures(clause)
-            own = {claim.text for claim in claims(clause, numbers)}.intersection(missing)
+            own = {claim.text for claim in claims(clause)}.intersection(missing)
             if not own:
                 continue
             part = note._replace(text=clause, label=0)
-            match = self.read.match(self.read.want(part, numbers, self.asked), 1)
+            match = self.read.match(self.read.want(part, self.asked), 1)
             texts = [self.read.items[number] for number in match.places]
             words = match.terms.difference(*map(note_terms, own))
             if (
                 match.covered < _SAID
                 or len(words) < _LEAST_SAID
-                or self.judge.judge(part, numbers, texts, self._beside(match)).missing
+                or self.judge.judge(part, texts, self._beside(match)).missing
             ):
                 doubted |= own
             else:

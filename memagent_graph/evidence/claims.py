@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections import Counter
 from functools import cached_property, lru_cache
-from string import ascii_letters
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -24,10 +21,7 @@ _NAME_WORD = regex.compile(
 )
 _WORD = regex.compile(r"[\p{Lu}\p{Ll}\p{N}][\p{Lu}\p{Ll}\p{M}\p{N}]*+")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]{2,}+")
-_JOINTS = frozenset(
-    [" ", "-", "–", "/", "&", ". ", ", ", "’", "'", " and ", " & "]
-    + [f" {word} " for word in ("of", "de", "van", "von", "da", "the", "of the", "to", "in", "on")]
-)
+_JOINTS = frozenset([" ", "-", "–", "/", "&", ". ", "'", "’", " of ", " and ", " & "])
 _OPENERS = frozenset(".!?:—…*#>|\"“‘'{=")
 _ORDINARY = (
     "mr mrs ms dr prof professor sir dame lord lady president king queen prince princess saint st "
@@ -59,8 +53,9 @@ class Claim(NamedTuple):
     doubtful: bool = False
 
 
-def claims(text: str, numbers: Sequence[Figure]) -> list[Claim]:
+def claims(text: str) -> list[Claim]:
     """Return the numbers, then the names, of a note; names only in scripts with capitals."""
+    numbers = figures(text)
     taken = {number.start for number in numbers}
     found = [Claim(*item[:3], item) for item in numbers if _states(item, text)]
     for match in _NAME_WORD.finditer(text):
@@ -73,30 +68,21 @@ def claims(text: str, numbers: Sequence[Figure]) -> list[Claim]:
     return found
 
 
-_IN_PASSING = (
-    "second seconds both half double couple pair decade decades century dozen dozens quarter "
-    "quarters twice first firsts hundred thousand million billion one 千万 万一 十分 百万 一一"
-)
-_MANNERS = frozenset(_IN_PASSING.split())
-
-
 def _states(figure: Figure, text: str) -> bool:
-    """Whether a number is a claim, not a turn of phrase such as "one of" or "both"."""
+    """Whether a number is a claim, not a turn of phrase such as "one of", "both" or "一起"."""
     if not figure.spelled:
         return True
-    if figure.text.lower() in _MANNERS:
-        return False
-    if not figure.text.isascii():
-        return len(figure.text) > 1 or text[figure.end : figure.end + 1] in set("年月日号")
-    return True
+    if not figure.text.isascii() and len(figure.text) == 1:
+        return text[figure.end : figure.end + 1] in set("年月日号")
+    return not figure.values <= {"1", "2"}
 
 
-def runs(text: str, numbers: Sequence[Figure]) -> list[set[str]]:
+def runs(text: str) -> list[set[str]]:
     """Return the terms of each name, and of each run of numbers (a date, say), in a note."""
     found = [{term for word in run for term in word_terms(word)} for run in name_runs(text)]
     last = -1
     rows: list[set[str]] = []
-    for figure in numbers:
+    for figure in figures(text):
         terms = {*specific_terms(figure.text), *(f"={value}" for value in figure.values)}
         if rows and text[last : figure.start].strip(" -–,/") in {"", "and", "to"}:
             rows[-1] |= terms
@@ -234,8 +220,6 @@ _LETTERS = {
     "latin": regex.compile(r"\p{Latin}"),
     "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]"),
 }
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-_NO_ASCII_LETTERS = bytes({*range(128)} - {*ascii_letters.encode()})
 _WIDEST_GAP = 2
 """Most code points between a sentence and the one that continues it."""
 _SHARE = 0.15
@@ -289,7 +273,6 @@ class NoteJudge:
     def judge(
         self,
         note: Note,
-        numbers: Sequence[Figure],
         said: Sequence[EvidencePassage],
         beside: Sequence[EvidencePassage],
         older: Sequence[Note] = (),
@@ -299,7 +282,6 @@ class NoteJudge:
 
         Args:
             note: the note to judge.
-            numbers: the numbers in it.
             said: the sentences that it rests on.
             beside: the sentences around those; a pronoun may stand for a name in them.
             older: the notes that it rewrites.
@@ -314,7 +296,7 @@ class NoteJudge:
         doubts = _names_of(doubted)
         missing: list[str] = []
         lent: dict[int, EvidencePassage] = {}
-        for claim in claims(note.text, numbers):
+        for claim in claims(note.text):
             if self._given.has(claim) or fresh.has(claim):
                 continue
             if own.has(claim) and not doubts.has(claim):
@@ -344,7 +326,8 @@ class NoteJudge:
 
     def _is_named(self, word: str) -> bool:
         """Whether the text has the word capitalized inside a sentence."""
-        return any(_has_within(word, text) for text in (self._chunk, self._memory))
+        within = regex.compile(rf"(?<=[\p{{Ll}},] ){regex.escape(word)}(?!\p{{L}})")
+        return any(map(within.search, (self._chunk, self._memory)))
 
     def _seems_named(self, claim: Claim, text: str) -> bool:
         """Whether a word that opens a sentence is a name, judged by what follows it."""
@@ -446,19 +429,6 @@ def _lender(
 
 _OF_ORDINARY = "ly ing ed tion ment ness ity ance ence ers ors ship"
 _JUDGING_ORDINARY = tuple(_OF_ORDINARY.split())
-_LOOKED_AT = 20
-
-
-def _has_within(word: str, text: str) -> bool:
-    place = -1
-    for _ in range(_LOOKED_AT):
-        place = text.find(word, place + 1)
-        if place < 0:
-            return False
-        before = text[place - 2 : place] if place > 1 else ""
-        if before.endswith(" ") and (before[0].islower() or before[0] == ","):
-            return not text[place + len(word) : place + len(word) + 1].isalpha()
-    return False
 
 
 def _counts(figure: Figure, text: str, own: ClaimTexts) -> bool:
@@ -505,12 +475,7 @@ def scripts(text: str) -> frozenset[str]:
     """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
     if text.isascii():
         return frozenset({"latin"} if _LETTERS["latin"].search(text) else ())
-    signs = Counter(_NOT_ASCII.findall(text))
-    counts = {
-        script: sum(count for sign, count in signs.items() if letters.match(sign))
-        for script, letters in _LETTERS.items()
-    }
-    counts["latin"] += len(text.encode("ascii", "ignore").translate(None, _NO_ASCII_LETTERS))
+    counts = {script: len(letters.findall(text)) for script, letters in _LETTERS.items()}
     total = sum(counts.values())
     return frozenset(script for script, count in counts.items() if count > _SHARE * total)
 

@@ -18,7 +18,6 @@ from memagent_graph.evidence.statements import (
     notes,
     passage_terms,
 )
-from memagent_graph.text.terms import figures
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
-    from memagent_graph.text.terms import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,18 +269,11 @@ class PassageIndex:
         count = len(self._postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
 
-    def want(
-        self,
-        note: Note,
-        numbers: Sequence[Figure],
-        asked: Collection[str],
-        about: Iterable[str] = (),
-    ) -> NoteTerms:
+    def want(self, note: Note, asked: Collection[str], about: Iterable[str] = ()) -> NoteTerms:
         """Weigh the terms of a note.
 
         Args:
             note: the note.
-            numbers: the numbers in it.
             asked: terms of the question; the note's other terms weigh more.
             about: further terms that name its subject.
         """
@@ -295,7 +286,7 @@ class PassageIndex:
             for term in (*passage_terms(note.context), *about)
             if term not in weights
         }
-        return NoteTerms(weights, context, runs(note.text, numbers))
+        return NoteTerms(weights, context, runs(note.text))
 
     def match(self, wanted: NoteTerms, most: int = 2) -> Match:
         """Return the best sentence for a note, and up to `most` - 1 others that add to it."""
@@ -417,7 +408,7 @@ def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...
     asked = passage_terms(question)
     scores: dict[Evidence, float] = {}
     for note in notes(question if is_bare(answer) else answer):
-        wanted = index.want(note, figures(note.text), asked, asked)
+        wanted = index.want(note, asked, asked)
         match = index.match(wanted, 1)
         places, covered = _add_notes(index, wanted, match)
         if covered < LEAST_COVERED:

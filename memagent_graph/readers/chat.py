@@ -126,9 +126,9 @@ class ChatReader(Reader):
         self.shows_passages = self.prompts.shows_passages
         self._leads = config.rounds > 1
         self._exact = config.exact_cuts
-        self._tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
-        texts = self.prompts.instructions
-        self._instructions = tuple(note.text for text in texts for note in notes(text))
+        tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
+        said = tuple(note.text for text in self.prompts.instructions for note in notes(text))
+        self._check = partial(check_overwrite, tags=tags, prompt=said)
         self._memory_tokens, self._picture_tokens = config.memory_tokens, config.pictures
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
@@ -204,13 +204,12 @@ class ChatReader(Reader):
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
         """Return the update with the notes of a reply."""
         text = whole_sentences(reply, text)
-        found = check_overwrite(
+        question = "" if self.standing else step.question
+        found = self._check(
             text,
             step.memory.text,
             step.chunk.text,
-            question="" if self.standing else step.question,
-            tags=self._tags,
-            prompt=self._instructions,
+            question=question,
             unfinished=update.unfinished,
         )
         update = replace(update, fault=found.fault)
@@ -226,9 +225,7 @@ class ChatReader(Reader):
     ) -> Update:
         """The update with what the chunk says added to the memory, merged if that is too long."""
         read = step.chunk.text
-        check = partial(
-            check_overwrite, question=step.question, tags=self._tags, prompt=self._instructions
-        )
+        check = partial(self._check, question=step.question)
         found = check(text, "", read)
         if not step.exact:
             text = found.text
@@ -268,15 +265,7 @@ class ChatReader(Reader):
         text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
-        found = check_overwrite(
-            text,
-            before,
-            "",
-            question=question,
-            tags=self._tags,
-            prompt=self._instructions,
-            unfinished=is_cut_off(reply),
-        )
+        found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
         fault = found.fault
         if not self._exact:
             # A verdict without notes leaves one memory as it is.

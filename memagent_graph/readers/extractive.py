@@ -113,9 +113,6 @@ class _StatementScores(BM25Okapi):  # type: ignore[misc] # the library has no ty
         self.idf = {term: log(1 + (size - n + 0.5) / (n + 0.5)) for term, n in nd.items()}
 
 
-_BY_SURNAME = 0.5
-"""Weight of a match with only the last word of a name."""
-
 # Pairs: what a question asks for, and what a statement needs to be able to answer it.
 _EXPECTED = [
     (
@@ -140,30 +137,27 @@ _EXPECTED = [
 def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     """Return the best statement and, if it lacks a word of the question, a second one.
 
-    The second is about somebody or something that the first names, or else the runner-up.
+    The second is reached by following names from the first: the one with most of the missing words
+    and, of several that only have the kind of answer, the farthest. Else it is the runner-up.
     """
     meant = meanings(statements)
     scores = relevance(question, statements, meant)
     order = [index for index in rank(scores) if scores[index] > 0]
     if not order:
         return []
-    first, *rest = order
-    wanted = set(content_terms(question))
-    left_open = wanted.difference(meant[first])
-    if not (rest and left_open):
-        return [statements[first]]
-    leads = _leads(statements[first].text, wanted)
-    links = {index: _link(leads, meant[index]) for index in rest}
-    gains = {index: len(left_open.intersection(meant[index])) for index in rest}
-    second = max(rest, key=lambda index: links[index] * gains[index])
-    score = links[second] * gains[second]
-    # A surname alone may be somebody else's: it must add more than the runner-up does.
-    if not score or (links[second] < 1 and score < gains[rest[0]]):
-        linked = (index for index in rest if links[index] == 1)
-        direct = next((i for i in linked if _may_answer(question, statements[i].text)), None)
-        further = _end_of_trail(question, first, statements, meant) if direct is None else None
-        second = next((i for i in (direct, further) if i is not None), rest[0])
-    return [statements[first], statements[second]]
+    wanted, trail = set(content_terms(question)), order[:1]
+    left_open = wanted.difference(meant[trail[0]])
+    for at in trail if left_open else ():  # grows within the loop
+        leads = _leads(statements[at].text, wanted)
+        trail += [
+            index
+            for index, said in enumerate(meant)
+            if index not in trail and _follows(leads, said)
+        ]
+    added = {index: len(left_open.intersection(meant[index])) for index in reversed(trail[1:])}
+    fitting = [i for i in added if added[i] or _may_answer(question, statements[i].text)]
+    second = [max(fitting, key=added.__getitem__)] if fitting else order[1:2]
+    return [statements[index] for index in (*order[:1], *(second if left_open else ()))]
 
 
 def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
@@ -190,7 +184,7 @@ def answers(question: str, statements: Sequence[Statement]) -> bool:
     left_open = wanted.difference(meant[first])
     leads = _leads(statements[first].text, wanted)
     return not left_open or any(
-        left_open.issubset(said) and _link(leads, said) == 1 for said in meant
+        left_open.issubset(said) and _follows(leads, said) for said in meant
     )
 
 
@@ -203,30 +197,9 @@ def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
     ]
 
 
-def _end_of_trail(
-    question: str, first: int, statements: Sequence[Statement], meant: Sequence[list[str]]
-) -> int | None:
-    """The best statement that is reached by following names from one statement to the next."""
-    wanted, trail = set(content_terms(question)), [first]
-    left_open = wanted.difference(meant[first])
-    for at in trail:  # grows within the loop
-        leads = _leads(statements[at].text, wanted)
-        trail += [
-            index
-            for index, said in enumerate(meant)
-            if index not in trail and _link(leads, said) == 1
-        ]
-    shared = {index: len(left_open.intersection(meant[index])) for index in trail[1:]}
-    fitting = [i for i in shared if shared[i] or _may_answer(question, statements[i].text)]
-    return max(reversed(fitting), key=lambda index: shared[index], default=None)
-
-
-def _link(leads: Sequence[Sequence[str]], said: Collection[str]) -> float:
-    """Return how surely a statement is about one of the leads: 1 if it has the whole name."""
-    known = set(said)
-    if any(known.issuperset(lead) for lead in leads):
-        return 1
-    return _BY_SURNAME if any(lead[-1] in known for lead in leads) else 0
+def _follows(leads: Sequence[Sequence[str]], said: Collection[str]) -> bool:
+    """Whether a statement has one of these names."""
+    return any(set(said).issuperset(lead) for lead in leads)
 
 
 def _may_answer(question: str, text: str) -> bool:
@@ -236,7 +209,7 @@ def _may_answer(question: str, text: str) -> bool:
 
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
-_VERSION = "extractive-5"
+_VERSION = "extractive-6"
 _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
 """Share of a question's terms that an answer must have to count as found; the second, for scripts
 without spaces, counts pairs of characters. Chosen so that about 2% of the answers that were in

@@ -223,7 +223,6 @@ def check_overwrite(
     question: str = "",
     tags: Collection[str] = ("notes",),
     prompt: tuple[str, ...] = (),
-    standing: bool = False,
     unfinished: bool = False,
 ) -> Overwrite:
     """Return the notes in a reply, and what speaks against overwriting the old ones with them.
@@ -232,11 +231,10 @@ def check_overwrite(
         reply: the model's reply, without reasoning.
         before: the notes before.
         read: the text that the model was shown besides them: the chunk.
-        question: the question of the reading.
+        question: the question of the reading: a statement that shares no word with it may be
+            dropped. None may without one, as in a memory of a user.
         tags: names of the prompt's delimiters.
         prompt: the prompt's own sentences, which are no notes.
-        standing: whether all statements bear on the question, as in a conversation. Otherwise a
-            statement that shares no word with the question may be dropped.
         unfinished: whether the reply was cut off: then it may not lose any statement.
     """
     whole = notes_in(reply, tags=tags, known=(before, read), question=question)
@@ -255,7 +253,7 @@ def check_overwrite(
     if before and is_foreign(text, [before, read, question]):
         return Overwrite(text, fault="foreign")
     lost = find_lost_statements(before, text)
-    if lost and (unfinished or _is_loss(lost, before, text, "" if standing else question)):
+    if lost and (unfinished or _is_loss(lost, before, text, question)):
         return Overwrite(text, fault="loss")
     return Overwrite(text)
 
@@ -265,23 +263,17 @@ def check_overwrite(
 
 def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
     """Notes without sentences that repeat one of the prompt, and not of what was read."""
-    *said, anywhere = _words_of(prompt)
+    said = _words_of(prompt)
 
     def repeats(sentence: str) -> bool:
         has = _words(sentence)
-        least = _REPEATED * len(has)
-        if not has or len(has & anywhere) < least or sentence in read:
-            return False
         if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
-            return _all_words(sentence) in _all_words_of(prompt)
-        return any(len(has & own) >= least for own in said)
+            return bool(has) and has in said and sentence not in read
+        least = _REPEATED * len(has)
+        return any(len(has & own) >= least for own in said) and sentence not in read
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
-
-
-def _all_words(sentence: str) -> list[str]:
-    return [term for term in terms(sentence) if not term.isdigit()]
 
 
 def _words(sentence: str) -> frozenset[str]:
@@ -289,15 +281,8 @@ def _words(sentence: str) -> frozenset[str]:
 
 
 @lru_cache(16)
-def _all_words_of(prompt: tuple[str, ...]) -> list[list[str]]:
-    return [*map(_all_words, prompt)]
-
-
-@lru_cache(16)
 def _words_of(prompt: tuple[str, ...]) -> list[frozenset[str]]:
-    """The words of each sentence of a prompt, and those of all together."""
-    said = [*map(_words, prompt)]
-    return [*said, frozenset[str]().union(*said)]
+    return [*map(_words, prompt)]
 
 
 _REPEATED = 0.8

@@ -29,7 +29,7 @@ ALPHABET = st.sampled_from("abc xyz\n.:-`#<>/()*ß中1")
 
 
 def check(reply, before=OLD, read=READ, **more):
-    return check_overwrite(reply, before, read, tags=TAGS, **{"standing": True, **more})
+    return check_overwrite(reply, before, read, tags=TAGS, **more)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_notes_in_other_words_are_no_fault(reply):
 def test_what_does_not_bear_on_the_question_may_be_left_out():
     before = "The Democratic Party emerged in the 1830s. It was built by Martin Van Buren."
     after = "The Confederation Bridge is 12.9 kilometres long."
-    asked = {"read": after, "standing": False}
+    asked = {"read": after}
 
     assert check(after, before, **asked, question="How long is the bridge?").fault is None
     assert check(after, before, **asked, question="Who built the party?").fault == "loss"
@@ -179,7 +179,7 @@ def test_what_does_not_bear_on_the_question_may_be_left_out():
 def test_what_bears_on_the_question_may_not_go_though_half_of_the_notes_stay():
     before = "The keeper is Odo Brandt.\nRain fell on the island."
     after = "Rain fell on the island, and the sea was calm."
-    asked = {"read": "The sea was calm.", "standing": False}
+    asked = {"read": "The sea was calm."}
 
     assert check(after, before, **asked, question="Who is the keeper?").fault == "loss"
     assert check(after, before, **asked, question="How was the weather?").fault is None

@@ -38,18 +38,6 @@ def test_the_second_statement_is_about_somebody_whom_the_first_names(home):
     assert quote(question, *OTHERS, FILM, home) == [FILM, home]
 
 
-def test_a_surname_is_followed_when_it_tells_more_than_the_runner_up():
-    built = "The Marrow Bridge was built by the engineer Tobias Wren in 1886."
-    other = "The Fallow Bridge was built by the engineer Anton Kirk."
-    mother = "Wren's mother was Hester Caldwell, a clockmaker."
-
-    quoted = quote(
-        "Who is the mother of the engineer who built Marrow Bridge?", other, mother, built
-    )
-
-    assert quoted == [built, mother]
-
-
 def test_a_pronoun_stands_for_the_subject_of_the_line_before_it():
     maker = "Oda Brandt is a painter of ships."
     home = "She lives in Bergen."

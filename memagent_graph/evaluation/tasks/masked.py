@@ -20,7 +20,7 @@ from memagent_graph.evidence.claims import claims
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
-from memagent_graph.text.terms import figures, specific_terms
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -206,7 +206,7 @@ def _details(sentence: Statement) -> list[tuple[int, int]]:
     text = sentence.text
     spans: list[tuple[int, int]] = []
     sure: set[int] = set()
-    for claim in sorted(claims(text, figures(text)), key=lambda claim: claim.start):
+    for claim in sorted(claims(text), key=lambda claim: claim.start):
         if spans and text[spans[-1][1] : claim.start] in _JOINTS:
             spans[-1] = spans[-1][0], claim.end
         else:
