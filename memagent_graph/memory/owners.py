@@ -12,7 +12,6 @@ from memagent_graph.memory.version import follows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-    from types import EllipsisType
 
     from langgraph.store.base import PutOp
 
@@ -133,12 +132,12 @@ async def release(
         preview: whether only to return what would be done.
     """
     done, ids = Released(0, Counter(), set(), done=True), [*ids]
-    left = ids
+    waiting = {*ids}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         values = dict(await records.by_id(ids))
         others = _find_others(values, owner)
-        left = [key for key in others if key in left]
+        left = [key for key in others if key in waiting]
         while left:
             batch = left[:_AT_ONCE]
             leave = [key for key in batch if key not in keep and (others[key] or not spare)]
@@ -152,10 +151,14 @@ async def release(
                 puts.append(records.put(records.members(owner), key, None))
                 new = {*owners_of(after[key])} - {*owners_of(values[key])}
                 puts += [records.put(records.members(name), key, {}) for name in new]
-            seen = {(records.versions, key): _given(values[key]) for key in changed}
+            seen: dict[Place, Value | None] = {}
+            for key in changed:
+                if not isinstance(value := values[key], BadRecordError):
+                    seen[records.versions, key] = value
             if puts and not preview and not await records.commit(puts, {**given, **seen}):
                 break
             done = _add(done, [(values[key], after[key]) for key in leave])
+            waiting.difference_update(batch)
             left = left[_AT_ONCE:]
         else:
             return done
@@ -182,10 +185,6 @@ def _without(value: Found, owner: str, names: set[str]) -> Value | None:
     edits = {name: key for name, key in (value.get("edits") or {}).items() if name != owner}
     rest = {name: found for name, found in value.items() if name != "edits"}
     return {**rest, "owners": sorted(names), **({"edits": edits} if edits else {})}
-
-
-def _given(value: Found) -> Value | EllipsisType | None:
-    return ... if isinstance(value, BadRecordError) else value
 
 
 def _add(done: Released, changes: Iterable[tuple[Found, Value | None]]) -> Released:

@@ -18,7 +18,6 @@ from memagent_graph.memory.version import follows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import EllipsisType
 
     from langgraph.store.base import PutOp
 
@@ -90,14 +89,15 @@ async def delete_versions(
     """
     for start in range(0, len(ids), _AT_ONCE):
         puts: list[PutOp] = []
-        given: dict[Place, Value | EllipsisType | None] = {}
+        given: dict[Place, Value | None] = {}
         for key in ids[start : start + _AT_ONCE]:
             puts.append(records.put(records.versions, key, None))
             given[records.versions, key] = values[key]
             for owner in owners_of(values[key]):
                 puts.append(records.put(records.members(owner), key, None))
                 for place in ((records.heads, owner), (records.readings, owner)):
-                    given[place] = pointers[place] or ... if place in pointers else None
+                    if (pointer := pointers.get(place)) is not None or place not in pointers:
+                        given[place] = pointer
         if not await records.commit(puts, given):
             return start
     return len(ids)
@@ -170,7 +170,8 @@ class Inventory:
         self.unsure = sorted(
             name
             for (_, name), pointer in self.pointers.items()
-            if (key := str((pointer or {}).get("version"))) in values
+            if unsure
+            and (key := str((pointer or {}).get("version"))) in values
             and not unsure.isdisjoint(above(values, [key]))
         )
 

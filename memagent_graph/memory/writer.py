@@ -87,12 +87,13 @@ async def append_versions(
         kept: list[MemoryVersion] = []
         new: list[PutOp] = []
         more: list[PutOp] = []
-        seen: dict[Place, Value | EllipsisType | None] = {}
+        seen: dict[Place, Value | None] = {}
         for place, version in zip(places, versions, strict=True):
             there = found[place]
             one, value = await _choose(records, version, owner, there)
             kept.append(one)
-            seen[place] = ... if isinstance(there, BadRecordError) else there
+            if not isinstance(there, BadRecordError):
+                seen[place] = there
             if value is not None:
                 (new if there is None else more).append(records.put(*place, value))
                 if owner is not None:

@@ -323,7 +323,7 @@ def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypat
     for word in ("bird", "fish"):
         read(bank, document(word, word), memory_name="diary")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.forget._AT_ONCE", 3)
+    monkeypatch.setattr("memagent_graph.memory.provenance._AT_ONCE", 3)
     commit, left = bank.records.commit, [broken]
 
     async def fail_later(*args, **options):
