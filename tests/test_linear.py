@@ -180,7 +180,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.readers.scope._QUOTED": [("", '"', "")],
     "memagent_graph.readers.extractive._UNSPACED": [("", "汉a", "")],
-    "memagent_graph.text.chunks._ALL_ROWS": [("", "|a\n", ""), ("", "|", ""), ("", "|\n", "a")],
     "memagent_graph.text.chunks._RULE": [("|", "-|", ""), ("|", "-", ""), ("|", " ", "-")],
     "memagent_graph.text.files._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
     "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
