@@ -137,14 +137,14 @@ class ConversationNode(RunnableCallable):
                 stays = identify(given["messages"], thread.speaker.thread)
             else:
                 await thread.open()
-                thread.note(ended=is_reply(thread.now))
-                if is_reply(thread.now):
-                    return update
-                update = thread.begin()
-                stays, changed = thread.shorten(in_state=shorten_state)
-                gone = [*update.get("messages", ()), *changed.pop("messages", ())]
-                update |= changed | ({"messages": gone} if gone else {})
-                if shorten_state and not hook:
+                stays, ended = thread.now, is_reply(thread.now)
+                if not ended:
+                    update = thread.begin()
+                    stays, changed = thread.shorten(in_state=shorten_state)
+                    gone = [*update.get("messages", ()), *changed.pop("messages", ())]
+                    update |= changed | ({"messages": gone} if gone else {})
+                thread.note(ended=ended)
+                if ended or (shorten_state and not hook):
                     return update
             if not hook:
                 return update | {"memory_view": stays}

@@ -348,7 +348,7 @@ class Talk:
         counted all stay, which is logged.
 
         Args:
-            messages: the conversation, with ids, of which what is new waits to be folded.
+            messages: the conversation, with ids.
             folded: whether only what is folded may leave, as from a state that is kept.
             most: tokens of those that stay above which all may leave, folded or not.
         """
@@ -359,7 +359,8 @@ class Talk:
                 own = by_owner(messages, self.user).get(self.user, [])
                 wait = {str(message.id) for message in own} - self.backlog.done(self.thread)
                 gone = first_leaving(leaving, wait)
-            self.backlog.schedule([str(one.id) for one in leaving], self.thread, 0.0)
+            if leaving:  # what waits is folded together
+                self.backlog.schedule([str(one.id) for one in messages], self.thread, 0.0)
             stays = _without(messages, gone)
             left = sum(count_tokens(m) for m in stays if not is_instruction(m))
             return stays if left <= most else _without(messages, leaving)
