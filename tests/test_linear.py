@@ -457,7 +457,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.source._NO_DOCUMENT": [("a ", "binary", "")],
     "memagent_graph.text.formats._BREAK": [("", "\\", "")],
     "memagent_graph.text.formats._CHARSET": [("", "<meta ", ""), ("<meta charset=", " ", "")],
-    "memagent_graph.text.formats._COUNT": [("", " ", ""), ("", "1", ""), ("1", " ", "")],
+    "memagent_graph.text.mail._COUNT": [("", " ", ""), ("", "1", ""), ("1", " ", "")],
     "memagent_graph.text.formats._CP1252": [("", "iso-8859-1", "0")],
     "memagent_graph.text.formats._DIALOGUE": [
         ("", "Dialogue:", ""),
@@ -466,7 +466,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.text.formats._COLOURS": [("", "\x1b[", ""), ("", "\x1b[1;", "")],
     "memagent_graph.text.formats._EMPTY_LINES": [],
-    "memagent_graph.text.formats._FROM": [
+    "memagent_graph.text.mail._FROM": [
         ("", "From ", ""),
         ("", "From\n", ""),
         ("From a ", "1:11", "\ra"),
@@ -478,7 +478,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.text.formats._PAGE": [("", " ", ""), ("", "<htm", "")],
     "memagent_graph.text.formats._SPACES": [("", " \n", "")],
     "memagent_graph.text.formats._STYLE": [("", "<a", ""), ("", "{\\", "")],
-    "memagent_graph.text.formats._WORDS": [("", "a ", "")],
+    "memagent_graph.text.mail._WORDS": [("", "a ", "")],
     "memagent_graph.text.formats._XHTML": [("", "<?xm", ""), ("", "http://www.w3.org/", "")],
     "memagent_graph.text.formats._TOKEN": [("", "\\", ""), ("\\a", "1", ""), ("", "{a", "")],
     "memagent_graph.text.formats._TIMES": [
@@ -491,8 +491,8 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", 'vertAlign val="subscript"/><t', ""),
         ("", 'vertAlign val="subscript"/><t ', ""),
     ],
-    "memagent_graph.text.office._SCRIPT": [("", "\x0e", ""), ("", "\x0e1\x0f/\x101", "")],
-    "memagent_graph.text.office._SINGLE": [("", "1", "!"), ("(", "a", ""), ("", "(", "")],
+    "memagent_graph.text.notation._SCRIPT": [("", "\x0e", ""), ("", "\x0e1\x0f/\x101", "")],
+    "memagent_graph.text.notation._SINGLE": [("", "1", "!"), ("(", "a", ""), ("", "(", "")],
     "memagent_graph.text.office._STRICT": [
         ("", "http://purl.oclc.org/ooxml/", ""),
         ("", "http://purl.oclc.org/ooxml/aa", ""),
@@ -582,7 +582,7 @@ ANCHORED = {
     "memagent_graph.text.formats._INTEGER": "fullmatch",
     "memagent_graph.text.formats._PAGE": "match",
     "memagent_graph.text.formats._TOKEN": "match",
-    "memagent_graph.text.office._SINGLE": "fullmatch",
+    "memagent_graph.text.notation._SINGLE": "fullmatch",
     "memagent_graph.evidence.statements._LABEL": "match",
     "memagent_graph.evidence.statements._MARK": "match",
     "memagent_graph.readers.extractive._PRONOUN": "match",

@@ -32,9 +32,9 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Task
+    from memagent_graph.evaluation.scores import Judge
 
 _EXAMPLES = """Measure a model, with MemAgent and without.
 
@@ -191,7 +191,7 @@ def _tasks(names: str | None, essays: Path | None) -> list[Task]:
 def _judge(model: str | None) -> Judge | None:
     if model is None:
         return None
-    from memagent_graph.evaluation.judge import Judge
+    from memagent_graph.evaluation.scores import Judge
     from memagent_graph.models.resolve import resolve_model
 
     judge = resolve_model(model)

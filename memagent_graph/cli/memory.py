@@ -8,7 +8,7 @@ import string
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from hashlib import file_digest
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.checkpoints import open_saver
 from memagent_graph.cli.options import (
     MemoryStore,
     Named,
@@ -31,7 +30,9 @@ from memagent_graph.cli.terminal import print_in_style, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
@@ -505,3 +506,30 @@ app.command("users")(list_users)
 app.command("import")(import_lines)
 for command in (show, history, readings, edit, forget, check, export):
     app.command()(command)
+
+
+@contextmanager
+def open_saver(file: Path) -> Iterator[SqliteSaver]:
+    """Open the checkpoints of an SQLite file, which is created if it does not exist.
+
+    Raises:
+        StoreError: The file cannot be opened.
+    """
+    import sqlite3
+
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from memagent_graph.errors import StoreError
+    from memagent_graph.memory.stores import wait_for_others
+
+    with ExitStack() as stack:
+        try:
+            saver = stack.enter_context(SqliteSaver.from_conn_string(str(file)))
+            wait_for_others(saver.conn, saver.setup)
+        except sqlite3.Error as error:
+            message = (
+                f"The checkpoint file {file} cannot be used: {error}. Check the disk and the "
+                "permissions of its folder, or name another file."
+            )
+            raise StoreError(message) from error
+        yield saver

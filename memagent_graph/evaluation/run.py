@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evaluation.judge import Judge
     from memagent_graph.evaluation.samples import Sample, Task, Unit
+    from memagent_graph.evaluation.scores import Judge
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer
 

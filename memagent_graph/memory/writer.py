@@ -106,10 +106,10 @@ async def append_versions(
         if not all(agrees(_value(now[place]), value) for place, value in given.items()):
             return None
         found = dict(zip(places, await records.values(places), strict=True))
-    raise _changed(versions[-1])
+    raise _conflict_at(versions[-1])
 
 
-def _changed(version: MemoryVersion) -> MemoryConflictError:
+def _conflict_at(version: MemoryVersion) -> MemoryConflictError:
     message = f"Version {version.id} was changed {MOST_LOST_RACES} times meanwhile: try again."
     return MemoryConflictError(message)
 
@@ -327,4 +327,4 @@ class VersionWriter:
             (value,) = await self.records.values([*given], refresh=False)
             self._seen = ... if isinstance(value, BadRecordError) else value
             self._saw(value)
-        raise _changed(versions[-1])
+        raise _conflict_at(versions[-1])

@@ -52,6 +52,7 @@ from memagent_graph.text.source import (
     Skipped,
     Source,
     TextSource,
+    list_lines,
     warnings_of,
 )
 
@@ -521,7 +522,7 @@ def _join_files(
             skipped.append(Skipped(part.name, _why_empty(part)))
     if not parts:
         nothing = "it has no files." if not files else "no file is included."
-        why = _list([*map(str, skipped)]) or nothing
+        why = list_lines([*map(str, skipped)]) or nothing
         message = f"Nothing in {name} can be read: {why}"
         raise UnreadableSourceError(message)
     uri = asked.absolute().as_uri() if wants is bool else None
@@ -570,17 +571,6 @@ def _reason(error: Exception, name: str) -> str:
         return f"it{said.removeprefix(name)}"
     said = said.replace(f"Converting {name} to text takes", "the conversion took")
     return said.replace(f"The text of {name} is", "its text is")
-
-
-_MOST_LISTED = 10
-"""Most files that an error names."""
-
-
-def _list(lines: Sequence[str]) -> str:
-    """Join lines into one; an error is printed on one line."""
-    more = len(lines) - _MOST_LISTED
-    rest = [f"and {plural(more, 'other file')}."] if more > 0 else []
-    return " ".join([*lines[:_MOST_LISTED], *rest])
 
 
 def _why_empty(source: Source) -> str:
@@ -721,7 +711,7 @@ def _join(parts: Sequence[Source]) -> Source:
     """Join the documents of a list, of which at least one has text."""
     empty = [f"{part.name}: {_why_empty(part)}" for part in parts if not _has_text(part)]
     if len(empty) == len(parts):
-        message = f"None of the documents has text: {_list([*dict.fromkeys(empty)])}"
+        message = f"None of the documents has text: {list_lines([*dict.fromkeys(empty)])}"
         raise EmptyDocumentError(message)
     return JoinedSource(parts, f"{len(parts)} documents")
 

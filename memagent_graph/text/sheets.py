@@ -18,13 +18,12 @@ from openpyxl import load_workbook
 from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
+from memagent_graph.text.notation import write_scripts, write_table
 from memagent_graph.text.office import (
     Package,
     comments_of,
     drawings_of,
     get,
-    write_scripts,
-    write_table,
 )
 from memagent_graph.text.source import Converted, warn_of
 

@@ -432,3 +432,14 @@ class Headings:
 def _without_closing_marks(title: str) -> str:
     shorter = title.rstrip("#")
     return shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
+
+
+_MOST_LISTED = 10
+"""Most files that an error names."""
+
+
+def list_lines(lines: Sequence[str]) -> str:
+    """Join lines about files into one, as an error is printed; so many, and the rest counted."""
+    more = len(lines) - _MOST_LISTED
+    rest = [f"and {plural(more, 'other file')}."] if more > 0 else []
+    return " ".join([*lines[:_MOST_LISTED], *rest])

@@ -9,8 +9,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ModelError, RefusalError
-from memagent_graph.evaluation.judge import Judge
 from memagent_graph.evaluation.samples import Criterion, Sample
+from memagent_graph.evaluation.scores import Judge
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.text.tokens import EstimatingTokenizer

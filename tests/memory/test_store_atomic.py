@@ -18,7 +18,7 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from servers.tcp_proxy import TCPProxy
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
-from memagent_graph.cli.checkpoints import open_saver
+from memagent_graph.cli.memory import open_saver
 from memagent_graph.errors import StoreError
 from memagent_graph.memory.atomic import AtomicStore
 from memagent_graph.memory.items import Records, atomic
@@ -911,7 +911,7 @@ TOGETHER = """
 import os, sys, traceback
 from pathlib import Path
 from memagent_graph.memory.stores import open_store
-from memagent_graph.cli.checkpoints import open_saver
+from memagent_graph.cli.memory import open_saver
 import langgraph.checkpoint.sqlite, langgraph.store.sqlite  # once, and not in every child
 
 def use(file):

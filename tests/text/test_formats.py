@@ -29,8 +29,9 @@ from pptx import Presentation
 
 from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import convert, read_outlook_message
-from memagent_graph.text.office import in_style
+from memagent_graph.text.formats import convert
+from memagent_graph.text.mail import read_outlook_message
+from memagent_graph.text.notation import in_style
 from memagent_graph.text.pdf import mirror_brackets
 from memagent_graph.text.sheets import show
 

@@ -1,0 +1,166 @@
+"""Write raised numbers, formulas, numbers of lists, signs and tables as plain text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def raise_text(text: str, level: float) -> str:
+    """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
+    begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
+    return f"{begin}{text}{end}" if level and text.strip() else text
+
+
+_SCRIPT = re.compile(
+    "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|[\x0e-\x12]"
+)
+
+
+def write_scripts(text: str) -> str:
+    """Return a text whose raised and lowered numbers join no others: 10^6, log_10, 2 1/2.
+
+    Raised words ("1st") and lowered figures of letters ("H2O") are written as they are.
+    """
+    return _SCRIPT.sub(_write_script, text.replace("\x0f\x0e", "").replace("\x11\x10", ""))
+
+
+def _write_script(found: re.Match[str]) -> str:
+    begin, end = found.span()
+    before, after = found.string[max(begin - 1, 0) : begin], found.string[end : end + 1]
+    if found["top"]:
+        return f"{' ' * before.isdigit()}{found['top']}/{found['bottom']}"
+    if raised := found["raised"]:
+        is_value = len(raised) == 1 or not raised.isalpha()
+        begins = raised[0].isalnum() or raised[0] in _SIGNED
+        return f"^{_enclose(raised)}" if before.strip() and is_value and begins else raised
+    if lowered := found["lowered"]:
+        joins = before.isdigit() or after.isdigit()
+        return f"_{_enclose(lowered)}{' ' * after.isdigit()}" if joins else lowered
+    return " " * (before.isdigit() and after.isdigit())
+
+
+_SIGNED = "+-\u2212("
+
+
+def _enclose(part: str) -> str:
+    """Return a part of a formula so that it is one: in brackets if it is more than a number."""
+    return part if _SINGLE.fullmatch(part) else f"({part})"
+
+
+_SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
+FORMULAS = {"mfrac", "mroot", "msqrt", "msub", "msubsup", "msup", "munder", "munderover"}
+"""Elements of MathML whose parts stand above each other."""
+
+
+def write_formula(kind: str, parts: Sequence[str]) -> str:
+    """Return a formula on one line.
+
+    Args:
+        kind: its element, of MathML or Office.
+        parts: what the elements within it say.
+    """
+    if kind in {"mroot", "msqrt"}:
+        parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
+    first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
+    if kind in {"mroot", "msqrt", "rad"}:
+        return f"\x12{first}\u221a{second}"
+    if kind in {"f", "mfrac"}:
+        return f"\x12{first}/{second}"
+    lowered, raised = ("", second) if kind in {"msup", "sSup"} else (second, third)
+    return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+
+
+_ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
+_ROMAN = [
+    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
+    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
+]
+_LETTERS = {"L": "abcdefghijklmnopqrstuvwxyz", "r": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_HAN = "零一二三四五六七八九"
+
+
+def in_style(count: int, style: str) -> str:
+    """Return a number as a list shows it, by Word's name of its style; others are in digits."""
+    found = str(count)
+    if count > 0 and (style.endswith("Letter") or style.startswith("russian")):
+        letters = _LETTERS["r" if style.startswith("russian") else "L"]
+        found = letters[(count - 1) % len(letters)] * ((count - 1) // len(letters) + 1)
+    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
+        found = ""
+        for value, signs in _ROMAN:
+            times, count = divmod(count, value)
+            found += signs * times
+    elif style == "ordinal":
+        last = 0 if count // 10 % 10 == 1 else count % 10
+        found += {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    elif style.startswith("decimalEnclosedCircle") and 0 < count < _CIRCLED_END:
+        found = chr(0x245F + count)
+    elif style.startswith(("chineseCounting", "japaneseCounting", "taiwaneseCounting")):
+        if 0 < count < _COUNTED_END:
+            tens, ones = divmod(count, 10)
+            found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
+    elif style in {"decimalZero", "numberInDash", "none"}:
+        found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
+    return found.upper() if "pper" in style else found
+
+
+_SYMBOLS = range(0xF020, 0xF07F)
+"""Code points under which fonts of symbols have those of ASCII."""
+TICKS = {
+    "wingdings": dict(
+        zip(b"o\xa8\xfb\xfc\xfd\xfe", "\u2610\u2610\u2717\u2713\u2612\u2611", strict=True)
+    ),
+    "wingdings 2": dict(
+        zip(b"OPQRST\xa3", "\u2717\u2713\u2612\u2611\u2612\u2612\u2610", strict=True)
+    ),
+}
+"""Boxes and ticks by the codes that fonts have them under."""
+
+
+def symbol(code: str, font: str) -> str:
+    """Return the sign that a font of symbols shows for a code; "" for none."""
+    try:
+        point = int(code, 16)
+        known = TICKS.get(font.lower(), {}).get(point & 0xFF)
+        return known or chr(point - 0xF000 if point in _SYMBOLS else point)
+    except ValueError:
+        return ""
+
+
+def write_table(rows: Iterable[Sequence[str]]) -> str:
+    """Return the rows as lines of a Markdown table; empty ones and empty last cells are dropped."""
+    kept = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    kept = [row for row in kept if any(row)]
+    width = max((number for row in kept for number, cell in enumerate(row, 1) if cell), default=0)
+    lines = [f"| {' | '.join((row + [''] * width)[:width])} |" for row in kept]
+    return "\n".join([*lines[:1], "|" + " --- |" * width, *lines[1:]]) if lines else ""
+
+
+def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[str]]:
+    """Return the texts of cells in their columns, below and beside cells that span several.
+
+    Args:
+        rows: the text of each cell, and the numbers of columns and rows that it spans.
+    """
+    found, covered = [], dict[int, int]()  # rows that a cell above still covers, by column
+    for row in rows:
+        cells: list[str] = []
+        for text, columns, height in row:
+            width = min(columns, MOST_REPEATED)
+            while covered.get(len(cells)):
+                covered[len(cells)] -= 1
+                cells.append("")
+            covered |= dict.fromkeys(range(len(cells), len(cells) + width), height - 1)
+            cells += [text, *[""] * (width - 1)]
+        covered |= {at: left - 1 for at, left in covered.items() if at >= len(cells) and left}
+        found.append(cells)
+    return found
+
+
+MOST_REPEATED = 1000
+"""Times that an equal cell or row is written: empty ones are repeated up to the last of a sheet."""
