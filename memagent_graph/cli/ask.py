@@ -67,6 +67,9 @@ def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> 
     read = sum(source["skipped"] is None for source in sources)
     if lost := sum(is_lost(source) for source in sources):
         print(f"memagent: read {read} of {plural(read + lost, 'document')}.", file=sys.stderr)
+    if output.get("how") == "passages":
+        searched = f"a search found the answer in {output['coverage']:.0%} of the document"
+        print(f"memagent: {searched}; --set how=read reads all of it.", file=sys.stderr)
     if why := _STOPPED.get(output["stopped"]):
         covered = f"memagent: {output['coverage']:.0%} of the document was read: {why}."
         print(covered, file=sys.stderr)
@@ -187,7 +190,7 @@ def ask(
     if dry_run and memory:
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
     with report_errors("memagent: stopped."), ExitStack() as stack:
-        settings = make_config(config, fields)
+        settings = make_config(config, fields).or_auto()
         reader = make_reader(
             model,
             base_url,
@@ -196,6 +199,8 @@ def ask(
             settings,
             response_format=response_format,
         )
+        if not reader.shows_passages:  # the built-in reader reads
+            settings = settings.model_copy(update={"how": "read"})
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
         documents = [_open(source) for source in sources]
         document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None

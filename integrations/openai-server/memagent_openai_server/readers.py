@@ -82,6 +82,11 @@ class ServedReader(Reader):
         """See `Reader`."""
         return self._reader.shortens
 
+    @property
+    def shows_passages(self) -> bool:  # type: ignore[override]
+        """See `Reader`."""
+        return self._reader.shows_passages
+
     def config(self, speech: Speech | None) -> RunnableConfig:
         """Return the config of a reading, with an answer to `speech` or without one."""
         return {"configurable": {_SPEECH: speech}, "callbacks": [self._habits]}
