@@ -135,7 +135,8 @@ def create_server(
         reading.read,
         description=(
             "Answer a question from a file or folder, however long it is: it is searched, and read "
-            "from beginning to end for what a search does not answer. Asking again, or continuing after a stop, reads only what is new. "
+            "from beginning to end for what a search does not answer. Asking again, or continuing "
+            "after a stop, reads only what is new. "
             f"What can be read: {names}, and all below."
         ),
         annotations=_READS,
