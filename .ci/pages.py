@@ -46,7 +46,7 @@ MORE = {
         "samples.Task",
         "samples.Sample",
         "run.SampleResult",
-        "judge.Judge",
+        "scores.Judge",
         "scores.Scores",
     ],
     "memagent_graph.evidence": [

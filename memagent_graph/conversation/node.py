@@ -226,7 +226,7 @@ class Thread:
         return self
 
     async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
-        """Return what the model is told of the user; nothing if the run may not read."""
+        """Return what the model sees of the user; nothing if the run may not read."""
         if not self._access.reads:
             return []
         user = self.speaker.user

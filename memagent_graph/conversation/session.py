@@ -115,7 +115,7 @@ def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
 
 
 class TalkMemory(Protocol):
-    """What a thread needs of its `ConversationMemory`."""
+    """The part of a `ConversationMemory` that a thread needs."""
 
     people: UserMemories
     window: int

@@ -128,7 +128,7 @@ def _join(chosen: set[int], index: Index, source: Source) -> Iterator[Chunk]:
 
 
 def _place_above(source: Source, start: int, text: str) -> str:
-    """What is shown above a passage: the place in one of several files, the header of a table."""
+    """The lines shown above a passage: the place in one of several files, the header of a table."""
     header = table_header(source, start, text)
     if not isinstance(source, JoinedSource):
         return header

@@ -115,7 +115,7 @@ def _conflict_at(version: MemoryVersion) -> MemoryConflictError:
 
 
 def _value(found: Value | BadRecordError | None) -> Value | None:
-    """What a condition is compared with; an item that cannot be read is some value."""
+    """The value that a condition is compared with; an item that cannot be read is some value."""
     return {} if isinstance(found, BadRecordError) else found
 
 

@@ -256,7 +256,7 @@ def test_statements_without_support_are_warned_of_or_left_out(tmp_path, openai_s
     book.write_text(FACT)
     notes = f"- {FACT}\n- Oscar Wilde has a key."
     command = ["ask", QUESTION, book, "--model", "openai:small", "--show-memory"]
-    command += ["--base-url", openai_server.base_url]
+    command += ["--base-url", openai_server.base_url, "--set", "how=read"]
     warned, left_out = [], []
     for done, options in ((warned, []), (left_out, ["--set", "unsupported=drop"])):
         openai_server.script = [
@@ -482,10 +482,15 @@ def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_s
 
     shown = memagent("ask", QUESTION, book, *options)
     planned = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
+    read = json.loads(
+        memagent("ask", QUESTION, book, *options, "--json", "--set", "how=read").stdout
+    )
 
     assert shown.returncode == 0
     assert f"{planned['document_tokens']:,} tokens" in shown.stdout
-    assert planned["calls"] == planned["chunks"] + 1
+    assert read["calls"] == read["chunks"] + 1
+    assert planned["calls"] == read["calls"] + 2  # a search, and an answer before all is read
+    assert planned["calls_if_found"] == 1
     assert not openai_server.requests
 
 

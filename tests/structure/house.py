@@ -40,7 +40,7 @@ CEILINGS = {
     "files a chunk enters, without a store": Ceiling(24, 14),
     "files a chunk enters, with a store": Ceiling(35, 20),
     "files a chunk enters, with Redis": Ceiling(41, 26),
-    "files a message enters": Ceiling(8, 12),
+    "files a message enters": Ceiling(8, 8),
     "files the fold of a message enters": Ceiling(42, 30),
     "modules with one importer, in percent": Ceiling(10, 10),
     "import circles, with those of types": Ceiling(0, 0),
