@@ -293,7 +293,8 @@ async def read(
         else:
             agent = create_memagent(reader, config=config, tokenizer=tokenizer)
             out = await agent.ainvoke({"question": asked.question, "document": asked.text})
-            row |= {key: out[key] for key in ("answer", "memory", "found", "warnings")}
+            kept = ("answer", "memory", "found", "warnings", "how", "coverage")
+            row |= {key: out[key] for key in kept}
     except MemAgentError as error:
         row |= {"answer": "", "error": repr(error)}
     row["seconds"] = perf_counter() - started
