@@ -117,7 +117,7 @@ def create_server(
         >>> server = create_server(roots=Roots(["contracts"]), store=InMemoryStore())
         >>> server.run()  # doctest: +SKIP
     """
-    config = (config or ReadingConfig()).or_auto()
+    config = config or ReadingConfig()
     agent = create_memagent(model, config=config, store=store, namespace=namespace)
     bank = MemoryBank(store, namespace)
     reading = ReadingTools(agent, bank, roots)
@@ -134,9 +134,8 @@ def create_server(
     server.add_tool(
         reading.read,
         description=(
-            "Answer a question from a file or folder, however long it is: it is searched, and read "
-            "from beginning to end for what a search does not answer. Asking again, or continuing "
-            "after a stop, reads only what is new. "
+            "Read a file or folder from beginning to end, however long it is, and answer a "
+            "question from it. Asking again, or continuing after a stop, reads only what is new. "
             f"What can be read: {names}, and all below."
         ),
         annotations=_READS,
