@@ -360,7 +360,7 @@ def stopped(command, server, number=signal.SIGINT, **options):
 def command(book, openai_server):
     command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
     command += ["--model", "openai:small", "--base-url", openai_server.base_url]
-    return [*command, "--set", "chunk_tokens=500", "--store", "none"]
+    return [*command, "--set", "chunk_tokens=500", "--set", "how=read", "--store", "none"]
 
 
 @pytest.mark.slow
