@@ -104,7 +104,7 @@ def plan(
         >>> from memagent_graph import plan
         >>> cost = plan("Who pays?", "It rained. " * 90_000, price=(2.5, 10))
         >>> cost.chunks, cost.calls, round(cost.dollars, 2)
-        (49, 50, 1.28)
+        (49, 50, 1.3)
     """
     _check(questions, price)
     config, counter = config or ReadingConfig(), load_tokenizer(tokenizer)
