@@ -304,6 +304,8 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
             bar.set_postfix_str(f"chunk {read['chunk']} of about {chunks:.0f}")
 
         yield show
+    # The bar leaves a carriage return: what is printed next should not seem to follow one.
+    print("\x1b[K", end="", file=unwrap(sys.stderr), flush=True)
 
 
 def _describe_reading(event: ChunkEvent) -> str:
