@@ -345,7 +345,7 @@ class Talk:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
         Nobody waits for that: until then, they are found word for word. Messages that cannot be
-        counted all stay, which is logged.
+        counted, or folded since the store is away, all stay, which is logged.
 
         Args:
             messages: the conversation, with ids.
@@ -363,10 +363,16 @@ class Talk:
                 self.backlog.schedule([str(one.id) for one in messages], self.thread, 0.0)
             stays = _without(messages, gone)
             left = sum(count_tokens(m) for m in stays if not is_instruction(m))
-            return stays if left <= most else _without(messages, leaving)
+            if left > most:
+                return _without(messages, leaving)
+            away = len(gone) < len(leaving) and self.personal.bank.records.guard.failures
+            why: object = "the memory store is unreachable" if away else None
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
-            _log.warning("A conversation cannot be shortened, and keeps all messages: %s", error)
-            return [*messages]
+            why = error
+        if why is None:
+            return stays
+        _log.warning("A conversation cannot be shortened, and keeps all messages: %s", why)
+        return [*messages]
 
 
 def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:

@@ -210,6 +210,7 @@ def test_a_turn_is_neither_lost_nor_held_up_by_a_store_that_hangs(
     assert memory.prompt("ann") == []
     with pytest.raises(StoreError):
         memory.load("ann")
+    again = observe(again)
     assert [m.content for m in first] == [m.content for m in again] == [m.content for m in TURNS]
     assert "keeps all messages" in caplog.text
     assert "could not be loaded" in caplog.text

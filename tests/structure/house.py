@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(797, 500),
     "modules": Ceiling(168, 130),
-    "lines": Ceiling(52_747, 39_000),
+    "lines": Ceiling(52_742, 39_000),
 }
 
 
