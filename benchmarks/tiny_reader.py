@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 MARKS = ["notes", "text", "question", "answer", NOTHING, NOT, CLOSE]
 GATES = ["unchanged", "ENOUGH:", "LOOK", "BACK:", "\nENOUGH:", "\nLOOK BACK:"]
-"""As prompts tell of gates, and, on a line of its own, as replies use them. Looking back is gone; its
-words stay, since the vocabulary is part of the models that were measured."""
+"""As prompts tell of gates, and, on a line of its own, as replies use them.
+
+Looking back is gone; its words stay, since the vocabulary is part of the models that were measured.
+"""
 KNOWN = [*TRAINING.towns, *TRAINING.things, *HELD_OUT.towns, *HELD_OUT.things]
 VOCABULARY = [PAD, END, GO, *MARKS, *GATES, *EMPTY, *NOISE, *KNOWN]
 PROMPTS = Prompts(

@@ -87,6 +87,8 @@ def test_the_command_line_prints_nothing_but_the_answer(tiny, tmp_path):
         "memory_tokens=32",
         "--set",
         "answer_tokens=32",
+        "--set",
+        "how=read",
     ]
     environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
 
