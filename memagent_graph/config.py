@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -101,9 +102,10 @@ class ReadingConfig(BaseModel):
             it says so; or "safe", except for questions that ask for all, how many, the last, a list
             or a comparison, and if two segments found different answers.
         skim: decides which chunks are worth a call, from the question and the memory so far:
-            "lexical" by their words, a LangChain `Embeddings` by their meaning, or a function that
-            takes question, memory and chunk as text and returns a score; chunks of 0.5 or more are
-            read. The function may be asynchronous. A later round goes by its own query instead of
+            "lexical" by their words, a LangChain `Embeddings` by their meaning, a decision model of
+            LangChain (`langchain_core.decisions`), or a function that takes question, memory and
+            chunk as text and returns a score; chunks of 0.5 or more are read. The function may be
+            asynchronous. A later round goes by its own query instead of
             the question. None reads everything, as do questions that count or list.
         fallback: whether chunks that all rounds skipped are read after the last round, if the
             answer is not in the memory.
@@ -166,9 +168,10 @@ class ReadingConfig(BaseModel):
     @field_validator("skim")
     @classmethod
     def _skims(cls, skim: Any) -> Any:
-        if skim is None or skim == LEXICAL or callable(skim) or is_embeddings(skim):
+        decides = callable(skim) or is_embeddings(skim) or is_decision_model(skim)
+        if skim is None or skim == LEXICAL or decides:
             return skim
-        message = f'skim is "{LEXICAL}", embeddings or a function, not {skim!r}.'
+        message = f'skim is "{LEXICAL}", embeddings, a decision model or a function, not {skim!r}.'
         raise ValueError(message)
 
     @field_serializer("skim")
@@ -221,3 +224,9 @@ class ReadingConfig(BaseModel):
 def is_embeddings(skim: object) -> bool:
     """Whether it is a LangChain `Embeddings`, or looks like one."""
     return hasattr(skim, "aembed_documents") and hasattr(skim, "aembed_query")
+
+
+def is_decision_model(given: object) -> bool:
+    """Whether it is a decision model of LangChain, which langchain-core has since 1.8."""
+    decisions = sys.modules.get("langchain_core.decisions")  # loaded, if there is a model of it
+    return decisions is not None and isinstance(given, decisions.BaseDecisionModel)

@@ -291,7 +291,7 @@ class TestKinds:
             ask(Finding(), ReadingConfig(skim=score, **SMALL))
 
     def test_anything_else_is_refused_with_what_there_is(self):
-        with pytest.raises(ValidationError, match='"lexical", embeddings or a function'):
+        with pytest.raises(ValidationError, match='"lexical", embeddings, a decision'):
             ReadingConfig(skim="semantic")
 
 

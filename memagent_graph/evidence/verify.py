@@ -1,4 +1,4 @@
-"""Let a verifier, a function or a cross-encoder, decide which statements are supported."""
+"""Let a function, a cross-encoder or a decision model decide which statements are supported."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from langchain_core.runnables import Runnable
+
+from memagent_graph.config import is_decision_model
 from memagent_graph.errors import (
     ConfigurationError,
     MemAgentError,
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.align import Aligned
 
-Verify = str | Callable[[str, str], float | Awaitable[float]]
+Verify = str | Callable[[str, str], float | Awaitable[float]] | Runnable[Any, Any]
 """A function (passage, statement) that returns the probability, 0 to 1, that the passage supports
-the statement, or `"cross-encoder/<hub id or folder>"`."""
+the statement; a decision model of LangChain; or `"cross-encoder/<hub id or folder>"`."""
 
 CROSS_ENCODER = "cross-encoder/"
 _SUPPORTED = 0.5
@@ -60,10 +63,14 @@ class Called:
 
     Args:
         function: takes a passage and a statement; a synchronous one runs in threads.
+        name: its name in fingerprints; None for the function's own.
     """
 
-    def __init__(self, function: Callable[[str, str], float | Awaitable[float]]) -> None:
-        self.name = f"{function.__module__}.{getattr(function, '__qualname__', type(function))}"
+    def __init__(
+        self, function: Callable[[str, str], float | Awaitable[float]], name: str | None = None
+    ) -> None:
+        own = f"{function.__module__}.{getattr(function, '__qualname__', type(function))}"
+        self.name = name or own
         self._function = function
 
     async def prepare(self) -> None:
@@ -98,22 +105,61 @@ class Called:
 
 
 def resolve_verifier(verify: Verify | None) -> Verifier | None:
-    """Make a verifier from a function or a string; None stays None.
+    """Make a verifier from a function, a decision model or a string; None stays None.
 
     Raises:
-        ConfigurationError: The string does not start with "cross-encoder/".
+        ConfigurationError: It is something else, or a string that names no cross-encoder.
     """
     if verify is None:
         return None
-    if not isinstance(verify, str):
+    if is_decision_model(verify):
+        name = f"decision {type(verify)} {getattr(verify, 'model', '')}"
+        return Called(partial(_choose_support, verify), name)
+    if callable(verify):
         return Called(verify)
-    if not verify.startswith(CROSS_ENCODER):
-        message = f"verify= takes a function or {CROSS_ENCODER}<hub id or folder>, not {verify!r}."
+    if not isinstance(verify, str) or not verify.startswith(CROSS_ENCODER):
+        message = (
+            f"verify= takes a function, a decision model or {CROSS_ENCODER}<hub id or folder>, "
+            f"not {verify!r}."
+        )
         raise ConfigurationError(message)
 
     rest = verify.removeprefix(CROSS_ENCODER)
     # Most cross-encoders on the hub belong to an organization of that name.
     return CrossEncoder(rest if "/" in rest else verify)
+
+
+async def choose(model: Any, state: Mapping[str, str], chosen: str, other: str) -> float:
+    """Return the probability, 0 to 1, that a decision model gives the first of two statements.
+
+    Asked for a yes or no, many a model says yes to a statement and to its negation.
+
+    Args:
+        model: a `langchain_core.decisions.BaseDecisionModel`.
+        state: the texts that the statements are about, by their names.
+        chosen: the statement.
+        other: what holds if it does not.
+
+    Raises:
+        ModelError: The model failed.
+    """
+    from langchain_core.decisions import Choice
+
+    asked = Choice(instructions=_WHICH, criteria={"first": chosen, "second": other})
+    try:
+        response = await model.ainvoke({"state": {**state}, "questions": {"which": asked}})
+        return float(response.choices["which"].probabilities["first"])
+    except Exception as error:
+        message = f"The decision model failed: {error}"
+        raise ModelError(message) from error
+
+
+_WHICH = "Which of the two statements is true?"
+
+
+async def _choose_support(model: Any, passage: str, statement: str) -> float:
+    chosen, other = (f"The passage {says}: {statement}" for says in ("says", "does not say"))
+    return await choose(model, {"passage": passage}, chosen, other)
 
 
 async def decide(aligned: Aligned, verifier: Verifier, question: str = "") -> Aligned:

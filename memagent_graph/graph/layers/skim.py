@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from memagent_graph.config import LEXICAL, is_embeddings
+from memagent_graph.config import LEXICAL, is_decision_model, is_embeddings
+from memagent_graph.evidence.verify import choose
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import has_room
 from memagent_graph.models.failures import model_error
@@ -113,7 +114,7 @@ class Skim(Layer):
         elif is_embeddings(self._config.skim):
             found = await Semantic.of(source, self._config.skim)
         else:
-            found = Scored(self._config.skim)
+            found = Scored(_scoring(self._config.skim))
         self._known[source.digest] = found
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known)), None)
@@ -216,6 +217,20 @@ class Scored:
             return float(await score if isawaitable(score) else score) >= _LEAST
         except Exception as error:
             raise model_error(error) from error
+
+
+def _scoring(skim: Any) -> Any:
+    """The function that scores a chunk: the given one, or one that asks a decision model."""
+    return partial(_choose_chunk, skim) if is_decision_model(skim) else skim
+
+
+async def _choose_chunk(model: Any, query: str, memory: str, chunk: str) -> float:
+    state = {"question": query, "notes": memory, "section": chunk}
+    return await choose(model, state, _HELPS, _HELPS_NOT)
+
+
+_HELPS = "The section says something that helps to answer the question, or tells more of the notes."
+_HELPS_NOT = "Nothing in the section bears on the question or on the notes."
 
 
 def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
