@@ -12,6 +12,7 @@ import pytest
 from doubles import ScriptedReader
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory, ReadingConfig
@@ -21,6 +22,7 @@ from memagent_graph.errors import ConfigurationError
 deepagents = pytest.importorskip("deepagents", reason="make test-deepagents installs it")
 
 from deepagents.backends import CompositeBackend, StateBackend  # noqa: E402
+from deepagents.middleware.summarization import SummarizationMiddleware  # noqa: E402
 
 from memagent_graph.conversation.files import (  # noqa: E402
     NOTES,
@@ -263,3 +265,27 @@ def test_the_example_runs():
 
     assert "the north door was open" in done.stdout
     assert done.stdout.endswith("I live in Kiel.\n")
+
+
+def test_a_fold_is_the_summary_of_a_thread(memory):
+    backend = StateBackend()
+    model = Scripted(messages=iter([AIMessage(f"Reply {n}.") for n in range(9)]))
+    summary = SummarizationMiddleware(
+        model,
+        backend=backend,
+        trigger=("messages", 5),
+        keep=("messages", 2),
+        summarizer=memory.summarizer,
+        trim_tokens_to_summarize=None,
+    )
+    agent = deepagents.create_deep_agent(
+        model, backend=backend, middleware=[summary], checkpointer=InMemorySaver()
+    )
+
+    for name in ("Ria", "Uwe", "Ada"):
+        agent.invoke({"messages": [("human", f"My goat is named {name}.")]}, ANN)
+
+    assert "My goat is named Ria." in memory.load("ann")
+    summary = agent.get_state(ANN).values["_summarization_event"]["summary_message"].text
+    assert "I live in Husum." in summary
+    assert "My goat is named Ria." in summary

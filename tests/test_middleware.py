@@ -215,6 +215,33 @@ def test_it_works_beside_other_middleware():
     assert "limit" in out["messages"][-1].text
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_fold_is_the_summary_of_a_thread(is_async):
+    memory = ConversationMemory()
+    summary = SummarizationMiddleware(
+        Agent(),
+        trigger=("messages", 5),
+        keep=("messages", 2),
+        summarizer=memory.summarizer,
+        trim_tokens_to_summarize=None,
+    )
+    agent = agent_with(summary, model=Agent())
+
+    for name in ("Ria", "Uwe", "Ada", "Pim"):
+        said = {"messages": [("human", f"My goat is named {name}.")]}
+        out = await agent.ainvoke(said, ANN) if is_async else agent.invoke(said, ANN)
+
+    first = out["messages"][0].text
+    assert all(f"My goat is named {name}." in first for name in ("Ria", "Uwe"))
+    assert len(out["messages"]) <= 5
+    assert memory.load("ann") in first
+
+
+def test_a_summarizer_outside_a_graph_is_refused():
+    with pytest.raises(ConfigurationError, match="in a graph"):
+        ConversationMemory().summarizer.invoke([HumanMessage("My goat is named Ria.")])
+
+
 async def test_tokens_stream_as_without_it():
     numbers = count()
     agent = agent_with(MemAgentMiddleware(ConversationMemory(window=1)), model=Agent())

@@ -11,6 +11,9 @@ from langchain_core.messages import (
     BaseMessage,
     SystemMessage,
 )
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.config import get_config
+from langgraph.runtime import get_runtime
 from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
@@ -41,11 +44,11 @@ from memagent_graph.conversation.proposal import (
 )
 from memagent_graph.conversation.reader import facts_of_schema, share_model
 from memagent_graph.conversation.search import find_passages
-from memagent_graph.conversation.session import Talk, access_of, find_zone
+from memagent_graph.conversation.session import Speakers, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
-from memagent_graph.sync import to_sync
+from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -416,6 +419,40 @@ class ConversationMemory(Generic[Shape]):
         talk.backlog.see(talk, said)
         talk.backlog.remove([str(one.id) for one in said], talk.thread)
         return known
+
+    @property
+    def summarizer(self) -> Runnable[Sequence[BaseMessage], str]:
+        """A fold as the summarizer of a thread, for LangChain's and deepagents' middleware.
+
+        What leaves the thread is folded into the memory of its user, and this memory takes its
+        place. User, thread and store are those of the run. What the middleware trims is not seen:
+        give it `trim_tokens_to_summarize=None`.
+
+        Examples:
+            >>> from langchain.agents.middleware import SummarizationMiddleware
+            >>> from memagent_graph import ConversationMemory
+            >>> memory = ConversationMemory("openai:gpt-4o")  # doctest: +SKIP
+            >>> SummarizationMiddleware(
+            ...     "openai:gpt-4o",
+            ...     trigger=("tokens", 8_000),
+            ...     summarizer=memory.summarizer,
+            ...     trim_tokens_to_summarize=None,
+            ... )  # doctest: +SKIP
+
+        Its calls raise:
+            ConfigurationError: No graph runs, or the run names neither a user nor a thread.
+            ModelError: The model failed; nothing was folded, and nothing leaves the thread.
+        """
+        return RunnableLambda(lambda said: wait_for(self._summarize(said)), self._summarize)
+
+    async def _summarize(self, messages: Sequence[BaseMessage]) -> str:
+        runtime, config = get_runtime(), get_config()
+        if runtime is None:
+            message = "The summarizer of a memory folds for the user of a run: call it in a graph."
+            raise ConfigurationError(message)
+        user, thread = Speakers().of(runtime, config, None)
+        await self.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
+        return await self._head(user, runtime.store)
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages that wait in this process, before it ends or in a test.
