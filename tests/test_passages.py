@@ -245,6 +245,19 @@ def test_what_no_passage_has_is_looked_for_chunk_by_chunk():
 
 
 @pytest.mark.parametrize(
+    ("question", "how"),
+    [
+        ("Which Bremen bank collects the rent from foreign tenants?", "read"),
+        ("What rent is due for Lease 7 to the bank?", "passages"),
+    ],
+)
+def test_an_answer_beside_few_of_the_question_s_words_is_not_taken(question, how):
+    out = made(how="auto").invoke({**ASKED, "question": question})
+
+    assert out["how"] == how
+
+
+@pytest.mark.parametrize(
     "question", ["How many days did it rain in total?", "List all leases.", "Who signed last?"]
 )
 def test_questions_about_more_than_one_place_are_read_for(question):

@@ -34,7 +34,7 @@ from memagent_graph.graph.events import (
 from memagent_graph.graph.fold import advance
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.layers.gates import count_closed, unread_spans, warn_of_misuse
-from memagent_graph.graph.passages import find_passages, holds_whole
+from memagent_graph.graph.passages import find_passages, holds_whole, speaks_of
 from memagent_graph.graph.reading import (
     Call,
     drop_from_answer,
@@ -521,7 +521,7 @@ async def search(
         wrote = _write(reading, state, run, config, fold, memory, held=not whole)
         answer, speech, progress = await wrote
         fold = {**fold, "progress": progress}
-        if whole or (answer.found and answer.evidence and not answer.unsupported):
+        if whole or await _stands(reading, run, fold["question"], answer):
             answer = _say(reading, run, config, answer, speech)
             how: How = "whole" if whole else "passages"
             return _output(reading, run, config, fold, memory, answer, how=how)
@@ -529,6 +529,17 @@ async def search(
     new = begin_fold(state["question"], state["source"], state["scope"])
     begun = await _begin(reading, run, new, config, searched=True)
     return {**begun, "progress": add_usage(begun["progress"], usage_of(fold["progress"]))}
+
+
+async def _stands(reading: Reading, run: Run, question: str, answer: Answer) -> bool:
+    """Whether an answer stands on passages that speak of the question."""
+    if run.cutter is None or answer.unsupported or not answer.found:
+        return False
+    left = reading.seconds_left(run)
+    try:
+        return await speaks_of(question, answer.evidence, run.cutter.source, left)
+    except (SourceError, LateError):
+        return False
 
 
 async def write_answer(

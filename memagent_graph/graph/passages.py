@@ -16,15 +16,15 @@ from memagent_graph.graph.state import merge_spans
 from memagent_graph.text.chunks import Chunk, table_header
 from memagent_graph.text.index import aopen_index, find_highest
 from memagent_graph.text.source import JoinedSource
-from memagent_graph.text.terms import content_terms
+from memagent_graph.text.terms import content_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory
+    from memagent_graph.evidence.places import Evidence, Memory
     from memagent_graph.graph.reading import Reading
     from memagent_graph.text.index import Index
     from memagent_graph.text.source import Source
@@ -33,6 +33,10 @@ _SHARE = 0.35
 """Share of the best score below which a passage is not shown."""
 _LONGEST_TOKEN = 8
 """Code points a token, on average, above which no text is counted."""
+_AROUND = 200
+"""Code points before and after the place of an answer that may speak of the question."""
+_SPOKEN = 0.25
+"""Share of a question's words, by their rarity, from which a text speaks of it."""
 _MOST = 64
 """Most passages that are found for question and notes."""
 
@@ -69,6 +73,31 @@ async def find_passages(
             break
         chosen.add(number)
     return [*_join(chosen, index, source)]
+
+
+async def speaks_of(
+    question: str, places: Sequence[Evidence], source: Source, seconds: float | None
+) -> bool:
+    """Whether the text around one of these places has a share of a question's words.
+
+    A word counts by its rarity in the document, so that those that it lacks count most.
+
+    Args:
+        question: the question.
+        places: places in the document.
+        source: the document.
+        seconds: time left to open the document's index; None for any.
+
+    Raises:
+        LateError: Opening the index took longer.
+        SourceChangedError: The source changed since it was opened.
+    """
+    index = await aopen_index(source, seconds)
+    asked = {term: index.rarity(term) for term in content_terms(question)}
+    starts = [(max(place.start - _AROUND, 0), place.end + _AROUND) for place in places]
+    near = [{*terms(source.read(start, end - start))} for start, end in starts]
+    spoken = [sum(asked[term] for term in asked.keys() & said) for said in near]
+    return max(spoken, default=0.0) >= _SPOKEN * sum(asked.values())
 
 
 def holds_whole(reading: Reading, source: Source, question: str = "") -> bool:
