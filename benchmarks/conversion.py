@@ -4,7 +4,7 @@
     python benchmarks/conversion.py FOLDER docx --with memagent pandoc docx2python mammoth
 
 FOLDER has documents of the format, at any depth; those of public repositories were used for
-docs/measuring/documents.md. Each library converts every file in a process of its own, with a limit
+docs/benchmarks.md. Each library converts every file in a process of its own, with a limit
 on time per file. A library that is not installed is an error.
 
 The words of a file come from a reference: for PDF what pdftotext prints, for DOCX and PPTX the text

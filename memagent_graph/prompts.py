@@ -299,7 +299,7 @@ class Prompts(BaseModel):
         """Return prompts with which a model says what each chunk adds to its memory.
 
         By default it writes the whole memory again, as in the paper. Adding suits small models
-        (docs/measuring/models.md): what they have noted is not theirs to lose, and they cannot
+        (docs/benchmarks.md): what they have noted is not theirs to lose, and they cannot
         repeat it in place of reading. Replies are shorter, and chunks that add nothing cost a word.
         """
         return cls(update=ADD_PROMPT)

@@ -8,7 +8,7 @@ comes last, so that a server keeps a document that several are asked of.
 
 By words it is BM25 with stems and stopwords. Of nine variants (plain words, stems and stopwords,
 this project's terms; Okapi's, Lucene's and BM25+; k1 and b) none found clearly more on questions
-of SQuAD, HotpotQA and NQ, and plain words found less (docs/measuring/reading.md).
+of SQuAD, HotpotQA and NQ, and plain words found less (docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _SIZE = regex.compile(
 )
 _SMALL = 2.0
 """Billions of parameters up to which a model keeps more if it only adds to its notes. It was
-measured with 0.5 and 1.5: docs/measuring/models.md."""
+measured with 0.5 and 1.5: docs/benchmarks.md."""
 
 
 def resolve_reader(

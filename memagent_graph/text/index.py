@@ -6,7 +6,7 @@ changes, only that file is indexed again. Parts are joined, and idf is computed,
 opened. Of a long document only the ends and sizes of passages stay in memory.
 
 No BM25 library keeps an index like this: by file, and so that it can be encrypted
-(docs/measuring/reading.md, "The index").
+(docs/speed.md, "A long document").
 """
 
 from __future__ import annotations

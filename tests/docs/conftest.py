@@ -72,7 +72,7 @@ def machine(tmp_path, monkeypatch):
     server = OpenAIServer(reply)
     server.models = [{"id": "Qwen/Qwen2.5-7B-Instruct", "max_model_len": 32_768}]
     given = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
-    exported = {"URL": server.base_url, "KEY": "none", "MODEL": "any"}  # in own-model.md
+    exported = {"URL": server.base_url, "KEY": "none", "MODEL": "any"}  # in deployment.md
     for name, value in {**given, **exported}.items():
         monkeypatch.setenv(name, value)
     yield server

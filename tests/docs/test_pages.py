@@ -22,7 +22,7 @@ PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *ROOT.glob("integration
 ELSEWHERE = {
     "README.md": "begins with files that a shell makes: tests/docs/test_readme.py",
     "docs/chatbot.md": "is a script that is talked to: tests/docs/test_readme.py",
-    "docs/server/memories.md": "needs its server: integrations/openai-server/tests",
+    "docs/server.md": "needs its server: integrations/openai-server/tests",
     "integrations/openai-server/README.md": "likewise",
     "integrations/ray/README.md": "needs a cluster: integrations/ray/tests",
 }

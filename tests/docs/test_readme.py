@@ -15,12 +15,11 @@ from snippets import run, snippets
 
 README = Path(__file__).parents[2] / "README.md"
 DOCS = README.with_name("docs")
-RAG = DOCS / "replacing-rag.md"
 NAMES = (
-    "replacing-rag",
+    "retrieval",
     "chatbot",
-    "private-memories",
-    "background-folding",
+    "control-memories",
+    "deployment",
     "coming-from",
 )
 

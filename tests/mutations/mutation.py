@@ -28,7 +28,7 @@ class Edit(BaseModel):
 
 
 class Mutation(BaseModel):
-    """One way to lose a protection that docs/security/ claims, or a rule of facts and pictures.
+    """One way to lose a protection that docs/security.md claims, or a rule of facts and pictures.
 
     Attributes:
         name: what the code does then.
@@ -107,9 +107,8 @@ def choose(some: Sequence[Mutation], number: int, commit: str) -> list[Mutation]
 
 
 def claimed(root: Path = ROOT) -> list[str]:
-    """The tests that the pages of docs/security/ name.
+    """The tests that docs/security.md names.
 
     Not those in a browser: they repeat others of the same threat, and need Chromium.
     """
-    pages = sorted((root / "docs" / "security").glob("*.md"))
-    return [name for page in pages for name in _CLAIMED.findall(page.read_text("utf-8"))]
+    return _CLAIMED.findall((root / "docs" / "security.md").read_text("utf-8"))

@@ -141,7 +141,7 @@ def test_compose_refuses_to_start_without_a_password_and_keys():
 
 
 def test_every_variable_is_documented():
-    page = (ROOT / "docs" / "server" / "running.md").read_text("utf-8")
+    page = (ROOT / "docs" / "server.md").read_text("utf-8")
     section = page.partition("## With Docker Compose\n")[2].partition("\n## ")[0]
 
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
@@ -318,7 +318,7 @@ def test_the_inspector_starts_with_the_flags_shows_a_tenant_and_wants_the_token(
 
 
 def test_the_override_of_the_published_readers_has_flags_and_fields_that_there_are():
-    page = (ROOT / "docs" / "published-readers.md").read_text("utf-8")
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
     blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     (services,) = (block["services"] for block in blocks if "services" in block)
     override = services["memagent"]

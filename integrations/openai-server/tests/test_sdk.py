@@ -17,7 +17,7 @@ from memagent_openai_server.upstream import Reply
 from memagent_openai_server.upstream import events as passed_events
 
 INTEGRATION = Path(__file__).parents[1]
-PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server" / "memories.md")
+PAGES = (INTEGRATION / "README.md", INTEGRATION.parents[1] / "docs" / "server.md")
 SHORT = [{"role": "user", "content": "Hello there"}]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
-# Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/measuring/ways.md.
+# Chosen on questions of NQ, XQuAD and HotpotQA other than those in docs/benchmarks.md.
 _PASSAGES = 12
 """Number of best passages for the question whose chunks are read."""
 _SHARE = 0.5
