@@ -138,7 +138,7 @@ def test_a_reader_that_knows_no_evidence_gives_one_document_with_all_sources(seg
 
 def test_a_corpus_is_read_once_for_the_same_query_also_by_another_retriever():
     store, first, second = InMemoryStore(), ChainReader(), ChainReader()
-    options = {"corpus": corpus(), "config": SMALL, "store": store, "segments": 2}
+    options = {"corpus": corpus(), "config": in_segments(2), "store": store}
     expected = MemAgentRetriever(model=first, **options).invoke(QUESTION)
 
     assert MemAgentRetriever(model=second, **options).invoke(QUESTION) == expected
