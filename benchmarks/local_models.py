@@ -89,7 +89,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "say rounds": {"segments": 2, "rounds": 2},
     "say skim segments": {"skim": "lexical", "segments": 3},
     "gate": {"update_gate": True},
-    "exit": {"exit": "model"},
     "segments": {"segments": 3},
     "rounds": {"segments": 2, "rounds": 2},
     "skim": {"skim": "lexical"},

@@ -63,7 +63,7 @@ def fields_from_file(path: str | Path) -> dict[str, Any]:
 LEXICAL = "lexical"
 
 GATE_TOKENS = 48
-"""Tokens that each gate adds to the prompt of an update."""
+"""Tokens that the update gate adds to the prompt of an update."""
 PART_TOKENS = 16
 """Tokens around each memory in the prompt of a merge."""
 
@@ -92,23 +92,18 @@ class ReadingConfig(BaseModel):
             paper, and so it is with `exact_cuts` and in recorded runs.
         segments: most parts of a document to read at once, each with a memory of its own; the
             memories are merged in the end. With 1 it is read from beginning to end. "auto" chooses
-            by its length and by how many calls the model answers at once; "chunks" makes one
-            segment of each chunk.
+            by its length and by how many calls the model answers at once.
         rounds: most times to read the document, each time for what the merged memory still lacks.
             Reading ends early when that has enough, or when a round found nothing new.
         update_gate: whether a reader may reply with one word if a chunk adds nothing, instead of
             writing its memory again.
-        exit: whether the reader may end the reading when it has enough: "never"; "model", whenever
-            it says so; or "safe", except for questions that ask for all, how many, the last, a list
-            or a comparison, and if two segments found different answers.
         skim: decides which chunks are worth a call, from the question and the memory so far:
-            "lexical" by their words, a LangChain `Embeddings` by their meaning, a decision model of
-            LangChain (`langchain_core.decisions`), or a function that takes question, memory and
-            chunk as text and returns a score; chunks of 0.5 or more are read. The function may be
-            asynchronous. A later round goes by its own query instead of
-            the question. None reads everything, as do questions that count or list.
-        fallback: whether chunks that all rounds skipped are read after the last round, if the
-            answer is not in the memory.
+            "lexical" by their words, a decision model of LangChain (`langchain_core.decisions`), or a
+            function that takes question, memory and chunk as text and returns a score; chunks of
+            0.5 or more are read. The function may be asynchronous. A later round goes by its own
+            query instead of the question. Chunks that all rounds skipped are read after the last
+            one if the answer is not in the memory. None reads everything, as do questions that
+            count or list.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, instead of at the
             last end of a paragraph, sentence, line or word in the final tenth. A cut never splits
             a code point. Exact with the model's tokenizer only.
@@ -146,12 +141,10 @@ class ReadingConfig(BaseModel):
     answer_tokens: PositiveInt = 1024
     template_tokens: PositiveInt = 256
     answer_passages: int | None = Field(default=None, ge=0)
-    segments: PositiveInt | Literal["auto", "chunks"] = 1
+    segments: PositiveInt | Literal["auto"] = 1
     rounds: PositiveInt = 1
     update_gate: bool = False
-    exit: Literal["never", "safe", "model"] = "never"
     skim: Any = None
-    fallback: bool = True
     exact_cuts: bool = False
     max_calls: int | None = Field(default=None, ge=2)
     deadline: PositiveFloat | None = None
@@ -168,10 +161,9 @@ class ReadingConfig(BaseModel):
     @field_validator("skim")
     @classmethod
     def _skims(cls, skim: Any) -> Any:
-        decides = callable(skim) or is_embeddings(skim) or is_decision_model(skim)
-        if skim is None or skim == LEXICAL or decides:
+        if skim is None or skim == LEXICAL or callable(skim) or is_decision_model(skim):
             return skim
-        message = f'skim is "{LEXICAL}", embeddings, a decision model or a function, not {skim!r}.'
+        message = f'skim is "{LEXICAL}", a decision model or a function, not {skim!r}.'
         raise ValueError(message)
 
     @field_serializer("skim")
@@ -192,14 +184,12 @@ class ReadingConfig(BaseModel):
             return str(known)
         kind = self.skim if hasattr(self.skim, "__qualname__") else type(self.skim)
         code = getattr(getattr(self.skim, "__code__", None), "co_code", b"")
-        models = [getattr(self.skim, name, None) for name in ("model", "model_name")]
-        return f"{kind.__module__}.{kind.__qualname__} {models} {sha256(code).hexdigest()[:16]}"
+        return f"{kind.__module__}.{kind.__qualname__} {sha256(code).hexdigest()[:16]}"
 
     @property
     def instruction_tokens(self) -> int:
-        """Room for the words of the prompts, with what gates add to them."""
-        gates = GATE_TOKENS * (self.update_gate + (self.exit != "never"))
-        return self.template_tokens + gates
+        """Room for the words of the prompts, with what the gate adds to them."""
+        return self.template_tokens + GATE_TOKENS * self.update_gate
 
     @property
     def window_tokens(self) -> int:
@@ -219,11 +209,6 @@ class ReadingConfig(BaseModel):
         """Tokens that the memories in one merge's prompt may have, `PART_TOKENS` for each added."""
         two = 0 if self.segments == 1 else 2 * (self.memory_tokens + PART_TOKENS)
         return max(self.chunk_tokens + self.memory_tokens, self.answer_tokens, two)
-
-
-def is_embeddings(skim: object) -> bool:
-    """Whether it is a LangChain `Embeddings`, or looks like one."""
-    return hasattr(skim, "aembed_documents") and hasattr(skim, "aembed_query")
 
 
 def is_decision_model(given: object) -> bool:

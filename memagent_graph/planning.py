@@ -121,14 +121,13 @@ def plan(
         exact_cuts=config.exact_cuts,
     ):
         sizes.append(chunk.tokens)
-        worth += skim is not None and skim.decide(question, "", chunk)
+        worth += skim is not None and skim.is_worth(question, "", chunk)
     everything = sum(sizes)
-    places = starts(len(sizes), room_of(config, len(sizes), concurrency, questions))
+    places = starts(len(sizes), room_of(config, concurrency, questions))
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
     skims = is_skimmed(config, question)
-    saves = skims or config.exit != "never"
-    if saves:  # in one round for the next, or for what is read after all
+    if skims:  # what one round saves is left for the next, or for what is read after all
         left = None
     levels = [*merge_levels(len(spans), config)]
     calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
@@ -157,7 +156,7 @@ def plan(
     finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
     updates_if_found = min(config.rounds * worth, updates)
     if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
-    first, last = _answers(config, question, counter, everything, again=skims and config.fallback)
+    first, last = _answers(config, question, counter, everything, again=skims)
     if not last:  # the window holds the text
         calls, waiting, shown = [], 0, 0
     calls, answers = [*first, *calls, *last], len(first) + len(last)
@@ -168,7 +167,7 @@ def plan(
     replies = questions * sum(reply for _, reply in calls)
     if len(last) > 1:  # what was skipped is read one chunk after the other, whatever the segments
         waiting += sum(map(len, read)) - max(map(len, read))
-    if saves:
+    if skims:
         waiting, shown = min(waiting, len(calls) - answers), min(shown, len(calls) - 1)
     return Plan(
         questions=questions,

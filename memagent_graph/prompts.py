@@ -91,10 +91,6 @@ But if the section adds nothing to the notes, do not repeat them: reply with the
 NOTHING_PROMPT = f"""
 If it says nothing of the kind, reply with the single word "{UNCHANGED}".
 """
-ENOUGH_PROMPT = """
-If the new notes hold the whole answer to the question, and no later section could change it, add \
-a last line to your reply: "ENOUGH: " and the answer.
-"""
 SHORTER = 0.8
 """Share of the available words that is named after notes were too long."""
 _WORDS = 0.7
@@ -233,8 +229,6 @@ class Prompts(BaseModel):
             of the old ones; has no field.
         unchanged: addition to the update's prompt if the update gate is on; has no field, and
             names the reply "unchanged".
-        enough: addition to it if the exit gate is on; has no field, and asks for a last line
-            that begins with "ENOUGH:".
 
     Examples:
         >>> from memagent_graph import Prompts
@@ -254,7 +248,6 @@ class Prompts(BaseModel):
     shorter: str = SHORTER_PROMPT
     repeat: str = REPEAT_PROMPT
     unchanged: str = UNCHANGED_PROMPT
-    enough: str = ENOUGH_PROMPT
     _control: frozenset[str] = PrivateAttr(default=frozenset())
 
     @model_validator(mode="after")
@@ -267,7 +260,6 @@ class Prompts(BaseModel):
             ("shorter", set()),
             ("repeat", set()),
             ("unchanged", set()),
-            ("enough", set()),
         ):
             found = set(_FIELD.findall(getattr(self, name)))
             if name == "update" and self.adds:
@@ -280,11 +272,9 @@ class Prompts(BaseModel):
                     "each in braces."
                 )
                 raise ConfigurationError(message)
-        replies = (("unchanged", UNCHANGED), ("enough", "ENOUGH:"))
-        for name, reply in replies:
-            if reply not in getattr(self, name):
-                message = f'The {name} prompt must ask for "{reply}".'
-                raise ConfigurationError(message)
+        if UNCHANGED not in self.unchanged:
+            message = f'The unchanged prompt must ask for "{UNCHANGED}".'
+            raise ConfigurationError(message)
         return self
 
     def __init__(self, **templates: str) -> None:
@@ -358,7 +348,6 @@ class Prompts(BaseModel):
         again: bool = False,
         repeat: bool = False,
         gate: bool = False,
-        exit_gate: bool = False,
     ) -> str:
         """Make the prompt that asks for the memory after `chunk`.
 
@@ -370,28 +359,25 @@ class Prompts(BaseModel):
             again: whether the last reply was over the budget.
             repeat: whether the last reply was no notes.
             gate: whether the reply may say that the chunk adds nothing.
-            exit_gate: whether the reply may say that the notes are enough.
         """
-        adds = self.adds and not exit_gate  # what is shown its notes can say that they are enough
-        update = self.update if adds or not self.adds else UPDATE_PROMPT
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
-        values = self._disarm(values, update)
-        prompt = fill(update, {**values, "words": _words(budget)})
+        values = self._disarm(values, self.update)
+        prompt = fill(self.update, {**values, "words": _words(budget)})
         # Behind the same words as before, which a server still has in its cache.
-        if adds:
+        if self.adds:
             again_prompt = REPEAT_ADD_PROMPT if self.repeat == REPEAT_PROMPT else self.repeat
             return prompt + (again_prompt if repeat else NOTHING_PROMPT * gate)
         if again:
             return prompt + fill(self.shorter, {"words": _words(SHORTER * budget)})
         if repeat:
             return prompt + self.repeat
-        return prompt + self.unchanged * gate + self.enough * exit_gate
+        return prompt + self.unchanged * gate
 
     @property
     def instructions(self) -> list[str]:
         """The texts that ask for notes, without fields and delimiters."""
         own = (self.update, self.merge, self.lead)
-        additions = (self.shorter, self.repeat, self.unchanged, self.enough)
+        additions = (self.shorter, self.repeat, self.unchanged)
         texts = [part for template in own for part in _TAG.split(template)]
         return [_ANY_FIELD.sub("", text) for text in (*texts, *additions)]
 

@@ -19,7 +19,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import get_config_list
 from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
-from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from memagent_graph.batch import Outcome, read_together
 from memagent_graph.config import ReadingConfig
@@ -359,7 +359,8 @@ class MemAgentRetriever(BaseRetriever):
         model: model that reads, as for `create_memagent`.
         k: most documents to return; `invoke(query, k=2)` is for one call.
         by: what a document returned is: a "source", or a "passage" of one.
-        config: budgets and switches of the reading.
+        config: budgets and switches of the reading. `segments` is 16 if it sets none, and 1 for a
+            reader that cannot merge.
         store: store for memories; by default they stay in this process.
         namespace: labels of the memories in the store.
         prompts: prompts for a chat model; the library's own by default.
@@ -367,8 +368,6 @@ class MemAgentRetriever(BaseRetriever):
         verify: decides which statements are supported, as for `create_memagent`.
         response_format: form of the answers, as for `create_memagent`; the metadata has them as
             `structured_response`.
-        segments: most parts of the corpus to read at once; the config's by default, or 16 if it
-            sets none. A reader that cannot merge reads it in one.
 
     Each document returned holds in `page_content` the passages of one source that statements of
     the memory came from. Sources that the answer cites come first, those with most citations
@@ -414,7 +413,6 @@ class MemAgentRetriever(BaseRetriever):
     tokenizer: Any = None
     verify: Any = None
     response_format: Any = None
-    segments: PositiveInt | Literal["auto", "chunks"] | None = None
 
     _agent: ReadingGraph = PrivateAttr()
 
@@ -441,11 +439,14 @@ class MemAgentRetriever(BaseRetriever):
             verify=self.verify,
             response_format=self.response_format,
         )
-        chosen = self.config.segments if "segments" in self.config.model_fields_set else _SEGMENTS
-        segments = (self.segments or chosen) if merges(reader) else 1
+        config = self.config.or_auto()
+        if not merges(reader):
+            config = config.model_copy(update={"segments": 1})
+        elif "segments" not in config.model_fields_set:
+            config = config.model_copy(update={"segments": _SEGMENTS})
         self._agent = create_memagent(
             reader,
-            config=self.config.or_auto().model_copy(update={"segments": segments}),
+            config=config,
             store=self.store,
             namespace=self.namespace,
             tokenizer=self.tokenizer,

@@ -1,4 +1,4 @@
-"""Settings at random: segments, rounds, skim, look-back, gates, limits, several questions."""
+"""Settings at random: segments, rounds, skim, the update gate, limits, several questions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAME = ("answer", "memory", "coverage", "skipped", "stopped")
 
 
 class Knowing(Reader):
-    """Its memory is all that it read, in order, and what it looked for; gates go by the chunk.
+    """Its memory is all that it read, in order, and what it looked for; the gate goes by the chunk.
 
     Args:
         found: whether it takes an answer for one that was found.
@@ -60,17 +60,18 @@ class Knowing(Reader):
     async def update(self, step, *, config=None):
         start, end = step.chunk.start, step.chunk.end
         depth = self.call([step.memory.text], "update", step.question, step.query, start, end)
-        enough, closed = step.exit_gate and start % 5 == 4, step.update_gate and start % 3 == 0
+        closed = step.update_gate and start % 3 == 0
         text = f"{step.memory.text}{step.question} {step.query}: {start}-{end}\n"
         memory = None if closed else self.noted(text, depth)
-        return Update(memory, enough, f"{start % 2}", Usage(1, step.chunk.tokens, 1))
+        return Update(memory, Usage(1, step.chunk.tokens, 1))
 
     async def merge(self, question, query, memories, *, config=None):
         texts = [memory.text for memory in memories]
         depth = self.call(texts, "merge", question, query)
         text = "".join(dict.fromkeys("".join(texts).splitlines(keepends=True)))
         memory = self.noted(text, depth)
-        return Merge(memory, len(text) % 7 == 0, f"{query} {len(text) % 300}", Usage(1, 1, 1))
+        wanted = f"{query} {len(text) % 300}" if len(text) % 7 else None
+        return Merge(memory, wanted, Usage(1, 1, 1))
 
     async def respond(self, question, memory, *, config=None):
         depth = self.call([memory.text], "respond", question)
@@ -102,12 +103,10 @@ SKIMS = {"lexical": "lexical", **{f"{share}%": skimming(share) for share in (0, 
 DRAWN = {
     "lines": st.integers(1, 40),
     "questions": st.integers(1, 3),
-    "segments": st.one_of(st.integers(1, 5), st.sampled_from(["auto", "chunks"])),
+    "segments": st.one_of(st.integers(1, 5), st.sampled_from(["auto", 1000])),
     "rounds": st.integers(1, 3),
     "skim": st.sampled_from([None, None, *SKIMS]),
-    "fallback": st.booleans(),
     "update_gate": st.booleans(),
-    "exit": st.sampled_from(["never", "never", "safe", "model"]),
     "max_calls": st.one_of(st.none(), st.integers(2, 120)),
     "chunk_tokens": st.integers(20, 80),
     "found": st.sampled_from([None, True, False]),
@@ -115,9 +114,9 @@ DRAWN = {
 
 
 def plain(**others):
-    """An example: one fold without gates, and what differs from that."""
+    """An example: one fold without a gate, and what differs from that."""
     settings = {"questions": 1, "segments": 1, "rounds": 1, "skim": None}
-    settings |= {"fallback": True, "update_gate": False, "exit": "never", "max_calls": None}
+    settings |= {"update_gate": False, "max_calls": None}
     return {**settings, "found": False, **others}
 
 
@@ -167,7 +166,7 @@ def read(agent, asked, awaited, config=None):
     return agent.invoke(asked, config)
 
 
-# What a skim or an exit leaves of its share in one round was more than the plan had for the next.
+# What a skim leaves of its share in one round was more than the plan had for the next.
 @pytest.mark.slow
 @example(**plain(awaited=False, lines=28, segments=3, skim="60%", max_calls=13, chunk_tokens=34))
 @example(
@@ -177,8 +176,6 @@ def read(agent, asked, awaited, config=None):
         questions=2,
         segments=2,
         rounds=2,
-        fallback=False,
-        exit="safe",
         max_calls=26,
         chunk_tokens=20,
         found=None,
@@ -211,9 +208,9 @@ def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
             assert merge_spans(sorted([*spans, *skipped])) == [[0, length]]
         if config.skim is None:
             assert skipped == []
-        if config.max_calls is None and config.exit == "never":
+        if config.max_calls is None:
             assert record["stopped"] == "end"
-            if drawn.found is False and config.fallback:
+            if drawn.found is False:
                 assert record["coverage"] == 1
 
 

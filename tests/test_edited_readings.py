@@ -412,7 +412,7 @@ class Asking(Gated):
 
     async def merge(self, question, query, memories, *, config=None):
         merged = await super().merge(question, query, memories, config=config)
-        return replace(merged, done=False, query="What else?")
+        return replace(merged, query="What else?")
 
 
 async def test_an_edit_in_the_second_round_is_merged_in_it(store, bank):

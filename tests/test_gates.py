@@ -1,8 +1,7 @@
-"""Gates: a chunk that adds nothing costs a word, and reading ends when there is enough."""
+"""The update gate: a chunk that adds nothing costs a word."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -20,7 +19,7 @@ from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.prompts import Prompts
-from memagent_graph.readers.base import Identity, Merge, Update, Usage
+from memagent_graph.readers.base import Identity, Update, Usage
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 OFF = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -164,17 +163,14 @@ class TestReading:
 
         assert read(Gated(0, 3))["usage"]["calls"] <= planned.calls
 
-    def test_the_window_has_room_for_what_the_gates_add_to_the_prompt(self):
-        both = ON.model_copy(update={"exit": "safe"})
+    def test_the_window_has_room_for_what_the_gate_adds_to_the_prompt(self):
         count = EstimatingTokenizer().count
         prompts = Prompts()
 
-        for config, added in ((OFF, ""), (ON, prompts.unchanged), (both, prompts.enough)):
-            room = config.instruction_tokens - OFF.template_tokens
-            assert count(added) < GATE_TOKENS
-            assert room == GATE_TOKENS * (config.update_gate + (config.exit != "never"))
-            assert config.window_tokens == OFF.window_tokens + room
-        assert count(prompts.update) < OFF.template_tokens
+        assert count(prompts.unchanged) < GATE_TOKENS
+        assert ON.instruction_tokens == OFF.instruction_tokens + GATE_TOKENS
+        assert ON.window_tokens == OFF.window_tokens + GATE_TOKENS
+        assert count(prompts.update) < OFF.template_tokens == OFF.instruction_tokens
 
 
 class TestStore:
@@ -271,150 +267,6 @@ class TestStore:
         assert bank.check() == []
 
 
-class Finding(Gated):
-    """Has enough with the chunk of a number, and answers with what it was told for it."""
-
-    def __init__(self, **answers):
-        super().__init__()
-        self.answers = {int(number[1:]): answer for number, answer in answers.items()}
-        self.identity = Identity("finding", f"finding {answers}")
-
-    async def update(self, step, *, config=None):
-        update = await super().update(step, config=config)
-        number = step.chunk.start // 150
-        answer = self.answers.get(number)
-        return replace(update, done=answer is not None, answer=answer or "")
-
-    async def merge(self, question, query, memories, *, config=None):
-        return Merge(Memory("|".join(memory.text[:6] for memory in memories)))
-
-
-SAFE = OFF.model_copy(update={"exit": "safe"})
-
-
-class TestExit:
-    @pytest.mark.parametrize(
-        ("question", "exit", "stops"),
-        [
-            ("When does the ferry leave?", "safe", True),
-            ("When does the ferry leave?", "never", False),
-            ("How many ferries are there?", "safe", False),
-            ("How many ferries are there?", "model", True),
-            ("List the captains.", "safe", False),
-            ("Who was the last captain?", "safe", False),
-            ("一共有多少艘渡轮?", "safe", False),
-        ],
-    )
-    def test_reading_ends_when_the_reader_has_enough_where_that_is_allowed(
-        self, question, exit, stops
-    ):
-        config = OFF.model_copy(update={"exit": exit})
-
-        out = read(reader := Finding(n3="nine"), config=config, question=question)
-
-        assert (out["stopped"], out["coverage"] < 1) == (
-            ("done", True) if stops else ("end", False)
-        )
-        assert len(reader.steps) == (5 if stops else 10)
-        assert {step.exit_gate for step in reader.steps} == {stops}
-
-    def test_a_chat_model_says_it_with_its_last_line_which_is_no_part_of_the_notes(self):
-        model = scripted("Notes.", "The ferry leaves at nine.\nENOUGH: nine", r"\boxed{nine}")
-
-        out = read(model, config=SAFE, question="When does the ferry leave?")
-
-        assert out["memory"] == "The ferry leaves at nine."
-        assert (out["stopped"], out["usage"]["calls"]) == ("done", 3)
-        assert ["ENOUGH" in prompt for prompt in model.heard] == [True, True, False]
-
-    def test_notes_that_are_unchanged_can_be_enough(self):
-        config = SAFE.model_copy(update={"update_gate": True})
-        model = scripted("At nine.", "unchanged\nENOUGH: nine", r"\boxed{nine}")
-
-        document = f"The ferry leaves at nine.\n{TEXT}"
-        out = read(model, config=config, question="When does the ferry leave?", document=document)
-
-        assert (out["memory"], out["stopped"], out["usage"]["gated"]) == ("At nine.", "done", 1)
-
-    @pytest.mark.parametrize(
-        "reply", ["It is ENOUGH: he said.", "ENOUGH:", "ENOUGH: nine\nand more.", "enough: nine"]
-    )
-    def test_a_memory_that_speaks_of_enough_is_a_memory(self, reply):
-        out = read(
-            scripted(reply, "End.", "x"), config=SAFE, document=numbered(9), question="When?"
-        )
-
-        assert out["stopped"] == "end"
-
-    def test_asking_again_costs_one_call_and_a_longer_document_is_left_at_the_same_place(self):
-        store, question = InMemoryStore(), "When does the ferry leave?"
-        first = read(Finding(n3="nine"), store, SAFE, question=question)
-
-        again = read(second := Finding(n3="nine"), store, SAFE, question=question)
-        grown = read(
-            third := Finding(n3="nine"), store, SAFE, question=question, document=TEXT + TEXT
-        )
-
-        assert (second.steps, third.steps) == ([], [])
-        assert (again["stopped"], again["coverage"]) == ("done", first["coverage"])
-        assert (grown["stopped"], grown["memory"]) == ("done", first["memory"])
-        read(never := Finding(n3="nine"), store, OFF, question=question)
-        assert len(never.steps) == 10
-
-    @pytest.mark.parametrize(
-        ("second", "stopped"), [("ten", "end"), ("nine o'clock", "done"), ("nine", "done")]
-    )
-    def test_segments_with_different_answers_are_read_to_their_end(self, second, stopped):
-        config = SAFE.model_copy(update={"segments": 2})
-        reader = Finding(n1="nine", n5=second)
-
-        out = read(reader, InMemoryStore(), config, question="When does the ferry leave?")
-
-        spans = [(step.chunk.start, step.chunk.end) for step in reader.steps]
-        assert len(spans) == len({*spans})
-        assert out["stopped"] == stopped
-        assert (out["coverage"] == 1) == (stopped == "end")
-        assert (len(spans) == 10) == (stopped == "end")
-
-    @pytest.mark.parametrize("saver", [InMemorySaver(), None])
-    def test_a_question_that_was_in_doubt_goes_on_where_it_failed(self, saver):
-        class Failing(Finding):
-            broken = True
-
-            async def update(self, step, *, config=None):
-                if self.broken and step.chunk.start // 150 == 3:
-                    raise ModelError("Out of order.")
-                return await super().update(step, config=config)
-
-        config = SAFE.model_copy(update={"segments": 2})
-        asked = {**ASKED, "question": "When does the ferry leave?"}
-        thread = {"configurable": {"thread_id": "1"}}
-        store = InMemoryStore()
-        agent = create_memagent(
-            reader := Failing(n1="nine", n5="ten"), config=config, store=store, checkpointer=saver
-        )
-        with pytest.raises(ModelError):
-            agent.invoke(asked, thread)
-        reader.broken = False
-
-        out = agent.invoke(asked if saver is None else None, thread)
-
-        spans = [step.chunk.start for step in reader.steps]
-        assert (out["stopped"], out["coverage"]) == ("end", 1)
-        assert len(spans) == len({*spans}) == 10
-
-    def test_the_built_in_reader_ends_at_a_statement_with_all_that_is_asked(self):
-        line = "The night ferry leaves the old harbour on 12 May 1904.\n"
-        text = numbered(40) + line + numbered(400)
-
-        out = read(None, config=SAFE, document=text, question="When does the night ferry leave?")
-        whole = read(None, config=OFF, document=text, question="When does the night ferry leave?")
-
-        assert "12 May 1904" in out["answer"]
-        assert (out["stopped"], whole["stopped"]) == ("done", "end")
-        assert out["coverage"] < 0.2
-
-
 CAPTAIN = "The captain of the Tern is Ann Kestrel."
 STORY = f"""{numbered(60)}
 The crew of the Tern came from Husum.
@@ -426,9 +278,7 @@ WHO = "Who is the captain of the Tern?"
 
 
 class Shy(Hearing):
-    """Takes each way out that it is offered; otherwise notes what there is of the captain."""
-
-    ways: tuple[str, ...] = ("unchanged",)
+    """Says "unchanged" wherever it may; otherwise notes what there is of the captain."""
 
     def _generate(self, messages, *args, **options):
         prompt = str(messages[-1].content)
@@ -440,22 +290,20 @@ class Shy(Hearing):
             section = prompt.partition("<section>")[2].partition("</section>")[0]
             notes = prompt.partition("<notes>")[2].partition("</notes>")[0].strip()
             reply = CAPTAIN if CAPTAIN in section + notes else section.strip().splitlines()[0]
-            if "unchanged" in self.ways and "single word" in prompt:
+            if "single word" in prompt:
                 reply = "unchanged"
-            if "enough" in self.ways and "ENOUGH" in prompt:
-                reply = "ENOUGH: Bo Tern"
         message = AIMessage(reply)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def shy(*ways):
-    return Shy(messages=iter(()), heard=[], ways=ways)
+def shy():
+    return Shy(messages=iter(()), heard=[])
 
 
 class TestMisuse:
     @pytest.mark.parametrize("segments", [1, 2])
     def test_a_gate_that_is_always_closed_is_switched_off_and_everything_is_read(self, segments):
-        model = shy("unchanged")
+        model = shy()
         config = ON.model_copy(update={"segments": segments})
 
         out = read(model, config=config, question=WHO, document=STORY)
@@ -466,7 +314,7 @@ class TestMisuse:
         assert [one for one in out["warnings"] if "update gate was switched off" in one]
 
     def test_what_had_been_passed_over_is_read_without_the_gate(self):
-        model = shy("unchanged")
+        model = shy()
 
         read(model, question=WHO, document=STORY)
 
@@ -479,29 +327,29 @@ class TestMisuse:
         ["Summarize the text.", "List all that happens.", "What is going on here?", "谁是船长？"],
     )
     def test_a_gate_is_tried_where_everything_is_asked_for_or_no_word_is_found(self, question):
-        out = read(shy("unchanged"), question=question, document=STORY)
+        out = read(shy(), question=question, document=STORY)
 
         assert out["memory"]
         assert [one for one in out["warnings"] if "update gate was switched off" in one]
 
     def test_asking_again_costs_one_call(self):
         store = InMemoryStore()
-        first = read(shy("unchanged"), store, question=WHO, document=STORY)
+        first = read(shy(), store, question=WHO, document=STORY)
 
-        again = read(shy("unchanged"), store, question=WHO, document=STORY)
+        again = read(shy(), store, question=WHO, document=STORY)
 
         assert (again["memory"], again["answer"]) == (first["memory"], first["answer"])
         assert again["usage"]["calls"] == 1
 
     def test_a_resumed_reading_knows_that_the_gate_is_off(self):
-        agent = create_memagent(shy("unchanged"), config=ON, checkpointer=InMemorySaver())
+        agent = create_memagent(shy(), config=ON, checkpointer=InMemorySaver())
         thread, asked = {"configurable": {"thread_id": "1"}}, {"question": WHO, "document": STORY}
 
         out = agent.invoke(asked, thread, interrupt_after=["overwrite_memory"])
         while out.get("answer") is None:
             out = agent.invoke(None, thread, interrupt_after=["overwrite_memory"])
 
-        whole = read(shy("unchanged"), question=WHO, document=STORY)
+        whole = read(shy(), question=WHO, document=STORY)
         assert (out["memory"], out["warnings"]) == (whole["memory"], whole["warnings"])
         assert out["usage"]["calls"] == whole["usage"]["calls"]
 
@@ -527,27 +375,10 @@ class TestMisuse:
 
         assert out["usage"]["calls"] == 2
 
-    @pytest.mark.parametrize("exit", ["model", "safe"])
-    def test_an_exit_without_an_answer_in_the_notes_is_not_taken(self, exit):
-        config = OFF.model_copy(update={"exit": exit})
-
-        out = read(shy("enough"), config=config, question=WHO, document=STORY)
-
-        assert (out["stopped"], out["coverage"]) == ("end", 1)
-        assert out["answer"] == "Ann Kestrel"
-        assert any("exit was switched off" in warning for warning in out["warnings"])
-
-    def test_with_both_ways_out_misused_the_document_is_read(self):
-        config = ON.model_copy(update={"exit": "model"})
-
-        out = read(shy("enough", "unchanged"), config=config, question=WHO, document=STORY)
-
-        assert (out["answer"], out["coverage"]) == ("Ann Kestrel", 1)
-
     def test_replies_that_are_taken_word_for_word_are_left_alone(self):
         config = ON.model_copy(update={"exact_cuts": True})
 
-        out = read(shy("unchanged"), config=config, question=WHO, document=STORY)
+        out = read(shy(), config=config, question=WHO, document=STORY)
 
         assert out["memory"] == ""
         assert not any("switched off" in warning for warning in out["warnings"])

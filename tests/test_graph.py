@@ -40,7 +40,6 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
-EXIT = SMALL.model_copy(update={"exit": "model"})
 TEXT = numbered(100)
 ASKED = {"question": "What is where?", "document": TEXT}
 
@@ -246,13 +245,6 @@ class TestBudgets:
         assert out["stopped"] == "deadline"
         assert (out["coverage"], out["memory"]) == (0.0, "")
 
-    def test_a_reader_that_is_done_ends_the_reading(self):
-        reader = ScriptedReader("one", Update(Memory("two"), done=True))
-
-        out = create_memagent(reader, config=EXIT).invoke(ASKED)
-
-        assert (out["answer"], out["stopped"], len(reader.calls)) == ("two", "done", 2)
-
     def test_a_window_that_the_model_cannot_hold_is_refused_with_a_budget_that_fits(self):
         with pytest.raises(ConfigurationError, match="8328.*holds 7000.*chunk_tokens to 3672"):
             create_memagent(ScriptedReader(window_tokens=7000))
@@ -292,9 +284,11 @@ class TestSafety:
 
     def test_a_transient_error_is_repeated_with_the_same_chunk_and_the_same_memory(self):
         failures = [TransientModelError("busy", retry_after=0.001)] * 5
-        reader = ScriptedReader("a", *failures, Update(Memory("b"), done=True))
+        reader = ScriptedReader("a", *failures, "b")
 
-        out = create_memagent(reader, config=EXIT).invoke(ASKED)
+        out = create_memagent(reader, config=SMALL.model_copy(update={"max_calls": 3})).invoke(
+            ASKED
+        )
 
         assert out["memory"] == "b"
         assert len(set(reader.calls[1:])) == 1
@@ -349,8 +343,8 @@ class TestSafety:
             create_memagent(reader, config=SMALL).invoke({"question": "?", "document": "abcdef"})
 
     def test_a_memory_over_its_budget_is_cut_at_a_sentence_end_and_the_state_says_so(self):
-        reader = ScriptedReader(Update(Memory("This is short. " * 40), done=True))
-        config = EXIT.model_copy(update={"memory_tokens": 30})
+        reader = ScriptedReader(Update(Memory("This is short. " * 40)))
+        config = SMALL.model_copy(update={"memory_tokens": 30, "max_calls": 2})
         agent = create_memagent(reader, config=config, checkpointer=InMemorySaver())
         thread = {"configurable": {"thread_id": "1"}}
 
@@ -444,9 +438,11 @@ class TestSafety:
         assert not any("budget" in warning for warning in out["warnings"])
 
     def test_an_update_without_a_memory_leaves_it_as_it_was(self):
-        reader = ScriptedReader("first", Update(None, done=True))
+        reader = ScriptedReader("first", Update(None))
 
-        out = create_memagent(reader, config=EXIT).invoke(ASKED)
+        out = create_memagent(reader, config=SMALL.model_copy(update={"max_calls": 3})).invoke(
+            ASKED
+        )
 
         assert out["memory"] == "first"
 

@@ -99,7 +99,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.conversation.built_in._ENDED": [("", "[ends 2026-03-0", "")],
     "memagent_graph.conversation.prompt._DAY": [("", "2026-01-0", "")],
-    "memagent_graph.graph.segments._WORD": [("", "a ", "")],
     "memagent_graph.conversation.user_memory._ESCAPED": [("", "%2", "")],
     "memagent_graph.models.endpoint._SCHEMA": [("", "guide", ""), ("", "response_forma", "")],
     "memagent_graph.models.resolve._OPENAI": [("o", "1", "")],

@@ -24,7 +24,7 @@ from memagent_graph.errors import ConfigurationError, MemoryNotFoundError
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.items import NAMESPACE
 
-SMALL = ReadingConfig(chunk_tokens=50)
+SMALL = ReadingConfig(chunk_tokens=50, segments=1)
 TEXT = numbered(30)
 ASKED = {"question": "What?", "document": TEXT}
 ANN, BEN = ("ann", "memagent"), ("ben", "memagent")
@@ -60,7 +60,7 @@ def tool(reader, **place):
 
 
 def retriever(reader, **place):
-    return MemAgentRetriever(corpus=TEXT, model=reader, config=SMALL, segments=1, **place), "What?"
+    return MemAgentRetriever(corpus=TEXT, model=reader, config=SMALL, **place), "What?"
 
 
 def batch(reader, **place):

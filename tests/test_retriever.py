@@ -32,6 +32,10 @@ LIVES = "Mr. Fox lives in Rue Morgue."
 SMALL = ReadingConfig(chunk_tokens=50)
 
 
+def in_segments(number):
+    return SMALL.model_copy(update={"segments": number})
+
+
 def corpus(tmp_path=None):
     filler = numbered(60)
     texts = {
@@ -57,7 +61,7 @@ class Fixed(BaseRetriever):
 def test_statements_come_back_by_source_with_spans_into_that_source(segments):
     documents = corpus()
 
-    found = MemAgentRetriever(corpus=documents, segments=segments, config=SMALL).invoke(QUESTION)
+    found = MemAgentRetriever(corpus=documents, config=in_segments(segments)).invoke(QUESTION)
 
     texts = {document.metadata["source"]: document.page_content for document in documents}
     by_source = {document.metadata["source"]: document for document in found}
@@ -122,7 +126,7 @@ def test_another_retrievers_results_are_read_and_nothing_else():
 @pytest.mark.parametrize("segments", [1, 2])
 def test_a_reader_that_knows_no_evidence_gives_one_document_with_all_sources(segments):
     retriever = MemAgentRetriever(
-        corpus=corpus(), model=ChainReader(), config=SMALL, segments=segments
+        corpus=corpus(), model=ChainReader(), config=in_segments(segments)
     )
 
     [found] = retriever.invoke(QUESTION)
@@ -134,7 +138,7 @@ def test_a_reader_that_knows_no_evidence_gives_one_document_with_all_sources(seg
 
 def test_a_corpus_is_read_once_for_the_same_query_also_by_another_retriever():
     store, first, second = InMemoryStore(), ChainReader(), ChainReader()
-    options = {"corpus": corpus(), "config": SMALL, "store": store, "segments": 2}
+    options = {"corpus": corpus(), "config": in_segments(2), "store": store}
     expected = MemAgentRetriever(model=first, **options).invoke(QUESTION)
 
     assert MemAgentRetriever(model=second, **options).invoke(QUESTION) == expected
@@ -146,7 +150,7 @@ def test_segments_are_read_at_once_and_their_memories_merged():
     reader = ChainReader()
     documents = [Document(numbered(20), metadata={"source": str(n)}) for n in range(8)]
 
-    MemAgentRetriever(corpus=documents, model=reader, config=SMALL, segments=4).invoke(QUESTION)
+    MemAgentRetriever(corpus=documents, model=reader, config=in_segments(4)).invoke(QUESTION)
 
     assert (reader.merges, reader.answers) == ([4], 1)
 
@@ -333,9 +337,7 @@ def test_with_evidence_there_is_a_document_a_source_ranked_by_the_answer_s_citat
         return [by_text["Noted: gamma"], by_text["Noted: beta"], by_text["Noted: beta again"]]
 
     reader = Noting(cites)
-    found = MemAgentRetriever(corpus=corpus, model=reader, config=SMALL, segments=4, k=9).invoke(
-        "?"
-    )
+    found = MemAgentRetriever(corpus=corpus, model=reader, config=in_segments(4), k=9).invoke("?")
 
     assert [document.metadata["source"] for document in found] == ["b", "c", "a", "d"]
     scores = [document.metadata["score"] for document in found]
@@ -387,13 +389,13 @@ QUERIES = ["Where is one?", "Where is two?", "Where is three?"]
 def test_several_queries_are_read_for_in_one_pass_and_get_what_each_gets_alone(how, monkeypatch):
     sources = marked(a=["* one"], b=["* two"])
     opened = []
-    retriever = MemAgentRetriever(corpus=sources, model=Noting(), config=SMALL, segments=2)
+    retriever = MemAgentRetriever(corpus=sources, model=Noting(), config=in_segments(2))
     expected = [retriever.invoke(query) for query in QUERIES]
     monkeypatch.setattr(
         "memagent_graph.retriever.open_source", lambda source: opened.append(source) or source
     )
     reader = Noting()
-    retriever = MemAgentRetriever(corpus=sources, model=reader, config=SMALL, segments=2)
+    retriever = MemAgentRetriever(corpus=sources, model=reader, config=in_segments(2))
 
     asked = [*QUERIES, QUERIES[0]]
     found = retriever.batch(asked) if how == "batch" else asyncio.run(retriever.abatch(asked))
@@ -475,7 +477,7 @@ async def test_cancelling_leaves_no_reading_behind(queries):
 def test_a_repeated_query_is_one_call_and_nothing_is_wasted_on_a_new_one():
     corpus = marked(**{name: [f"* {name}"] for name in "abcdefgh"})
     reader = Noting()
-    retriever = MemAgentRetriever(corpus=corpus, model=reader, config=SMALL, segments=16)
+    retriever = MemAgentRetriever(corpus=corpus, model=reader, config=in_segments(16))
     retriever.invoke(QUERIES[0])
     new = [what for what, _ in reader.asked]
     assert new.count("answer") == 1

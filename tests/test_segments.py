@@ -133,7 +133,7 @@ def test_a_document_of_one_segment_is_read_as_ever():
 
 def test_each_chunk_is_a_segment_of_its_own_if_asked_for():
     reader = Listing()
-    config = SMALL.model_copy(update={"segments": "chunks"})
+    config = SMALL.model_copy(update={"segments": 1000})
 
     out = create_memagent(reader, config=config).invoke(ASKED)
 

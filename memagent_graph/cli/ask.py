@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _STOPPED = {
     "max_calls": "the budget of calls was spent",
     "deadline": "the time was up",
-    "done": "the reader had enough",
 }
 
 

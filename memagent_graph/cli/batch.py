@@ -105,8 +105,6 @@ def _parse_task(
     """
     task = json.loads(line)
     name = str(task.setdefault("id", number))
-    if "text" in task:
-        raise ValueError("`text` is now `document`")
     if name in seen:
         message = f"the id {name!r} is there twice"
         raise ValueError(message)

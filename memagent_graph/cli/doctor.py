@@ -260,7 +260,7 @@ def doctor(
     tokenizer: TokenizerFile = None,
     exam: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Give this model 34 small tasks, and suggest settings."),
+        typer.Option(metavar="MODEL", help="Give this model 30 small tasks, and suggest settings."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the checks as one JSON document.")

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import regex
-from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
 from memagent_graph.conversation.built_in import (
@@ -29,7 +28,7 @@ from memagent_graph.evidence.statements import statements
 from memagent_graph.prompts import UNCHANGED, Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, unheard
-from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
+from memagent_graph.readers.completion import usage_of
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.readers.resolve import resolve_reader
@@ -37,17 +36,13 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.facts.record import Facts
     from memagent_graph.readers.base import Identity, Reader, Step
-    from memagent_graph.readers.chat import Block
     from memagent_graph.text.tokens import Tokenizer
 
 STANDING_QUESTION = (
@@ -240,17 +235,6 @@ class NotesReader(ChatReader):
         except EmptyReplyError:
             return Usage(1), ""
         return usage_of(reply), text
-
-    async def _ask(
-        self,
-        prompt: str,
-        config: RunnableConfig | None,
-        options: dict[str, Any],
-        seen: Sequence[Block] = (),
-    ) -> tuple[AIMessage, str]:
-        content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
-        asked = ask_like_caller(self.model, [HumanMessage(content)], config, options)
-        return await take_reply(asked, prompt)
 
 
 class AddingReader(NewestReader):

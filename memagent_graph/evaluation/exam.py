@@ -38,7 +38,6 @@ Skill = Literal[
     "conflict",
     "second hop",
     "update gate",
-    "exit",
     "merge",
     "answer",
     "not in the text",
@@ -64,8 +63,8 @@ class ExamTask:
         chunk: the section to read; "" for a merge or an answer.
         notes: the notes before; several for a merge.
         wants: texts that the reply must have, case aside.
-        offers: the way out that the prompt offers: "update_gate" or "exit_gate".
-        takes: whether it should be taken.
+        gated: whether the reply may be that nothing is new.
+        takes: whether it should be.
         tokens: about how long the chunk is, for tasks of length.
     """
 
@@ -74,7 +73,7 @@ class ExamTask:
     chunk: str = ""
     notes: tuple[str, ...] = ("",)
     wants: tuple[str, ...] = ()
-    offers: Literal["update_gate", "exit_gate"] | None = None
+    gated: bool = False
     takes: bool = False
     tokens: int = 0
 
@@ -181,12 +180,10 @@ TASKS = (
         ("The mill belongs to Tom Reiner.",),
         ("61",),
     ),
-    ExamTask("update gate", _WHO, _BREAD, (_TOWER,), offers="update_gate", takes=True),
-    ExamTask("update gate", _RENT, _STORM, offers="update_gate", takes=True),
-    ExamTask("update gate", _WHO, _TOWER, wants=(_KEEPER,), offers="update_gate"),
-    ExamTask("update gate", _RENT, _LEASE, (_STORM,), ("900",), offers="update_gate"),
-    ExamTask("exit", _WHO, _TOWER, wants=(_KEEPER,), offers="exit_gate", takes=True),
-    ExamTask("exit", _RENT, _BREAD, offers="exit_gate"),
+    ExamTask("update gate", _WHO, _BREAD, (_TOWER,), gated=True, takes=True),
+    ExamTask("update gate", _RENT, _STORM, gated=True, takes=True),
+    ExamTask("update gate", _WHO, _TOWER, wants=(_KEEPER,), gated=True),
+    ExamTask("update gate", _RENT, _LEASE, (_STORM,), ("900",), gated=True),
     ExamTask("merge", _FILM, "", (_DIRECTOR, "Ilse Varga lives in Trieste."), ("Varga", "Trieste")),
     ExamTask("merge", _RENT, "", (_BREAD, _LEASE), ("900",)),
     ExamTask("answer", _WHO, "", (_TOWER,), (_KEEPER,)),
@@ -276,16 +273,10 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
         notes,
         chunk,
         number=2,
-        update_gate=task.offers == "update_gate",
-        exit_gate=task.offers == "exit_gate",
+        update_gate=task.gated,
     )
-    update = await reader.update(step)
-    memory = update.memory or notes
-    taken = {
-        "update_gate": update.memory is None,
-        "exit_gate": update.done,
-    }
-    return memory.text, task.offers is not None and taken[task.offers]
+    memory = (await reader.update(step)).memory
+    return (memory or notes).text, task.gated and memory is None
 
 
 async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
@@ -321,8 +312,6 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
     right, count = table["update gate"]
     if reads and 2 * right >= count:  # a reading notices a gate that is closed too often
         settings["update_gate"] = True
-    if solved["exit"]:
-        settings["exit"] = "safe"
     if not solved["not in the text"]:
         settings["unsupported"] = "drop"
     return ExamReport(tuple(marks), settings, reads, solved["conversation"])

@@ -22,12 +22,12 @@ from memagent_graph.evidence.places import (
     Evidence,
     Match,
     Memory,
-    PassageIndex,
     Unsupported,
     evidence_by_note,
+    index_notes,
+    index_text,
     is_bare,
     locate,
-    note_passages,
 )
 from memagent_graph.evidence.statements import (
     EvidencePassage,
@@ -36,7 +36,6 @@ from memagent_graph.evidence.statements import (
     note_terms,
     notes,
     passage_terms,
-    passages,
     statements,
 )
 from memagent_graph.text.chunks import Chunk
@@ -145,9 +144,8 @@ def align(
         chunk: the chunk that was read.
         question: the question of the reading; its names and numbers need no evidence.
     """
-    older = [*notes(before.text)]
+    older, cut = notes(before.text), notes(text)
     known = {note.text for note in older}
-    cut = [*notes(text)]
     new = [note for note in cut if note.text not in known]
     placed = evidence_by_note(_carry_kept(text, before, cut), cut)
     marked = {item.text for item in before.unsupported}
@@ -172,7 +170,7 @@ def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memor
         before: the memory that it replaces. Notes that stay keep their evidence and marks.
         aligned: the notes that are new, or whose evidence changed.
     """
-    cut = [*notes(text)]
+    cut = notes(text)
     found = [item for note in aligned for item in note.evidence]
     places: dict[str, int] = {}
     for note in cut:
@@ -350,9 +348,9 @@ class _Aligner:
         question: str,
     ) -> None:
         self.chunk = chunk
-        self.read = PassageIndex(passages(chunk.text))
+        self.read = index_text(chunk.text)
         self.older = older
-        self.noted = PassageIndex(note_passages(older))
+        self.noted = index_notes(before.text)
         self.evidence = evidence_by_note(before.evidence, older)
         self.unsupported = before.unsupported
         self.marked = {item.text for item in before.unsupported}

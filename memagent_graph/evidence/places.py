@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from memagent_graph.evidence.statements import (
     note_terms,
     notes,
     passage_terms,
+    passages,
 )
 
 if TYPE_CHECKING:
@@ -369,6 +371,21 @@ class PassageIndex:
         return gain * (_ADJACENT if beside else 1)
 
 
+@lru_cache(32)
+def index_text(text: str) -> PassageIndex:
+    """Return the index of a text's sentences; all questions about a chunk share it."""
+    return PassageIndex([*passages(text)])
+
+
+@lru_cache(32)
+def index_notes(memory: str) -> PassageIndex:
+    """Return the index of a memory's notes, on which newer notes or answers may rest."""
+    cut = enumerate(notes(memory))
+    return PassageIndex(
+        [EvidencePassage(*note[:3], number, note_terms(note.text)) for number, note in cut]
+    )
+
+
 def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
     """Return the number of added terms that form one name or number."""
     most = max((sum(term in run for term in added) for run in wanted.runs), default=0)
@@ -402,9 +419,8 @@ def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...
         memory: the memory that it was written from.
         question: the question; it decides between notes that match the answer equally well.
     """
-    older = [*notes(memory.text)]
-    evidence = evidence_by_note(memory.evidence, older)
-    index = PassageIndex(note_passages(older))
+    evidence = evidence_by_note(memory.evidence, notes(memory.text))
+    index = index_notes(memory.text)
     asked = passage_terms(question)
     scores: dict[Evidence, float] = {}
     for note in notes(question if is_bare(answer) else answer):
@@ -459,14 +475,6 @@ def _find_link(index: PassageIndex, places: Collection[int], asked: Collection[s
     }
     best = max(gains, key=lambda number: (gains[number], -number), default=None)
     return best if best is not None and gains[best] * 2 > sum(missing.values()) else None
-
-
-def note_passages(older: Sequence[Note]) -> list[EvidencePassage]:
-    """Notes as passages that newer notes, or answers, may rest on."""
-    return [
-        EvidencePassage(note.text, note.start, note.end, number, note_terms(note.text))
-        for number, note in enumerate(older)
-    ]
 
 
 def evidence_by_note(

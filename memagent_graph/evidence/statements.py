@@ -308,13 +308,8 @@ class EvidencePassage(NamedTuple):
     terms: Mapping[str, None]
 
 
-@lru_cache(64)
-def passages(text: str) -> tuple[EvidencePassage, ...]:
+def passages(text: str) -> Iterator[EvidencePassage]:
     """Cut a text into sentences that can be evidence."""
-    return (*_passages(text),)
-
-
-def _passages(text: str) -> Iterator[EvidencePassage]:
     block = last = 0
     for cut in statements(text):
         block += count_line_ends(text, last, cut.start) > 1

@@ -9,8 +9,6 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import HumanMessage
-
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.statements import is_later
@@ -28,7 +26,7 @@ from memagent_graph.facts.rules import NO_FACT, keep_said, overwrite
 from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import ask_like_caller, is_cut_off, take_reply
+from memagent_graph.readers.completion import is_cut_off
 from memagent_graph.readers.replies import is_refusal, is_unchanged, says_nothing_new
 from memagent_graph.text.terms import names as names_in
 from memagent_graph.text.tokens import load_tokenizer
@@ -43,9 +41,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
     from memagent_graph.memory.version import LineSource
-    from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Fault, Step
-    from memagent_graph.readers.chat import Block
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
@@ -253,23 +249,19 @@ class FactsReader(ChatReader):
         speaker_at: Callable[[Chunk, int], str] | None = None,
     ) -> None:
         standing = speaker_at is not None
-        prompts = full = reader.prompts
+        prompts = reader.prompts
         if prompts.update in {UPDATE_PROMPT, ADD_PROMPT} or standing:
-            whole, brief = _TEMPLATES[standing]
-            own = {"update": write_prompt(whole, schema), "repeat": REPEAT_PROMPT}
-            full = prompts.model_copy(update=own)
-            added = {"update": write_prompt(brief, schema)} if prompts.adds else {}
-            prompts = full.model_copy(update=added)
+            asked = write_prompt(_TEMPLATES[standing][prompts.adds], schema)
+            prompts = prompts.model_copy(update={"update": asked, "repeat": REPEAT_PROMPT})
         name = reader.identity.name
         super().__init__(reader.model, prompts=prompts, config=config, name=name)
         self.prompts = prompts  # guarded against the tokens of a tokenizer that was given
-        self._full = full
         self.adds = False  # by rules, whether its prompt shows the memory or not
         self.shows_passages = False  # a passage may state what was replaced
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing, self._speaker_at = standing, speaker_at
         self._schema, self._budget, self._counter = schema, config.memory_tokens, tokenizer
-        self.template_tokens = tokenizer.count(full.update)
+        self.template_tokens = tokenizer.count(prompts.update)
         singles = sorted(one.name for one in schema.relations.values() if one.single)
         about = [_VERSION, reader.identity.fingerprint, prompts.fingerprint, singles, standing]
         fingerprint = sha256(repr(about).encode()).hexdigest()[:32]
@@ -307,7 +299,7 @@ class FactsReader(ChatReader):
         )
         new = [name for name in named if name.casefold() not in asked.casefold()][:_MOST_NAMES]
         merged = memory_of_facts(facts, left, sum(memory.dropped for memory in memories))
-        return Merge(merged, done=not new, query=", ".join(new) or None)
+        return Merge(merged, ", ".join(new) or None)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -337,22 +329,6 @@ class FactsReader(ChatReader):
         asked = "" if self.standing else join_query(step.question, step.query)
         facts, others, evicted = fit(facts, others, asked, self._budget, self._counter)
         return memory_of_facts(facts, others, step.memory.dropped), evicted
-
-    async def _ask(
-        self,
-        prompt: str,
-        config: RunnableConfig | None,
-        options: dict[str, Any],
-        seen: Sequence[Block] = (),
-    ) -> tuple[AIMessage, str]:
-        if not self.standing:
-            return await super()._ask(prompt, config, options, seen)
-        asked = ask_like_caller(self.model, [HumanMessage(prompt)], config, options)
-        return await take_reply(asked, prompt)
-
-    def _prompts_for(self, step: Step) -> Prompts:
-        """Return the prompts that show the facts if the reply may say what they lack."""
-        return self._full if step.exit_gate else self.prompts
 
     def _show(self, memory: Memory) -> str:
         """Return what holds: models imitate the lines of what was replaced."""

@@ -51,22 +51,17 @@ class Room(NamedTuple):
     least: int = 1
 
 
-def room_of(config: ReadingConfig, chunks: int, concurrency: int, questions: int = 1) -> Room:
+def room_of(config: ReadingConfig, concurrency: int, questions: int = 1) -> Room:
     """Return the limits for a document.
 
     Args:
         config: gives `segments`.
-        chunks: number of chunks of the document.
         concurrency: number of calls that the model answers at once.
         questions: number of questions read for at once.
     """
-    match config.segments:
-        case "chunks":
-            return Room(chunks)
-        case "auto":
-            return Room(max(concurrency // questions, 1), _LEAST_ALONE)
-        case number:
-            return Room(number)
+    if config.segments == "auto":
+        return Room(max(concurrency // questions, 1), _LEAST_ALONE)
+    return Room(config.segments)
 
 
 def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
@@ -170,7 +165,7 @@ class Cutter:
             known: numbers, from 0, of chunks at which segments of earlier readings began.
         """
         begins = [*self.cuts]
-        room = room_of(self._config, len(begins), self._reader.concurrency, self._shared)
+        room = room_of(self._config, self._reader.concurrency, self._shared)
         places = starts(len(begins), room, known)
         self._segments = max(len(places), 1)
         return [*pairwise([*(begins[place] for place in places), self.source.length])]

@@ -81,7 +81,6 @@ class ChunkEvent(FoldEvent):
         tokens: tokens read so far.
         memory_tokens: tokens of the memory now.
         gate: "closed" if the update gate left the memory unchanged.
-        enough: whether reading ends here because the reader has enough.
         added: lines added to the memory.
         removed: lines removed from the memory.
     """
@@ -94,7 +93,6 @@ class ChunkEvent(FoldEvent):
     tokens: int
     memory_tokens: int
     gate: Literal["open", "closed"]
-    enough: bool
     added: list[str]
     removed: list[str]
 
@@ -146,7 +144,7 @@ class SkipEvent(FoldEvent):
     length: int
 
 
-class FallbackEvent(TypedDict):
+class FallbackEvent(FoldEvent):
     """The memory lacks the answer, so skipped chunks are read after all.
 
     Attributes:
@@ -154,11 +152,6 @@ class FallbackEvent(TypedDict):
     """
 
     event: Literal["fallback"]
-    agent: str
-    task: str
-    question: str
-    fold: str
-    source: str
     position: int
     length: int
 
@@ -221,6 +214,11 @@ def observers(config: RunnableConfig) -> list[Observer]:
     """Return the observers in a node's config."""
     handlers = getattr(config.get("callbacks"), "handlers", ())
     return [handler for handler in handlers if isinstance(handler, Observer)]
+
+
+def is_exact(reading: Reading, config: RunnableConfig | None) -> bool:
+    """Whether replies are taken word for word, as in the paper: recorded runs are too."""
+    return reading.config.exact_cuts or bool(config and observers(config))
 
 
 def step_of(config: RunnableConfig) -> UUID:
@@ -324,7 +322,6 @@ def chunk_event(
         tokens=progress["tokens"],
         memory_tokens=update.tokens,
         gate="closed" if closed else "open",
-        enough=progress["stopped"] == "done",
         added=[line for line in new if line not in old],
         removed=[line for line in old if line not in new],
     )
@@ -359,11 +356,7 @@ def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) ->
     read = count_covered(further, start, end)
     return FallbackEvent(
         event="fallback",
-        agent=reading.name,
-        task=run.task,
-        question=fold["question"],
-        fold=fold_name(fold["scope"]),
-        source=fold["source"]["name"],
+        **about(reading, run, fold, fold["source"]["name"]),
         position=read,
         length=end - start,
     )

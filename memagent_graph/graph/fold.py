@@ -76,7 +76,7 @@ async def advance(
     after = apply_update(fold, chunk, update)
     if report is not None:
         report(fold, after, update)
-    if call.chain is None or after["progress"]["stopped"] not in {"end", "done", "max_calls"}:
+    if call.chain is None or after["progress"]["stopped"] not in {"end", "max_calls"}:
         return after
     return await call.chain.end(after)
 
@@ -102,7 +102,6 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
             "step": before["step"] + 1,
             "tokens": before["tokens"] + chunk.tokens,
             "cut": before["cut"] or update.unfinished,
-            "enough": update.answer if update.done else before["enough"],
             "version": update.version or before["version"],
         }
         if update.left_out:
@@ -110,17 +109,15 @@ def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
         if chunk.crowded_out:
             after["not_shown"] = before.get("not_shown", {}) | {str(chunk.start): chunk.crowded_out}
     layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
-    after["stopped"] = update.stopped or _stop(fold, after, update)
+    after["stopped"] = update.stopped or _stop(fold, after)
     changed: Fold = {**fold, "progress": after, "layers": layers}
     return changed if update.memory is None else {**changed, **to_plain(update.memory)}
 
 
-def _stop(fold: Fold, after: Progress, update: Update) -> Stopped | None:
+def _stop(fold: Fold, after: Progress) -> Stopped | None:
     """Why a fold ends after a step; None if it continues."""
     if after["position"] >= fold["scope"]["end"]:
         return "end"
-    if update.done:
-        return "done"
     most = fold["scope"]["calls"]
     return "max_calls" if most is not None and after["calls"] >= most else None
 
@@ -154,8 +151,6 @@ async def ask(step: FoldStep) -> FoldUpdate:
         memory, tokens, cut = call.reading.within_budget(memory)
     return FoldUpdate(
         memory,
-        done=update.done,
-        answer=update.answer,
         usage=update.usage,
         finish_reason=update.finish_reason,
         unfinished=update.unfinished or cut,
@@ -231,7 +226,7 @@ async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> U
     memory = memory and reading.keep_supported(memory)
     if memory and not memory.text.strip():
         memory = replace(step.memory, dropped=memory.dropped)
-    return replace(update, memory=memory, done=update.done and step.exit_gate, usage=usage)
+    return replace(update, memory=memory, usage=usage)
 
 
 async def _overwrite_halves(
@@ -244,7 +239,6 @@ async def _overwrite_halves(
         usage = total.usage + update.usage
         unfinished = total.unfinished or update.unfinished
         memory = update.memory or total.memory
-        # The last half decides on "enough": what it would leave out counts as read.
         left_out = {**Counter(total.left_out) + Counter(update.left_out)}
         total = replace(
             update,

@@ -284,19 +284,10 @@ def _fields_of(fold: Fold) -> dict[str, Any]:
     }
 
 
-def read_of(fold: Fold, chunk: Chunk) -> ChunkRead:
-    """Return the record of a chunk for its version.
-
-    Args:
-        fold: the fold after the chunk.
-        chunk: the chunk.
-    """
-    progress = fold["progress"]
-    return ChunkRead(
-        chunk.start,
-        parts=tuple(dict.fromkeys(identify_parts(chunk.source, chunk.start, chunk.end))),
-        enough=progress["enough"] if progress["stopped"] == "done" else None,
-    )
+def read_of(chunk: Chunk) -> ChunkRead:
+    """Return the record of a chunk for its version."""
+    parts = dict.fromkeys(identify_parts(chunk.source, chunk.start, chunk.end))
+    return ChunkRead(chunk.start, tuple(parts))
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:

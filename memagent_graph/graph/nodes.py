@@ -27,6 +27,7 @@ from memagent_graph.graph.events import (
     begin_attempt,
     chunk_event,
     fallback_event,
+    is_exact,
     observers,
     skip_event,
     step_of,
@@ -48,7 +49,6 @@ from memagent_graph.graph.segments import (
     Merged,
     calls_each,
     calls_left,
-    in_doubt,
     join_parts,
     merge,
     parts_of,
@@ -429,7 +429,7 @@ def _changes(state: ReadingState, after: Fold) -> Changes:
 async def merge_memories(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Merge the memories of the segments, or continue segments whose answers differ.
+    """Merge the memories of the segments, or continue segments whose memory a user has edited.
 
     Raises:
         ModelError: A merge failed for good.
@@ -437,8 +437,6 @@ async def merge_memories(
     """
     whole = fold_of(state)
     parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
-    if doubted := in_doubt(reading, parts):
-        return {"document": None, "folds": doubted}
     chain = chain_of(reading, run, whole)
     if chain is not None:
         await chain.enlist(whole)  # before its parts leave the list: it is not broken off
@@ -455,8 +453,7 @@ async def merge_memories(
         query = query_of(whole)
         merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
     after = join_parts(whole, parts, merged, reading.layers)
-    enough = after["progress"]["stopped"] == "done" or after["memory"] == before.text
-    wanted = None if last or enough else merged.query
+    wanted = None if last or after["memory"] == before.text else merged.query
     if chain is not None:
         after = await chain.store_merge(after, parts, wanted)
     after = _next_round(reading, run, after, wanted, len(parts))
@@ -558,16 +555,16 @@ async def write_answer(
         return _changes(state, fold)
     memory = await settle(chain, fold)
     spans = [] if state.get("version") else unread_spans(fold)
-    further = _further(reading, fold, spans) if spans else None
+    further = _further(fold, spans) if spans else None
     if further is not None:
         warnings = await close(chain, fold)
         run.emit(fallback_event(reading, run, fold, further))
         earlier = state.get("warnings", ()) if is_segmented(fold["scope"]) else ()
         return {"document": None, "progress": further, "warnings": [*earlier, *warnings]}
-    if memory.text.strip() and not (state.get("version") or _is_exact(reading, config)):
+    if memory.text.strip() and not (state.get("version") or is_exact(reading, config)):
         memory = await _with_passages(reading, state, run, memory)
     # If the answer is not found, what the fold has skipped is read after all.
-    held = not state.get("version") and _further(reading, fold) is not None
+    held = not state.get("version") and _further(fold) is not None
     async with close_beside(chain, fold, strict=reading.config.strict) as warnings:
         wrote = _write(reading, state, run, config, fold, memory, held=held)
         answer, speech, progress = await wrote
@@ -575,7 +572,7 @@ async def write_answer(
     if is_segmented(fold["scope"]) or progress["again"]:
         warnings = [*state.get("warnings", ()), *warnings]
     if answer.found is False and not state.get("version"):
-        further = _further(reading, fold)
+        further = _further(fold)
         if further is not None:
             run.emit(fallback_event(reading, run, fold, further))
             return {"document": None, "progress": further, "warnings": warnings}
@@ -587,13 +584,8 @@ async def write_answer(
     return _output(reading, run, config, fold, memory, answer, warnings)
 
 
-def _is_exact(reading: Reading, config: RunnableConfig) -> bool:
-    """Whether all is done as the paper does: nothing is dropped, and no passage shown."""
-    return reading.config.exact_cuts or bool(observers(config))
-
-
 def _drops(reading: Reading, config: RunnableConfig) -> bool:
-    return reading.config.unsupported == "drop" and not _is_exact(reading, config)
+    return reading.config.unsupported == "drop" and not is_exact(reading, config)
 
 
 async def _write(
@@ -620,7 +612,7 @@ async def _write(
 
     explain = partial(reading.explain, None, fold["scope"])
     answer, speech, took = await repeat(answer_once, reading.config, explain)
-    answer = _question_place(reading, state, run, answer, exact=_is_exact(reading, config))
+    answer = _question_place(reading, state, run, answer, exact=is_exact(reading, config))
     calls = 0 if answer is NOTHING_NOTED else max(answer.usage.calls, 1)
     usage = replace(answer.usage, calls=calls, seconds=took)
     return answer, speech, add_usage(fold["progress"], usage)
@@ -760,8 +752,8 @@ async def _respond(
     Raises:
         ModelError: The reader failed.
     """
-    reader, exact = reading.reader, reading.config.exact_cuts or bool(observers(config))
-    asks = exact or not reader.shortens or reader.answers_without_notes(config)
+    reader = reading.reader
+    asks = is_exact(reading, config) or not reader.shortens or reader.answers_without_notes(config)
     if memory.text.strip() or memory.passages or asks:
         return await reader.respond(question, memory, config=config)
     if (listener := listener_of(config)) is not None:
@@ -769,18 +761,15 @@ async def _respond(
     return NOTHING_NOTED
 
 
-def _further(
-    reading: Reading, fold: Fold, unread: list[list[int]] | None = None
-) -> Progress | None:
+def _further(fold: Fold, unread: list[list[int]] | None = None) -> Progress | None:
     """The progress from which to read what was skipped, or `unread`; None if that is not done."""
     most, progress = fold["scope"]["calls"], fold["progress"]
-    allowed = reading.config.fallback or unread is not None
-    if not allowed or (most is not None and progress["calls"] >= most):
+    if most is not None and progress["calls"] >= most:
         return None
     if unread is not None:
         skipped = merge_spans(sorted([*progress["skipped"], *unread]))
         progress = {**progress, "skipped": skipped}
-    return reopen(progress, fold["scope"]["end"])
+    return reopen(progress)
 
 
 def _warn_of_cut(reading: Reading, progress: Progress) -> list[str]:

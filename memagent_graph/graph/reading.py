@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory
+    from memagent_graph.evidence.places import Memory, Unsupported
     from memagent_graph.graph.state import (
         Document,
         Fold,
@@ -87,15 +87,20 @@ def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
     """
     if not answer.unsupported:
         return []
-    first = answer.unsupported[0]
-    quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
-    names = f" ({', '.join(first.missing)})" if first.missing else ""
+    first = _quote(answer.unsupported[0])
     if dropped:
-        return [f'Left out of the answer, without support in what was read: "{quoted}"{names}.']
+        return [f"Left out of the answer, without support in what was read: {first}."]
     if answer.is_beside:
-        return [f'The text that the answer comes from does not speak of the question: "{quoted}".']
+        return [f"The text that the answer comes from does not speak of the question: {first}."]
     what = "The answer has" if answer.found is False else "A statement of the answer has"
-    return [f'{what} no support in what was read: "{quoted}"{names}.']
+    return [f"{what} no support in what was read: {first}."]
+
+
+def _quote(item: Unsupported) -> str:
+    """Return the beginning of a statement in quotes, with its names that have no support."""
+    quoted = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
+    names = f" ({', '.join(item.missing)})" if item.missing else ""
+    return f'"{quoted}"{names}'
 
 
 def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
@@ -111,12 +116,10 @@ def warn(memory: Memory) -> list[str]:
     """Return warnings about unsupported statements in the final memory, kept or left out."""
     warnings = []
     if memory.unsupported:
-        first, count = memory.unsupported[0], len(memory.unsupported)
-        names = f" ({', '.join(first.missing)})" if first.missing else ""
-        quoted = first.text if len(first.text) <= _SHOWN else f"{first.text[: _SHOWN - 1]}…"
+        first, count = _quote(memory.unsupported[0]), len(memory.unsupported)
         has = "statement of the memory has" if count == 1 else "statements of the memory have"
-        warnings.append(f'{count} {has} no support in what was read: "{quoted}"{names}')
-        warnings[0] += "." if count == 1 else ", for example."
+        end = "." if count == 1 else ", for example."
+        warnings.append(f"{count} {has} no support in what was read: {first}{end}")
     if memory.dropped:
         were = "statement was" if memory.dropped == 1 else "statements were"
         warnings.append(

@@ -236,7 +236,7 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
         document = edit.document
         skipped = [[*span] for span in document.skipped]
         position = skipped[0][0] if document.again and skipped else document.end
-        if stopped in {"end", "done", None}:
+        if stopped in {"end", None}:
             stopped = "end" if position >= scope["end"] else None
         back: Progress = {
             **progress,
@@ -244,7 +244,6 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
             "step": edit.step,
             "skipped": skipped,
             "again": document.again,
-            "enough": None,
             "stopped": stopped,
             "version": edit.id,
         }

@@ -240,8 +240,7 @@ class Reuse:
         if document.again and document.skipped:
             end = document.skipped[0][0]
         whole = end >= fold["scope"]["end"]
-        stops = whole or found.enough is not None
-        if stops and ended is None and alone:
+        if whole and ended is None and alone:
             await self._bank.arecord_reading(found)  # the run that read it was killed before
         before = fold["progress"]
         fold["progress"] |= {
@@ -249,8 +248,7 @@ class Reuse:
             "step": before["step"] + len(known),
             "tokens": before["tokens"] + sum(chunk.tokens for chunk in known),
             "version": found.id,
-            "enough": found.enough,
-            "stopped": "end" if whole else "done" if stops else None,
+            "stopped": "end" if whole else None,
             "cut": found.cut,
             "skipped": [[*span] for span in document.skipped],
             "again": document.again,
@@ -260,9 +258,9 @@ class Reuse:
         # As what was skipped will be read for, if it has to be.
         fold["scope"]["query"] = found.document.sought or fold["scope"]["query"]
         fold = {**fold, **to_plain(found.memory)}
-        if name and stops:
+        if name and whole:
             await self._name_known(fold, name)
-        if edit is None or stops:
+        if edit is None or whole:
             return fold
         return await self._past_what_is_known(cutter, fold, edited=True)
 

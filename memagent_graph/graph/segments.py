@@ -6,29 +6,25 @@ import asyncio
 from collections import ChainMap, Counter
 from dataclasses import replace
 from functools import reduce
-from itertools import combinations
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
-
-import regex
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.evidence.places import Memory, to_plain, with_text
-from memagent_graph.graph.events import observers, part, step_of
+from memagent_graph.graph.events import is_exact, observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
     add_usage,
     common_spans,
-    fold_name,
     memory_of,
     merge_spans,
     usage_of,
 )
 from memagent_graph.models.failures import repeat
 from memagent_graph.readers.base import Merge, Usage
-from memagent_graph.readers.replies import find_lost_statements, with_statements
+from memagent_graph.readers.replies import with_lost_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold, LayerState, Scope, Stopped
 
 
-_BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "done", "end")
+_BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "end")
 """Reasons why a reading ended; the first one that applies to any segment is the document's."""
 
 
@@ -150,7 +146,7 @@ async def _merge(
     async def ask(_attempt: int) -> Merged:
         started = perf_counter()
         try:
-            exact = reading.config.exact_cuts or bool(observers(config or {}))
+            exact = is_exact(reading, config)
             made = await _ask(reading, question, query, memories, config, exact=exact)
             faulty, calls = made.fault is not None, 1
             if faulty and not exact:
@@ -164,7 +160,7 @@ async def _merge(
         kept = reading.keep_supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
         usage = replace(made.usage, calls=calls, seconds=perf_counter() - started)
-        wanted = None if made.done else reading.short(made.query or question)
+        wanted = reading.short(made.query) if made.query else None
         return Merged([memory], usage, cut, wanted, int(faulty))
 
     part.set(object())
@@ -223,8 +219,7 @@ async def _settle(
         The merge, whose `fault` is None if it may stand, and the number of calls.
     """
     before = join_memories(memories)
-    lost = find_lost_statements(before.text, made.memory.text)
-    whole = with_statements(made.memory.text, lost, first=True)
+    whole = with_lost_statements(before.text, made.memory.text)
     if made.fault == "loss" and reading.tokenizer.count(whole) > reading.config.memory_tokens:
         return replace(made, fault=None), 1  # something had to go
     again = await _ask(reading, question, query, memories, config)
@@ -293,24 +288,6 @@ def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int
     return None if calls is None else (calls - most_merges(segments, config)) // segments
 
 
-def in_doubt(reading: Reading, parts: Sequence[Fold]) -> dict[str, Fold]:
-    """Return the segments to continue because, with `exit="safe"`, their answers differ."""
-    if reading.config.exit != "safe":
-        return {}
-    done = [part for part in parts if part["progress"]["stopped"] == "done"]
-    said = [set(_WORD.findall((part["progress"]["enough"] or "").casefold())) for part in done]
-    if all(one <= other or other <= one for one, other in combinations(said, 2)):
-        return {}
-    return {
-        fold_name(part["scope"]): {**part, "progress": {**part["progress"], "stopped": None}}
-        for part in done
-        if (most := part["scope"]["calls"]) is None or part["progress"]["calls"] < most
-    }
-
-
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
-
-
 def calls_left(whole: Fold) -> int | None:
     """Return the calls that a question has left before its answer; None for no limit."""
     calls = whole["scope"]["calls"]
@@ -342,7 +319,6 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
         "unreached": unreached,
         "again": False,
         "cut": old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
-        "enough": next((e for e in (at["enough"] for at in ended) if e is not None), None),
         "stopped": next((stop for stop in _BY_URGENCY if stop in stops), "end"),
     }
     all_progress = [old, *ended]

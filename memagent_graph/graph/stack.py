@@ -21,14 +21,14 @@ def add_layers(reading: Reading) -> Reading:
 def layers_of(reading: Reading) -> list[Layer]:
     """Return the layers that the settings of a reading ask for, the outermost first."""
     config = reading.config
-    gated = reading.has_update_gate or config.exit != "never"
+    gated = reading.has_update_gate
     trusted = gated and reading.is_watched
     if config.skim is not None:  # it takes a while to import numpy
         from memagent_graph.graph.layers.skim import Skim
     return [
         *([Deadline()] if config.deadline is not None else ()),
         *([Skim(config)] if config.skim is not None else ()),
-        *([Gates(config, update_gate=reading.has_update_gate)] if gated else ()),
+        *([Gates()] if gated else ()),
         Versions(),
         *([Trust()] if trusted else ()),
         *([CheckLayer()] if reading.reader.shortens else ()),

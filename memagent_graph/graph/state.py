@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
 
 
-Stopped = Literal["end", "done", "max_calls", "deadline", "search"]
-"""Why a reading ended: end of the document, reader had enough, or a budget was used up; or it has
-not begun, since the answer may stand in what a search finds (`ReadingConfig.how`)."""
+Stopped = Literal["end", "max_calls", "deadline", "search"]
+"""Why a reading ended: end of the document, or a budget was used up; or it has not begun, since the
+answer may stand in what a search finds (`ReadingConfig.how`)."""
 
 LayerState = Mapping[str, Any]
 """The state of a layer of a fold: a TypedDict of plain values, which the layer defines."""
@@ -109,7 +109,6 @@ class Progress(TypedDict):
         unreached: spans that no round has reached, for a reading in segments.
         again: whether skipped and unreached spans are being read after all.
         cut: whether the memory, or one before it, was over its budget and lost its end.
-        enough: the answer with which the reader had enough; None if it had not.
         stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
         left_out: number of lines that were left out, by why; not there if there were none.
@@ -127,7 +126,6 @@ class Progress(TypedDict):
     unreached: list[list[int]]
     again: bool
     cut: bool
-    enough: str | None
     stopped: Stopped | None
     version: str | None
     left_out: NotRequired[dict[str, int]]
@@ -171,7 +169,6 @@ def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
         unreached=[],
         again=False,
         cut=False,
-        enough=None,
         stopped=None,
         version=None,
     )
@@ -376,7 +373,7 @@ class Answered(TypedDict, total=False):
             that was resumed after its last chunk.
         skipped: spans of the document that were skimmed and read in no round: starts and ends in
             code points.
-        stopped: why reading ended: "end", "done", "max_calls" or "deadline".
+        stopped: why reading ended: "end", "max_calls" or "deadline".
         reader: name of the reader that answered.
         version: id of the final memory's version; None without a store.
         warnings: problems that did not stop the reading, such as an unreachable store.
@@ -597,26 +594,14 @@ def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int
     return (left[0][0] if left else end), left
 
 
-def reopen(progress: Progress, end: int) -> Progress | None:
-    """Return the progress from which a fold reads what it has skipped; None if nothing is left.
+def reopen(progress: Progress) -> Progress | None:
+    """Return the progress from which a fold that has ended reads what it skipped; None if nothing.
 
-    Args:
-        progress: progress of a fold that has ended.
-        end: end of the fold's span.
+    A fold that a limit ended is not continued.
     """
-    if progress["again"] or progress["stopped"] not in {"end", "done"}:
+    if progress["again"] or progress["stopped"] != "end" or not progress["skipped"]:
         return None
-    if not progress["skipped"]:
-        return None
-    left = unread(progress, end)
-    return {
-        **progress,
-        "position": left[0][0],
-        "skipped": left,
-        "unreached": [],
-        "again": True,
-        "stopped": None,
-    }
+    return {**progress, "position": progress["skipped"][0][0], "again": True, "stopped": None}
 
 
 def unread(progress: Progress, end: int) -> list[list[int]]:

@@ -328,8 +328,6 @@ class Chain:
         self._listed &= self.follower.leads
         return FoldUpdate(
             None if found.unchanged else found.memory,
-            done=found.enough is not None,
-            answer=found.enough or "",
             unfinished=found.cut,
             tokens=found.tokens,
         )
@@ -394,7 +392,7 @@ class Chain:
         # something that is not written yet, in the place of which another may be stored.
         ends = progress["stopped"] or chunk.end >= fold["scope"]["end"]
         shares = gated and not ends and writer.idle
-        made = read_of(fold, chunk)
+        made = read_of(chunk)
         version = self.lineage.after_chunk(
             self.parent,
             fold,

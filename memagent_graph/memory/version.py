@@ -85,12 +85,10 @@ class ChunkRead:
     Attributes:
         start: first code point of the chunk, which ends at `ReadDocument.end`.
         parts: digest and name of each document in the chunk, if documents were joined.
-        enough: the answer, if reading ended because the reader had enough.
     """
 
     start: int
     parts: tuple[tuple[str, str], ...] = ()
-    enough: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +186,6 @@ class MemoryVersion:
     def thread(self) -> str | None:
         """Id of the thread folded last, in a conversation's memory; None in a reading's."""
         return self.made_by.thread if isinstance(self.made_by, TextEdit | MessageFold) else None
-
-    @property
-    def enough(self) -> str | None:
-        """The answer, if reading ended here because the reader had enough."""
-        return self.made_by.enough if isinstance(self.made_by, ChunkRead) else None
 
     @property
     def span(self) -> tuple[int, int]:

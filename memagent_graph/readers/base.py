@@ -70,7 +70,6 @@ class Step:
         exact: whether a reply is taken word for word, as in recorded rollouts: what is wrong with
             it is reported, but nothing is taken off.
         update_gate: whether the model may reply "unchanged" instead of writing the memory again.
-        exit_gate: whether reading may end here. Without it, `Update.done` is ignored.
     """
 
     question: str
@@ -82,7 +81,6 @@ class Step:
     fault: Fault | None = None
     exact: bool = False
     update_gate: bool = False
-    exit_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +89,6 @@ class Update:
 
     Attributes:
         memory: the new memory; None leaves the old one unchanged.
-        done: True asks to stop reading here, because the memory can answer the question.
-        answer: the answer if `done`, to be compared with the findings of other segments.
         usage: cost of this update.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...), if known.
         unfinished: whether the memory's end is missing, because the reply was cut off.
@@ -102,8 +98,6 @@ class Update:
     """
 
     memory: Memory | None
-    done: bool = False
-    answer: str = ""
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     unfinished: bool = False
@@ -117,14 +111,12 @@ class Merge:
 
     Attributes:
         memory: one memory for all parts.
-        done: False asks for another round over the document, looking for `query`.
-        query: query of the next round.
+        query: what to look for in another round over the document; None if this is enough.
         usage: cost of this merge.
         fault: what speaks against it, as for `Update.fault`.
     """
 
     memory: Memory
-    done: bool = True
     query: str | None = None
     usage: Usage = field(default_factory=Usage)
     fault: Fault | None = None

@@ -27,6 +27,7 @@ from memagent_graph.prompts import SHORTER, Prompts, join_query
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
     AnswerRelay,
+    ask_like_caller,
     find_boxed,
     finish_reason,
     is_cut_off,
@@ -40,7 +41,6 @@ from memagent_graph.readers.replies import (
     is_unchanged,
     says_not_found,
     says_nothing,
-    split_enough,
     take_verdict,
 )
 from memagent_graph.seams import find_identifying_params
@@ -169,7 +169,7 @@ class ChatReader(Reader):
             RefusalError: The model or the provider's filter declined.
             ModelError: The call failed; see `Reader.update`.
         """
-        prompt = self._prompts_for(step).for_update(
+        prompt = self.prompts.for_update(
             join_query(step.question, step.query),
             self._show(step.memory),
             step.chunk.shown,
@@ -177,15 +177,11 @@ class ChatReader(Reader):
             again=step.shorter,
             repeat=step.fault is not None,
             gate=step.update_gate,
-            exit_gate=step.exit_gate,
         )
         seen, left_out = await _to_blocks(step.chunk.pictures)
         reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
-        text, answer = split_enough(text) if step.exit_gate else (text, None)
         update = Update(
             None,
-            done=answer is not None,
-            answer=answer or "",
             usage=usage_of(reply),
             finish_reason=finish_reason(reply),
             unfinished=is_cut_off(reply),
@@ -199,13 +195,9 @@ class ChatReader(Reader):
             return update
         if not text and step.memory.text:
             return update
-        if self.adds and not step.exit_gate:
+        if self.adds:
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
-
-    def _prompts_for(self, step: Step) -> Prompts:
-        """Return the prompts of an update."""
-        return self.prompts
 
     def _show(self, memory: Memory) -> str:
         """Return what an update's prompt shows of the memory."""
@@ -272,7 +264,7 @@ class ChatReader(Reader):
         texts, asked = [memory.text for memory in memories], join_query(question, query)
         prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
         reply, text = await self._ask(prompt, unheard(config), self._update_options)
-        text, done, wanted = take_verdict(text) if self._leads else (text, True, None)
+        text, wanted = take_verdict(text) if self._leads else (text, None)
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
         found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
@@ -282,7 +274,7 @@ class ChatReader(Reader):
             fault = None if not text and len(memories) == 1 else fault
             text = before if found.unchanged else found.text or text or before
         aligned = carry(text, memories, question)
-        return Merge(await self._mark(aligned), done, wanted, usage_of(reply), fault)
+        return Merge(await self._mark(aligned), wanted, usage_of(reply), fault)
 
     async def respond(
         self,
@@ -435,7 +427,12 @@ class ChatReader(Reader):
         options: dict[str, Any],
         seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
-        asked = self.model.ainvoke([_to_message(prompt, seen)], config, **options)
+        messages: list[BaseMessage] = [_to_message(prompt, seen)]
+        asked = (
+            ask_like_caller(self.model, messages, config, options)
+            if self.standing  # the application asks the same model
+            else self.model.ainvoke(messages, config, **options)
+        )
         return await take_reply(asked, prompt)
 
 

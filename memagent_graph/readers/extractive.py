@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from math import log
 from typing import TYPE_CHECKING
@@ -160,16 +159,6 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     return [statements[index] for index in (*order[:1], *(second if left_open else ()))]
 
 
-def has_enough(question: str, statements: Sequence[Statement]) -> str | None:
-    """Return the statement with all words of a question and the kind of answer it asks for."""
-    quoted = best_two(question, statements)
-    wanted = {*content_terms(question)}
-    if not quoted or not wanted or not _may_answer(question, quoted[0].text):
-        return None
-    meant = meanings(statements)[statements.index(quoted[0])]
-    return None if wanted.difference(meant) else quoted[0].text
-
-
 def answers(question: str, statements: Sequence[Statement]) -> bool:
     """Whether the best statement covers all words of the question.
 
@@ -254,12 +243,10 @@ class ExtractiveReader(Reader):
         asked = _join_query(step.question, step.query)
         scores = relevance(asked, candidates, meanings(candidates))
         chosen = self._choose_fitting(candidates, scores, len(kept))
-        enough = has_enough(step.question, chosen) if step.exit_gate else None
-        update = Update(None, done=enough is not None, answer=enough or "")
         if chosen == kept:
-            return update
+            return Update(None)
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
-        return replace(update, memory=_write_notes(chosen, placed))
+        return Update(_write_notes(chosen, placed))
 
     async def merge(
         self,
@@ -283,7 +270,7 @@ class ExtractiveReader(Reader):
         if not new:
             return Merge(memory)
         looked_for = [] if query == question else [query]
-        return Merge(memory, done=False, query=", ".join([*new, *looked_for]))
+        return Merge(memory, ", ".join([*new, *looked_for]))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None

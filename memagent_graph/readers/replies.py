@@ -1,4 +1,4 @@
-"""Parse what a reply says besides its notes: gates, verdicts of rounds, requests to look back.
+"""Parse what a reply says besides its notes: that nothing is new, or what to look for next.
 
 A line counts only if it says nothing else: notes that merely contain such words are notes.
 
@@ -33,18 +33,16 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Fault
 
 
-def take_verdict(reply: str) -> tuple[str, bool, str | None]:
-    """Split the reply to a merge into notes, whether they are enough, and what else to look for.
+def take_verdict(reply: str) -> tuple[str, str | None]:
+    """Split the reply to a merge into notes, and what else to look for; None if they are enough.
 
     Only a first line that is a verdict and nothing else counts; without one they are enough.
     """
     verdict, _, notes = reply.partition("\n")
-    if verdict.rstrip() == "ENOUGH":
-        return notes.strip(), True, None
     wanted = verdict.removeprefix("LOOK FOR:").strip()
     if wanted and verdict.startswith("LOOK FOR:"):
-        return notes.strip(), False, wanted
-    return reply, True, None
+        return notes.strip(), wanted
+    return (notes.strip() if verdict.rstrip() == "ENOUGH" else reply), None
 
 
 def is_unchanged(reply: str) -> bool:
@@ -52,16 +50,6 @@ def is_unchanged(reply: str) -> bool:
     return reply.strip(_AROUND_A_WORD).casefold() in {UNCHANGED, NO_MEMORY.casefold()}
 
 
-def split_enough(reply: str) -> tuple[str, str | None]:
-    """Split a reply into notes and, if its last line says that they are enough, the answer."""
-    notes, _, last = reply.rstrip().rpartition("\n")
-    last = last.strip(_AROUND_A_LINE)
-    answer = last.removeprefix("ENOUGH:").lstrip(" \t*")
-    return (notes.rstrip(), answer) if answer and last.startswith("ENOUGH:") else (reply, None)
-
-
-_AROUND_A_LINE = ' \t*"'
-"""Characters that models put around a line, or around what it asks for."""
 _AROUND_A_WORD = " \t\n\r.*\"'`“”"
 """Characters that models put around a single word."""
 
@@ -519,24 +507,20 @@ def _terms(text: str) -> list[str]:
 _DAY = regex.compile(r"\b\d{4}-\d\d-\d\d\b")
 
 
-def with_statements(text: str, more: Sequence[str], *, first: bool) -> str:
-    """Return notes with more statements, each in a line of its own, before or after them."""
-    parts = [*more, text] if first else [text, *more]
-    return "\n".join(part for part in parts if part)
+def with_lost_statements(before: str, after: str, *, first: bool = True) -> str:
+    """Return new notes with what they lost of the old ones, before or after them, line by line."""
+    lost = find_lost_statements(before, after)
+    parts = [*lost, after] if first else [after, *lost]
+    return "\n".join(filter(None, parts))
 
 
 def adds_anything(text: str, before: str, read: str) -> bool:
-    """Whether notes say something of the text that was read which the old ones did not have."""
-    return bool(_news(text, before, read))
-
-
-def _news(text: str, before: str, read: str) -> set[str]:
-    """Terms that notes have of the text that was read and not of the old ones.
+    """Whether notes say something of the text that was read which the old ones did not have.
 
     Who speaks in a conversation is nothing that is said, and neither is the t of "isn't".
     """
-    shared = {*_terms(text)} & {*_terms(_SPEAKS.sub("", read))} - {*_terms(before)}
-    return {term for term in shared if len(term) > 1 or not "a" <= term <= "z"}
+    new = {*_terms(text)} & {*_terms(_SPEAKS.sub("", read))} - {*_terms(before)}
+    return any(len(term) > 1 or not "a" <= term <= "z" for term in new)
 
 
 _SPEAKS = regex.compile(r"^\[\d{4}-\d\d-\d\d[^\]\n]*\] [^:\n]{1,80}: ", regex.MULTILINE)

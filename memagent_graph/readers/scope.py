@@ -1,6 +1,6 @@
 """Decide how much of a document a question needs, by rules for English and Chinese.
 
-The skim asks before it skips, and the exit gate before it stops. The rules go by words and err
+The skim asks before it skips, and `how="auto"` before it searches. The rules go by words and err
 towards reading more. Questions in other languages count as "one".
 """
 
@@ -22,8 +22,8 @@ def scope(question: str) -> Scope:
     Returns:
         "all" if it counts, lists, summarizes, or asks what is most frequent: nothing may be
         skipped. "some" if it asks for a number of something named, for the last or the greatest of
-        several, or for a comparison: chunks without any of its words may be skipped, but reading
-        must not end at the first find. Otherwise "one".
+        several, or for a comparison: chunks without any of its words may be skipped, but the first
+        find is not all. Otherwise "one".
     """
     text = question.strip()
     if _ALL.search(text):

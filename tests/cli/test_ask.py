@@ -534,7 +534,7 @@ def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("segments", ["auto", "4", "chunks"])
+@pytest.mark.parametrize("segments", ["auto", "4", "1000"])
 def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path, segments):
     story = tmp_path / "story.txt"
     second, first = "Tobias Quandt lives in Husum.\n\n", "Tobias Quandt built the Ortega vault.\n\n"

@@ -147,7 +147,6 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
         ('{"question": "?"}', "document"),
         ("[1, 2]", "tasks.jsonl:13"),
         ('{"id": 99, "question": "?", "document": "a"}\n' * 2, "twice"),
-        ('{"question": "?", "text": "a"}', "`text` is now `document`"),
         ('{"question": "?", "document": {"file": "a"}}', '{"path": ...}'),
         ('{"question": "?", "document": []}', "`document` is []"),
     ],

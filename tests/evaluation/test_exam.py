@@ -32,21 +32,12 @@ class Pupil(GenericFakeChatModel):
             return '{"euros": 900}'
         if task.skill == "not in the text":
             return "The notes do not say."
-        if task.offers and task.takes:
-            ways = {
-                "update_gate": "unchanged",
-                "exit_gate": f"{notes}\nENOUGH: {task.wants and task.wants[0]}",
-            }
-            return ways[task.offers]
+        if task.takes:
+            return "unchanged"
         return " ".join(task.wants) if task.skill == "answer" else notes
 
     @staticmethod
     def is_asked(task, prompt):
-        offered = {
-            "update_gate": "single word" in prompt,
-            "exit_gate": "ENOUGH: " in prompt,
-        }
-        ways = {way for way, is_offered in offered.items() if is_offered}
         talks = task.skill == "conversation"
         if talks or "<conversation>" in prompt:
             return talks and f"user: {task.chunk}" in prompt
@@ -57,7 +48,7 @@ class Pupil(GenericFakeChatModel):
             and all(f"<notes>\n{notes}" in prompt for notes in task.notes if notes)
             and ("(empty" in prompt) is (task.notes == ("",))
             and prompt.count("</notes>") == len(task.notes)
-            and ways == {task.offers} - {None}
+            and ("single word" in prompt) is task.gated
             and ("JSON" in prompt) is (task.skill == "structure")
         )
 
@@ -72,7 +63,7 @@ class Parrot(GenericFakeChatModel):
 
 
 def test_there_are_as_many_tasks_as_the_pages_say():
-    assert len(TASKS) == 32
+    assert len(TASKS) == 30
 
 
 async def test_a_model_that_solves_all_may_use_every_way():
@@ -81,7 +72,7 @@ async def test_a_model_that_solves_all_may_use_every_way():
     assert [mark.task for mark in report.marks if not mark.right] == []
     assert report.reads
     assert report.keeps
-    assert report.settings == {"update_gate": True, "exit": "safe"}
+    assert report.settings == {"update_gate": True}
     ReadingConfig(**report.settings)
 
 
@@ -92,7 +83,7 @@ async def test_a_model_that_says_one_thing_does_not_read(said):
     assert not report.reads
     assert not report.keeps
     assert report.settings["chunk_tokens"] == 250
-    assert not {"update_gate", "exit"} & report.settings.keys()
+    assert "update_gate" not in report.settings
     ReadingConfig(**report.settings)
 
 

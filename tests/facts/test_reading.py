@@ -464,7 +464,7 @@ RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in r
 
 
 @pytest.mark.parametrize(
-    "ways", [{"segments": 3}, {"segments": "chunks"}, {"segments": 2, "rounds": 2}]
+    "ways", [{"segments": 3}, {"segments": 1000}, {"segments": 2, "rounds": 2}]
 )
 def test_segments_are_merged_by_the_rules_without_a_call(ways):
     model = Stating(asked=[])

@@ -41,7 +41,7 @@ class LoggedReader(ChainReader):
     async def merge(self, question, query, memories, *, config=None):
         self.note("merge")
         memory = Memory(chain("merge", "".join(memory.text for memory in memories)))
-        return Merge(memory, done=query != question, query="the herons of other piers")
+        return Merge(memory, "the herons of other piers" if query == question else None)
 
     async def respond(self, question, memory, *, config=None):
         self.note("answer")

@@ -146,14 +146,6 @@ def test_behind_the_update_gate_the_whole_document_is_read_too(model):
 
 
 @pytest.mark.slow
-def test_an_exit_says_that_it_was_taken_and_how_much_was_read(model):
-    out = read(model, ReadingConfig(**BUDGETS, exit="model"))
-
-    assert out["coverage"] == 1 or out["stopped"] == "done"
-    assert out["answer"]
-
-
-@pytest.mark.slow
 def test_what_is_in_the_store_is_not_read_again(model):
     agent = create_memagent(model, config=CONFIG, store=InMemoryStore())
     asked = {"question": QUESTION, "document": DOCUMENT}

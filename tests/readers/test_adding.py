@@ -73,11 +73,6 @@ def test_a_merge_that_is_no_notes_loses_nothing_that_fits(reply):
     assert reply not in out["memory"]
 
 
-def test_a_way_out_that_speaks_of_the_notes_shows_them():
-    _, prompts = read(SIGNED, SIGNED, f"{SIGNED} {SOLD}", "Bo Lind", exit="model")
-    assert SIGNED in prompts[1]
-
-
 class Shy(Recorded):
     """Says "unchanged" whenever it may."""
 

@@ -245,7 +245,7 @@ async def test_a_merge_shows_all_memories_and_limits_the_reply():
     prompt, options = asked.model.seen[0]
     assert prompt.index("When?") < prompt.index("First notes.") < prompt.index("Second notes.")
     assert options["max_tokens"] == 70
-    assert (found.memory.text, found.done, found.usage.calls) == ("Both.", True, 1)
+    assert (found.memory.text, found.query, found.usage.calls) == ("Both.", None, 1)
 
 
 FACTS = "It rained all day.\n\nThe owner of project P003 is Ann Lee.\n\nThe ferry left at noon.\n"

@@ -14,7 +14,7 @@ from memagent_graph.readers.replies import (
     is_refusal,
     notes_in,
     says_nothing_new,
-    with_statements,
+    with_lost_statements,
     without_loops,
 )
 
@@ -295,4 +295,4 @@ def test_what_is_lost_and_what_is_kept_are_all_that_was_known(kept):
     lost = find_lost_statements(OLD, "\n".join(kept))
 
     assert {*lost, *kept} == {*OLD.split("\n")}
-    assert not find_lost_statements(OLD, with_statements("\n".join(kept), lost, first=True))
+    assert not find_lost_statements(OLD, with_lost_statements(OLD, "\n".join(kept)))

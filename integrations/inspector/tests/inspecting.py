@@ -76,7 +76,7 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
 def read_beginnings(store) -> None:
     """Read a document in two segments, each skimmed from its second section to its end."""
     skim = lambda question, memory, section: float(not memory)  # noqa: E731
-    config = ReadingConfig(chunk_tokens=40, segments=2, skim=skim, fallback=False)
+    config = ReadingConfig(chunk_tokens=40, segments=2, skim=skim)
     agent = create_memagent(ChainReader(), config=config, store=store)
     agent.invoke({"question": "Where is the dog?", "document": numbered(60)})
 

@@ -10,10 +10,10 @@ from typing_extensions import TypedDict
 from memagent_graph.errors import EmptyReplyError, RefusalError
 from memagent_graph.evidence.align import join_memories
 from memagent_graph.evidence.places import with_text
-from memagent_graph.graph.events import observers
+from memagent_graph.graph.events import is_exact
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.readers.base import Usage
-from memagent_graph.readers.replies import adds_anything, find_lost_statements, with_statements
+from memagent_graph.readers.replies import adds_anything, with_lost_statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class CheckLayer(Layer):
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take the step; if the reply has a fault, ask once more, and keep what was known."""
         call = step.call
-        exact = call.reading.config.exact_cuts or bool(call.config and observers(call.config))
+        exact = is_exact(call.reading, call.config)
         try:
             update = await read(replace(step, exact=exact))
         except EmptyReplyError:
@@ -70,9 +70,8 @@ class CheckLayer(Layer):
     async def _settle(self, step: FoldStep, update: FoldUpdate, read: Advance) -> FoldUpdate:
         """The update to make of one with a fault; its `fault` is None if there is no more."""
         reading, first = step.call.reading, update
-        lost = find_lost_statements(step.memory.text, _text(update))
         if update.fault == "loss" and not update.unfinished:
-            joined = with_statements(_text(update), lost, first=True)
+            joined = with_lost_statements(step.memory.text, _text(update))
             if reading.tokenizer.count(joined) > reading.config.memory_tokens:
                 return replace(update, fault=None)  # something had to go
         most, calls = step.fold["scope"]["calls"], step.fold["progress"]["calls"]
@@ -92,9 +91,9 @@ class CheckLayer(Layer):
         reading, before, text = step.call.reading, step.memory, _text(update)
         if update.fault != "loss" or not adds_anything(text, before.text, step.chunk.text):
             tokens = reading.tokenizer.count(before.text)
-            return replace(update, memory=before, tokens=tokens, done=False, unfinished=False)
-        lost = find_lost_statements(before.text, text)
-        memory = _join(before, update, with_statements(text, lost, first=not update.unfinished))
+            return replace(update, memory=before, tokens=tokens, unfinished=False)
+        text = with_lost_statements(before.text, text, first=not update.unfinished)
+        memory = _join(before, update, text)
         memory, tokens, cut = reading.within_budget(memory)
         return replace(update, memory=memory, tokens=tokens, unfinished=update.unfinished or cut)
 

@@ -1,4 +1,4 @@
-"""Gates: an update may leave the memory as it is, or end the reading, and so does a deadline."""
+"""Gates: an update may leave the memory as it is, and a deadline ends the reading."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from memagent_graph.errors import EmptyReplyError, RefusalError
-from memagent_graph.evidence.align import align_answer
-from memagent_graph.graph.events import observers
+from memagent_graph.graph.events import is_exact
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import merge_spans
 from memagent_graph.readers.base import Usage
-from memagent_graph.readers.replies import adds_anything, says_nothing
+from memagent_graph.readers.replies import adds_anything
 from memagent_graph.readers.scope import names_something, scope
 from memagent_graph.sync import LateError
 from memagent_graph.text.terms import specific_terms
@@ -21,13 +20,12 @@ from memagent_graph.text.terms import specific_terms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Advance, FoldStep
     from memagent_graph.graph.state import Fold
 
 
 class Gated(TypedDict):
-    """The state of the gates.
+    """The state of the gate.
 
     Attributes:
         closed: number of chunks for which the update gate was closed.
@@ -37,39 +35,25 @@ class Gated(TypedDict):
 
 
 class Gates(Layer):
-    """Allow replies that leave the memory unchanged, and replies that say it is enough.
-
-    Args:
-        config: gives `exit`.
-        update_gate: whether a reply may be that the chunk adds nothing.
-    """
+    """Allow replies that leave the memory unchanged."""
 
     name = "gates"
 
-    def __init__(self, config: ReadingConfig, *, update_gate: bool) -> None:
-        self._update_gate, self._exit = update_gate, config.exit
-
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Open the gates, and count closed update gates."""
-        exits = self._may_exit(step.question) and step.fold["progress"]["enough"] is None
-        update = await read(replace(step, update_gate=self._update_gate, exit_gate=exits))
-        if not self._update_gate or update.memory is not None:
+        """Open the gate, and count where it was closed."""
+        update = await read(replace(step, update_gate=True))
+        if update.memory is not None:
             return update
         gated = Gated(closed=count_closed(step.fold) + 1)
         return replace(update, layers={**update.layers, self.name: gated})
 
     def settings(self) -> list[object]:
-        """Return which gates there are."""
-        gate = ["update gate"] if self._update_gate else []
-        return [*gate, *([f"exit {self._exit}"] if self._exit != "never" else ())]
+        """Return that there is a gate."""
+        return ["update gate"]
 
     def join(self, states: Sequence[Gated]) -> Gated:
         """Return the sum of the counts."""
         return Gated(closed=sum(state["closed"] for state in states))
-
-    def _may_exit(self, question: str) -> bool:
-        """Whether reading for a question may end before the document does."""
-        return self._exit == "model" or (self._exit == "safe" and scope(question) == "one")
 
 
 class Deadline(Layer):
@@ -110,43 +94,37 @@ class Trusted(TypedDict):
 
     Attributes:
         gate: whether the update gate is trusted: None until the model has opened or misused it.
-        exit: whether the exit is trusted.
         tried: number of sections that were asked about once more without the gate.
         unread: spans before a misuse for which the gate was closed.
     """
 
     gate: bool | None
-    exit: bool
     tried: int
     unread: list[list[int]]
 
 
 class Trust(Layer):
-    """Switch off the update gate, or the exit, if the model misuses it.
+    """Switch off the update gate if the model misuses it.
 
     A gate that was closed for every section so far, also for one of which search says that it
-    bears on the question, is tried: the section is asked about once more without it. An exit is
-    taken only with an answer that the notes hold. Replies that are taken word for word, in recorded
-    rollouts and with `exact_cuts`, are left alone.
+    bears on the question, is tried: the section is asked about once more without it. Replies that
+    are taken word for word, in recorded rollouts and with `exact_cuts`, are left alone.
     """
 
     name = "trust"
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Take the step with the gates that are trusted.
+        """Take the step with the gate, if it is trusted.
 
         Raises:
             LateError: Opening the document's index took longer than the time left.
         """
         call, trusted = step.call, state_of(step.fold)
-        if call.reading.config.exact_cuts or (call.config and observers(call.config)):
+        if is_exact(call.reading, call.config):
             return await read(step)
         gate = step.update_gate and trusted["gate"] is not False
-        step = replace(step, update_gate=gate, exit_gate=step.exit_gate and trusted["exit"])
+        step = replace(step, update_gate=gate)
         update = await read(step)
-        if update.done and not _holds(step, update):
-            update = replace(update, done=False, answer="")
-            trusted = Trusted(**{**trusted, "exit": False})
         if gate and trusted["gate"] is None:
             update, trusted = await self._try(step, update, read, trusted)
         if trusted == state_of(step.fold):
@@ -166,7 +144,7 @@ class Trust(Layer):
         if not await self._is_tried(step, update, trusted):
             return update, Trusted(**{**trusted, "unread": closed})
         try:
-            again = await read(replace(step, update_gate=False, exit_gate=False))
+            again = await read(replace(step, update_gate=False))
         except (EmptyReplyError, RefusalError):
             again = replace(update, usage=Usage(1))
         usage, text = update.usage + again.usage, again.memory and again.memory.text
@@ -206,7 +184,6 @@ class Trust(Layer):
         unread = [span for state in states if state["gate"] is False for span in state["unread"]]
         return Trusted(
             gate=False if False in gates else True if True in gates else None,
-            exit=all(state["exit"] for state in states),
             tried=sum(state["tried"] for state in states),
             unread=sorted(unread),
         )
@@ -217,7 +194,6 @@ def state_of(fold: Fold) -> Trusted:
     found = fold["layers"].get(Trust.name, {})
     return Trusted(
         gate=found.get("gate"),
-        exit=found.get("exit", True),
         tried=found.get("tried", 0),
         unread=found.get("unread", []),
     )
@@ -230,25 +206,12 @@ def unread_spans(fold: Fold) -> list[list[int]]:
 
 
 def warn_of_misuse(fold: Fold) -> list[str]:
-    """Return warnings about gates that were switched off."""
-    trusted, warnings = state_of(fold), []
-    if trusted["gate"] is False:
-        warnings.append(
-            'The model replied "unchanged" to sections that bear on the question: the update gate '
-            "was switched off, and what had been passed over was read. Leave update_gate off for "
-            "this model."
-        )
-    if not trusted["exit"]:
-        warnings.append(
-            "The model asked to end the reading before its notes held an answer: reading went on, "
-            "and the exit was switched off. Leave exit at its default for this model."
-        )
-    return warnings
-
-
-def _holds(step: FoldStep, update: FoldUpdate) -> bool:
-    """Whether the notes hold the answer with which the model has enough."""
-    memory = update.memory or step.memory
-    if says_nothing(update.answer, memory.text, step.question):
-        return False
-    return align_answer(update.answer, memory, step.question).has_support
+    """Return a warning about a gate that was switched off; none if none was."""
+    if state_of(fold)["gate"] is not False:
+        return []
+    message = (
+        'The model replied "unchanged" to sections that bear on the question: the update gate was '
+        "switched off, and what had been passed over was read. Leave update_gate off for this "
+        "model."
+    )
+    return [message]

@@ -5,25 +5,20 @@ Skipped spans are recorded in the fold, and are read after all if the answer is 
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from memagent_graph.config import LEXICAL, is_decision_model, is_embeddings
+from memagent_graph.config import LEXICAL, is_decision_model
 from memagent_graph.evidence.verify import choose
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import has_room
 from memagent_graph.models.failures import model_error
 from memagent_graph.readers.scope import scope
-from memagent_graph.sync import to_thread
-from memagent_graph.text.chunks import passages
 from memagent_graph.text.index import Index, aopen_index, find_highest
 from memagent_graph.text.terms import content_terms, names
 
 if TYPE_CHECKING:
-    from langchain_core.embeddings import Embeddings
     from numpy.typing import NDArray
 
     from memagent_graph.config import ReadingConfig
@@ -47,19 +42,7 @@ _LED_SHARE = 0.7
 _LEAST = 0.5
 """Least score of a function with which a chunk is read."""
 _KEPT = 4
-"""Number of documents whose indexes and embeddings an agent keeps."""
-
-
-class SkimCriterion(Protocol):
-    """Decides on the chunks of one document."""
-
-    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether a chunk is worth a call, for a query and the current memory.
-
-        Raises:
-            ModelError: The criterion failed.
-        """
-        ...
+"""Number of documents whose indexes an agent keeps."""
 
 
 class Skim(Layer):
@@ -73,7 +56,7 @@ class Skim(Layer):
 
     def __init__(self, config: ReadingConfig) -> None:
         self._config = config
-        self._known: dict[str, SkimCriterion] = {}
+        self._known: dict[str, Lexical] = {}
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Skip the chunk, or take the step.
@@ -98,27 +81,43 @@ class Skim(Layer):
         progress, chunk = step.fold["progress"], step.chunk
         if progress["again"] or not is_skimmed(self._config, step.question, step.query):
             return False
-        criterion = await self._of(chunk.source, step.call.seconds_left())
         if not has_room(progress, chunk.start):
             return False
-        return not await criterion.is_worth(step.query, step.memory.text, chunk)
+        if self._config.skim != LEXICAL:
+            return await _score(self._config.skim, step) < _LEAST
+        search = await self._of(chunk.source, step.call.seconds_left())
+        return not search.is_worth(step.query, step.memory.text, chunk)
 
-    async def _of(self, source: Source, seconds: float | None) -> SkimCriterion:
-        """The criterion for a document; the latest are kept."""
+    async def _of(self, source: Source, seconds: float | None) -> Lexical:
+        """The search in a document; the latest are kept."""
         known = self._known.get(source.digest)
         if known is not None:
             return known
-        found: SkimCriterion
-        if self._config.skim == LEXICAL:
-            found = Lexical(await aopen_index(source, seconds))
-        elif is_embeddings(self._config.skim):
-            found = await Semantic.of(source, self._config.skim)
-        else:
-            found = Scored(_scoring(self._config.skim))
-        self._known[source.digest] = found
+        found = self._known[source.digest] = Lexical(await aopen_index(source, seconds))
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known)), None)
         return found
+
+
+async def _score(skim: Any, step: FoldStep) -> float:
+    """Call a function of query, memory and chunk, or ask a decision model.
+
+    Raises:
+        ModelError: It failed.
+    """
+    query, memory, chunk = step.query, step.memory.text, step.chunk.text
+    if is_decision_model(skim):
+        state = {"question": query, "notes": memory, "section": chunk}
+        return await choose(skim, state, _HELPS, _HELPS_NOT)
+    try:
+        score = skim(query, memory, chunk)
+        return float(await score if isawaitable(score) else score)
+    except Exception as error:
+        raise model_error(error) from error
+
+
+_HELPS = "The section says something that helps to answer the question, or tells more of the notes."
+_HELPS_NOT = "Nothing in the section bears on the question or on the notes."
 
 
 class Lexical:
@@ -133,13 +132,10 @@ class Lexical:
         self._wanted = lru_cache(64)(self._look)
         self._of_query = lru_cache(16)(self._scores)  # 8 bytes a passage each
 
-    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
+    def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
         """Whether a chunk has a passage, or part of one, that is to be read."""
-        return self.decide(query, memory, chunk)
-
-    def decide(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Return `is_worth`, from synchronous code."""
-        return _is_in(chunk, self._wanted(query, memory), self._index)
+        first, last = self._index.at(chunk.start), self._index.at(chunk.end - 1)
+        return any(first <= number <= last for number in self._wanted(query, memory))
 
     def _scores(self, query: str) -> NDArray[Any]:
         return self._index.scores(dict.fromkeys(content_terms(query), 1.0))
@@ -155,84 +151,6 @@ class Lexical:
         return frozenset(found)
 
 
-class Semantic:
-    """Searches by embeddings for passages close to the query and to the memory's best line.
-
-    Args:
-        index: the document's index, for the spans of passages.
-        vectors: unit vectors of the passages, `[passages, dimensions]`.
-        embeddings: the embeddings model.
-    """
-
-    def __init__(self, index: Index, vectors: NDArray[Any], embeddings: Embeddings) -> None:
-        self._index, self._vectors, self._embeddings = index, vectors, embeddings
-        self._near: dict[str, set[int]] = {}
-
-    @classmethod
-    async def of(cls, source: Source, embeddings: Embeddings) -> Semantic:
-        """Embed the passages of a document.
-
-        Raises:
-            ModelError: The embeddings' provider failed.
-        """
-        texts = await to_thread(lambda: [text for _, text in passages(source)], None)
-        index = await to_thread(partial(Index.of, texts), None)
-        try:
-            vectors = np.array(await embeddings.aembed_documents(texts))
-        except Exception as error:
-            raise model_error(error) from error
-        return cls(index, _of_length_one(vectors), embeddings)
-
-    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether a chunk has one of the nearest passages, or part of one."""
-        wanted = await self._nearest(query, _PASSAGES)
-        lines = [line for line in memory.splitlines() if line.strip()]
-        best = Index.of(lines).find(query, 1)
-        if best:
-            known = f"{query}\n{lines[best[0].number]}"
-            wanted = wanted | await self._nearest(known, _LED)
-        return _is_in(chunk, wanted, self._index)
-
-    async def _nearest(self, text: str, most: int) -> set[int]:
-        if text not in self._near:
-            try:
-                vector = np.array(await self._embeddings.aembed_query(text))
-            except Exception as error:
-                raise model_error(error) from error
-            scores = self._vectors @ _of_length_one(vector)
-            self._near[text] = {*np.argsort(-scores, kind="stable")[:most].tolist()}
-        return self._near[text]
-
-
-class Scored:
-    """Calls a function of query, memory and chunk; a score of at least 0.5 means to read."""
-
-    def __init__(self, score: Any) -> None:
-        self._score = score
-
-    async def is_worth(self, query: str, memory: str, chunk: Chunk) -> bool:
-        """Whether the function's score is at least 0.5."""
-        try:
-            score = self._score(query, memory, chunk.text)
-            return float(await score if isawaitable(score) else score) >= _LEAST
-        except Exception as error:
-            raise model_error(error) from error
-
-
-def _scoring(skim: Any) -> Any:
-    """The function that scores a chunk: the given one, or one that asks a decision model."""
-    return partial(_choose_chunk, skim) if is_decision_model(skim) else skim
-
-
-async def _choose_chunk(model: Any, query: str, memory: str, chunk: str) -> float:
-    state = {"question": query, "notes": memory, "section": chunk}
-    return await choose(model, state, _HELPS, _HELPS_NOT)
-
-
-_HELPS = "The section says something that helps to answer the question, or tells more of the notes."
-_HELPS_NOT = "Nothing in the section bears on the question or on the notes."
-
-
 def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
     """Return whether chunks may be skipped: not if a question needs the whole document.
 
@@ -242,11 +160,6 @@ def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -
         query: query of a later round; None in the first.
     """
     return config.skim is not None and "all" not in {scope(question), scope(query or question)}
-
-
-def _is_in(chunk: Chunk, wanted: set[int] | frozenset[int], index: Index) -> bool:
-    first, last = index.at(chunk.start), index.at(chunk.end - 1)
-    return any(first <= number <= last for number in wanted)
 
 
 def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
@@ -267,9 +180,3 @@ def leads(query: str, memory: str) -> dict[str, float]:
                 if term not in known:
                     found[term] = max(found.get(term, 0.0), weight)
     return found
-
-
-def _of_length_one(vectors: NDArray[Any]) -> NDArray[Any]:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    shortened: NDArray[Any] = vectors / np.maximum(lengths, 1e-12)
-    return shortened
