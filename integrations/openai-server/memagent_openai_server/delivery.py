@@ -29,12 +29,14 @@ ALIVE = b": still reading\n\n"
 """A comment, which clients skip."""
 
 
-async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event | None = None) -> T:
+async def unless_gone(
+    work: Awaitable[T], receive: Receive | None = None, stop: asyncio.Event | None = None
+) -> T:
     """Return the result of `work`, which is ended if the client disconnects or the server stops.
 
     Args:
         work: the work that the client waits for.
-        receive: the request's `receive`, after its body has been read.
+        receive: the request's `receive`, after its body has been read; None lets the client go.
         stop: set when the server stops; None lets the work finish.
 
     Raises:
@@ -51,10 +53,9 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
             here.cancel()
 
     # A task for the work as well would cost a request that is passed on twice as much.
-    gone = asyncio.create_task(_gone(receive))
-    watching: list[asyncio.Task[Any]] = [gone]
-    if stop is not None:
-        watching.append(asyncio.create_task(stop.wait()))
+    gone = asyncio.create_task(_gone(receive)) if receive is not None else None
+    stopped = asyncio.create_task(stop.wait()) if stop is not None else None
+    watching: list[asyncio.Task[Any]] = [task for task in (gone, stopped) if task is not None]
     for task in watching:
         task.add_done_callback(end)
     try:

@@ -66,26 +66,14 @@ class ServedReader(Reader):
         self._slots = asyncio.Semaphore(1 if self._computes else slots)
         self._speaker = _speaker(reader, config)
         self._habits = _Habits()
+        self.model = getattr(reader, "model", None)
+        self.shortens, self.standing, self.adds = reader.shortens, reader.standing, reader.adds
+        self.shows_passages, self.concurrency = reader.shows_passages, reader.concurrency
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
-        """The identity of the reader."""
+        """The identity of the reader, which may learn more about its model."""
         return self._reader.identity
-
-    @property
-    def model(self) -> object:
-        """The chat model of the reader; None if it has none."""
-        return getattr(self._reader, "model", None)
-
-    @property
-    def shortens(self) -> bool:  # type: ignore[override]
-        """See `Reader`."""
-        return self._reader.shortens
-
-    @property
-    def shows_passages(self) -> bool:  # type: ignore[override]
-        """See `Reader`."""
-        return self._reader.shows_passages
 
     def config(self, speech: Speech | None) -> RunnableConfig:
         """Return the config of a reading, with an answer to `speech` or without one."""

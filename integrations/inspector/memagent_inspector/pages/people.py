@@ -12,8 +12,8 @@ from memagent_graph.conversation import proposal
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.facts.record import is_facts
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import export_of, needed, sought, users_of
-from memagent_inspector.pages.changing import show_form
+from memagent_inspector.pages.edits import show_form
+from memagent_inspector.pages.requests import export_of, needed, sought, users_of
 from memagent_inspector.rendering import page, url
 from memagent_inspector.views.facts import facts_page
 from memagent_inspector.views.people import list_people, show_person

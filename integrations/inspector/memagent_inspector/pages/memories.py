@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 from memagent_graph.facts.record import is_facts
 from memagent_graph.memory.runs import answers_of
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import (
+from memagent_inspector.pages.requests import (
     bank_of,
     documents_of,
     export_of,

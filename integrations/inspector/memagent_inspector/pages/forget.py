@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, is_partial, needed
+from memagent_inspector.pages.requests import bank_of, is_partial, needed
 from memagent_inspector.rendering import page
 from memagent_inspector.views.subject import find
 

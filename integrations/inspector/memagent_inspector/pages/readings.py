@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import bank_of, is_partial, needed, nothing_new, tracks_of
+from memagent_inspector.pages.requests import bank_of, is_partial, needed, nothing_new, tracks_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import changes, describe

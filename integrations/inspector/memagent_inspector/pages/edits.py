@@ -9,10 +9,10 @@ from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import StoreError
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, needed
+from memagent_inspector.pages.requests import bank_of, needed
 from memagent_inspector.rendering import page, url
-from memagent_inspector.views import changing
-from memagent_inspector.views.changing import ChangedMeanwhileError
+from memagent_inspector.views import edits
+from memagent_inspector.views.edits import ChangedMeanwhileError
 from memagent_inspector.views.history import describe
 from memagent_inspector.views.subject import find
 from memagent_inspector.views.words import compare, side
@@ -51,7 +51,7 @@ async def edit(request: Request) -> Response:
     back = "/reading" if form.get("back") == "/reading" else "/memory"
     show = partial(show_form, reference, text=text, back=back)
     try:
-        await changing.edit(bank_of(request), reference, seen, text)
+        await edits.edit(bank_of(request), reference, seen, text)
     except ChangedMeanwhileError as error:
         return show(error.now.id, status=_CONFLICT, now=error.now)
     except StoreError as error:
@@ -72,7 +72,7 @@ async def roll_back(request: Request) -> Response:
     form, bank = await form_of(request), bank_of(request)
     subject = await find(bank, needed(form, "of"))
     try:
-        await changing.roll_back(bank, subject, needed(form, "seen"), needed(form, "to"))
+        await edits.roll_back(bank, subject, needed(form, "seen"), needed(form, "to"))
     except ChangedMeanwhileError as error:
         to = await bank.aget(form["to"])
         now = await find(bank, subject.reference)
