@@ -537,7 +537,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_openai_server.conversation._name": [("", " :", "")],
     "memagent_openai_server.access._TENANT": [("", "a", "!")],
     "memagent_openai_server.access.load_keys": [("", "\n,", "")],
-    "memagent_openai_server.errors._SECRET": [("", "sk", ""), ("", "a", "")],
+    "memagent_openai_server.errors._LABEL": [("", "sk_", ""), ("", "a", "!")],
     "memagent_openai_server.errors._PATH": [("", "a.", ""), ("", "a[", "")],
     "memagent_openai_server.errors._WINDOW": [
         ("", "limit", ""),

@@ -26,6 +26,7 @@ from memagent_inspector.pages import (
     people,
     readings,
 )
+from memagent_inspector.pages.requests import State
 from memagent_inspector.rendering import FOLDER
 from memagent_inspector.views.lanes import Tracks
 from memagent_inspector.views.passages import Documents
@@ -107,10 +108,8 @@ def create_app(
             Exception: errors.show_crash,
         },
     )
-    inside.state.bank = bank
-    inside.state.users = Users(store, namespace, patience=store_seconds)
-    inside.state.documents = Documents(roots)
-    inside.state.tracks = Tracks(bank)
+    users = Users(store, namespace, patience=store_seconds)
+    inside.state.shared = State(bank, users, Documents(roots), Tracks(bank))
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)

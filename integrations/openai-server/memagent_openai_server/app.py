@@ -28,7 +28,7 @@ from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import refuse
 from memagent_openai_server.memories import edit_memory, forget_memory, list_memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
-from memagent_openai_server.records import Metrics, log, log_to_stderr
+from memagent_openai_server.records import Metrics, log
 from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.responses import ResponseRequest, refuse_stored, respond
 
@@ -234,7 +234,6 @@ def run(app: Starlette, listening: socket.socket, host: str) -> None:
         listening: the socket.
         host: the name or address that it listens on.
     """
-    log_to_stderr()
     fields = {"url": f"{url_of(listening, host)}/v1", "models": app.state.models.names}
     log.info("starting", extra={"fields": fields})
     serve(make_server(app), listening)

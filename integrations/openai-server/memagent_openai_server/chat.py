@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.delivery import EVENTS, EventStream, unless_gone
 from memagent_openai_server.errors import TOO_LONG
-from memagent_openai_server.reading import Call, Read, Reading
+from memagent_openai_server.reading import Call, Reading
+from memagent_openai_server.requests import Fields
 from memagent_openai_server.upstream import (
     MEMORY_HEADER,
-    Head,
     Reply,
     Upstream,
-    choices,
     events,
     headers_of,
     join,
@@ -45,10 +41,8 @@ model out."""
 _NOT_THERE = (404, 405)
 
 
-class Passed(BaseModel):
+class Passed(Fields):
     """The body of a request that is passed on."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str | None = None
 
@@ -91,9 +85,9 @@ async def answer(call: Call) -> Reply:
     call.record.how = "read"
     stop = call.service.stopping
     if call.chat.stream:
-        reply = Reply.stream(_chunks(reading), call.fields.get("stream_options"), stop)
+        reply = Reply.stream(reading.chunks(), call.fields.get("stream_options"), stop)
     else:
-        completion = await unless_gone(_whole(reading), stop=stop)
+        completion = await unless_gone(join(reading.chunks()), stop=stop)
         memory = completion["memagent"]["memory"]
         reply = Reply.whole(completion, **({MEMORY_HEADER: memory} if memory else {}))
     return replace(reply, hear=hear)
@@ -133,63 +127,3 @@ async def _raw(reply: Reply) -> AsyncGenerator[bytes, None]:
     async with aclosing(events(reply)) as found:
         async for each in found:
             yield each.raw
-
-
-async def _whole(reading: Reading) -> dict[str, Any]:
-    """The completion of a reading."""
-    if not reading.more:
-        return await join(_chunks(reading))
-    async with aclosing(reading.parts()) as parts:
-        async for part in parts:
-            read = part
-    assert isinstance(read, Read)  # noqa: S101 - the last part is the answer
-    completion = json.loads(await (await _ask_more(reading, read)).read())
-    return {**completion, "memagent": read.memagent, "usage": _sum(read, completion)}
-
-
-async def _chunks(reading: Reading) -> AsyncGenerator[dict[str, Any], None]:
-    """The parts of a completion: progress as reasoning, and then the answer."""
-    head, said = Head.new(reading.call.service.name), 0
-    yield head.chunk({"role": "assistant", "content": ""})
-    async with aclosing(reading.parts()) as parts:
-        async for part in parts:
-            if not isinstance(part, Read):
-                said += len(part.get("content", ""))
-                yield head.chunk(part)
-            elif reading.more:
-                async with aclosing(_more(reading, part, head)) as more:
-                    async for found in more:
-                        yield found
-            else:
-                if rest := part.text[said:]:
-                    yield head.chunk({"content": rest})
-                yield {**head.chunk({}, part.finish_reason), "memagent": part.memagent}
-                yield head.usage(part.usage)
-
-
-async def _more(reading: Reading, read: Read, head: Head) -> AsyncGenerator[dict[str, Any], None]:
-    """The model's stream after the reading, as parts of the same completion."""
-    async with aclosing(events(await _ask_more(reading, read))) as found:
-        async for _, part in found:
-            if part is None:
-                continue
-            changed = {**part, "id": head.id, "created": head.created}
-            if any(choice.get("finish_reason") for choice in choices(part)):
-                changed["memagent"] = read.memagent
-            if part.get("usage") and not part.get("choices"):
-                changed["usage"] = _sum(read, part)
-            yield changed
-
-
-async def _ask_more(reading: Reading, read: Read) -> Reply:
-    """Ask the model itself, with notes for what was read."""
-    upstream = reading.call.service.upstream
-    assert upstream is not None  # noqa: S101 - otherwise more than text was refused
-    body = await unless_small(len(reading.call.body), reading.rest, read.text)
-    return await upstream.complete(body)
-
-
-def _sum(read: Read, part: dict[str, Any]) -> dict[str, Any]:
-    usage = part.get("usage") or {}
-    total = {name: (usage.get(name) or 0) + tokens for name, tokens in read.usage.items()}
-    return {**usage, **total}

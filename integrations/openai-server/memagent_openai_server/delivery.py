@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing, suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect
@@ -91,7 +90,6 @@ class EventStream(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events, self._record, self._stop = events, record, stop
-        self._sent_at = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events."""
@@ -113,7 +111,6 @@ class EventStream(Response):
         try:
             async with aclosing(self._events):
                 async for found in self._events:
-                    self._sent_at = monotonic()
                     await _send(send, found)
         finally:
             alive.cancel()
@@ -121,12 +118,8 @@ class EventStream(Response):
     async def _show_life(self, send: Send) -> None:
         with suppress(OSError):  # the client is gone, which is handled elsewhere
             while True:
-                quiet = monotonic() - self._sent_at
-                if quiet >= _ALIVE_EVERY:
-                    self._sent_at = monotonic()
-                    await _send(send, ALIVE)
-                else:
-                    await asyncio.sleep(_ALIVE_EVERY - quiet)
+                await asyncio.sleep(_ALIVE_EVERY)
+                await _send(send, ALIVE)
 
 
 async def _send(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -30,7 +31,7 @@ from memagent_openai_server.upstream import LocalModel, Upstream
 from memagent_openai_server.users import UserMemories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from langgraph.store.base import BaseStore
@@ -109,8 +110,11 @@ class Service:
         self.name = name or own
         self.counter = load_tokenizer(tokenizer or known.tokenizer)
         self.store = store
-        self.namespace = check_namespace(namespace)
-        self._memories: dict[str | None, Memories] = {}
+        namespace, ttl = check_namespace(namespace), self.config.ttl
+        self.memories: Callable[[str | None], Memories] = cache(
+            lambda tenant: Memories(store, tenant, namespace, ttl)
+        )
+        """The memories of a key; None if the server has no keys."""
         # None for the built-in reader, which only quotes:
         self.chat = reader.model if isinstance(reader, ChatReader) else None
         self.upstream: Upstream | LocalModel | None = None
@@ -132,19 +136,11 @@ class Service:
             self._window = (await self.reader.prepare()).window_tokens
         return self._window or self.reader.identity.window_tokens
 
-    def memories(self, tenant: str | None) -> Memories:
-        """Return the memories of a key; None if the server has no keys."""
-        found = self._memories.get(tenant)
-        if found is None:
-            found = Memories(self.store, tenant, self.namespace, self.config.ttl)
-            self._memories[tenant] = found
-        return found
-
     async def aclose(self) -> None:
         """End background work, and close this loop's connections to the model's server."""
         if self.users is not None:
             await self.users.aclose()
-        if self.upstream is not None:
+        if isinstance(self.upstream, Upstream):
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):
             await self.chat.aclose()

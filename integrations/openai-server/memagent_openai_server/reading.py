@@ -32,7 +32,7 @@ from memagent_openai_server.files import (
     without_pictures,
 )
 from memagent_openai_server.readers import Speech
-from memagent_openai_server.upstream import count_usage
+from memagent_openai_server.upstream import Head, choices, count_usage, events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -65,27 +65,6 @@ _MOST_STOPS = 16
 """Most stop strings; each is searched in every piece of an answer."""
 _MORE = ("tools", "functions", "logprobs", "audio", "modalities", "prediction")
 """Fields that ask for more than text, which only the model itself can return."""
-
-
-Delta = dict[str, str]
-"""A new part of an answer, or the progress of a reading as reasoning."""
-
-
-@dataclass(frozen=True)
-class Read:
-    """The end of a reading.
-
-    Attributes:
-        text: the answer.
-        finish_reason: "stop", or "length" for an answer that was cut.
-        usage: the usage in OpenAI's format; without a model, the tokens of text and answer.
-        memagent: fields that OpenAI's format does not have.
-    """
-
-    text: str
-    finish_reason: str
-    usage: dict[str, int]
-    memagent: dict[str, Any]
 
 
 async def _memory(
@@ -259,40 +238,63 @@ class Reading:
         )
         return cls(call, found, more is not None, messages, sights_in(messages))
 
-    async def parts(self) -> AsyncGenerator[Delta | Read, None]:
-        """Yield progress, pieces of the answer if the client streams, and the whole answer."""
-        call, service = self.call, self.call.service
-        question, document = await unless_small(len(self.asked.system), self._question)
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the parts of a completion: progress as reasoning, and then the answer.
+
+        For a client that does not stream, an answer of the model itself is one whole completion.
+        """
+        call, said, output = self.call, 0, dict[str, Any]()
+        head = Head.new(call.service.name)
         speech = Speech(
-            service.counter,
+            call.service.counter,
             stop=stops(call.chat),
             limit=call.chat.max_completion_tokens or call.chat.max_tokens,
-            streams=bool(call.chat.stream) and service.config.unsupported == "keep",
+            streams=bool(call.chat.stream) and call.service.config.unsupported == "keep",
             known=call.turn.notes if call.turn else "",
         )
+        yield head.chunk({"role": "assistant", "content": ""})
         with call.record.metrics.readings.track_inprogress():
-            if not document and call.memory is None:
-                yield await self._unread(question, speech)
-                return
-            output, changed = dict[str, Any](), None
-            async with aclosing(await self._run(question, document, speech)) as parts:
-                async for mode, part in parts:
-                    if mode == "values":
-                        if changed is not None:
-                            yield self._progress(changed, part.get("memory", ""))
-                        output, changed = part, None
-                    elif part["event"] == "said":
-                        yield {"content": part["content"]}
-                    elif part["event"] == "chunk" and (part["added"] or part["removed"]):
-                        changed = part  # the memory itself comes with the next values
-                    elif part["event"] == "chunk":
-                        yield self._progress(part, None)
-            if document:
-                names = [output["version"], call.name] if call.name else [output["version"]]
-                await call.memories.add_prefix(names, self.asked.prefix)
-            yield self._answer(question, output, speech.finish_reason)
+            async with aclosing(self._read(speech)) as parts:
+                async for delta, output_so_far in parts:
+                    output, said = output_so_far, said + len(delta.get("content", ""))
+                    if delta:
+                        yield head.chunk(delta)
+        if self.more:
+            async with aclosing(self._ask_model(head, output)) as own:
+                async for part in own:
+                    yield part
+            return
+        if rest := output["answer"][said:]:
+            yield head.chunk({"content": rest})
+        ended = head.chunk({}, speech.finish_reason)
+        yield {**ended, "memagent": self._describe(output)}
+        yield head.usage(self._count(output))
 
-    def _progress(self, event: dict[str, Any], memory: str | None) -> Delta:
+    async def _read(self, speech: Speech) -> AsyncGenerator[tuple[dict[str, str], Any], None]:
+        """Yield progress and pieces of the answer, each with the graph's output so far."""
+        call, output, changed = self.call, dict[str, Any](), None
+        question, document = await unless_small(len(self.asked.system), self._question)
+        if not document and call.memory is None:
+            yield {}, await self._answer_unread(question, speech)
+            return
+        async with aclosing(await self._run(question, document, speech)) as parts:
+            async for mode, part in parts:
+                if mode == "values":
+                    if changed is not None:
+                        yield self._progress(changed, part.get("memory", "")), output
+                    output, changed = part, None
+                elif part["event"] == "said":
+                    yield {"content": part["content"]}, output
+                elif part["event"] == "chunk" and (part["added"] or part["removed"]):
+                    changed = part  # the memory itself comes with the next values
+                elif part["event"] == "chunk":
+                    yield self._progress(part, None), output
+        if document:
+            names = [output["version"], call.name] if call.name else [output["version"]]
+            await call.memories.add_prefix(names, self.asked.prefix)
+        yield {}, output
+
+    def _progress(self, event: dict[str, Any], memory: str | None) -> dict[str, str]:
         """Count a chunk, and return the progress, with the memory if the chunk changed it."""
         self.call.record.count_chunk()
         chunk = event["chunk"]
@@ -335,7 +337,31 @@ class Reading:
             opened = partial(PicturedConversation, seen=self.seen)
         return await unless_small(len(document), opened, document, name)
 
-    def rest(self, memory: str) -> bytes:
+    async def _ask_model(
+        self, head: Head, output: dict[str, Any]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Ask the model itself, with notes for what was read; yield its completion or the parts."""
+        call = self.call
+        assert call.service.upstream is not None  # noqa: S101 - otherwise more was refused
+        usage, memagent = self._count(output), self._describe(output)
+        body = await unless_small(len(call.body), self._rest, output["memory"])
+        reply = await call.service.upstream.complete(body)
+        if not call.chat.stream:
+            whole = json.loads(await reply.read())
+            yield {**whole, "memagent": memagent, "usage": _sum(usage, whole)}
+            return
+        async with aclosing(events(reply)) as found:
+            async for _, part in found:
+                if part is None:
+                    continue
+                changed = {**part, "id": head.id, "created": head.created}
+                if any(choice.get("finish_reason") for choice in choices(part)):
+                    changed["memagent"] = memagent
+                if part.get("usage") and not part.get("choices"):
+                    changed["usage"] = _sum(usage, part)
+                yield changed
+
+    def _rest(self, memory: str) -> bytes:
         """Return the request to the model after the reading, with notes for what was read."""
         turn, config = self.call.turn, self.call.service.config
         known = turn.memory if turn else ""
@@ -374,19 +400,24 @@ class Reading:
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
-    async def _unread(self, question: str, speech: Speech) -> Read:
-        """The answer if there is nothing to read and nothing remembered."""
+    async def _answer_unread(self, question: str, speech: Speech) -> dict[str, Any]:
+        """Return the output if there is nothing to read and nothing remembered."""
         reader = self.call.service.reader
         answer = await reader.respond(question, Memory(), config=reader.config(speech))
         usage = {"document_tokens": 0}
-        output = {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
-        return self._answer(question, output, speech.finish_reason)
+        return {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
 
-    def _answer(self, question: str, output: dict[str, Any], finish_reason: str) -> Read:
-        text = output["memory"] if self.more else output["answer"]
+    def _count(self, output: dict[str, Any]) -> dict[str, int]:
+        """Return the usage in OpenAI's format; without a model, the tokens of text and answer."""
         count, usage = self.call.service.counter.count, output["usage"]
-        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(question)
-        memagent = {
+        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(self.asked.question)
+        found = count_usage(prompt, usage.get("output_tokens") or count(output["answer"]))
+        self.call.record.count_tokens(found)
+        return found
+
+    def _describe(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that OpenAI's format does not have."""
+        return {
             "memory": output.get("version"),
             "chunks": self.call.record.chunks,
             "coverage": output["coverage"],
@@ -394,10 +425,12 @@ class Reading:
             "unsupported": [item["text"] for item in output.get("unsupported", ())],
             "warnings": [*file_warnings(self.messages), *output.get("warnings", ())],
         }
-        written = usage.get("output_tokens") or count(output["answer"])
-        tokens = count_usage(prompt, written)
-        self.call.record.count_tokens(tokens)
-        return Read(text, finish_reason, tokens, memagent)
+
+
+def _sum(usage: dict[str, int], part: dict[str, Any]) -> dict[str, Any]:
+    """Add the usage of a reading to that of a completion."""
+    found = part.get("usage") or {}
+    return {**found, **{name: (found.get(name) or 0) + tokens for name, tokens in usage.items()}}
 
 
 def stops(request: ChatRequest) -> tuple[str, ...]:

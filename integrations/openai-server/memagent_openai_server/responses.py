@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from uuid import uuid4
 
 import orjson
+from openai.types.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from starlette.responses import Response
+from starlette.responses import Response as HTTPResponse
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
@@ -37,19 +38,6 @@ if TYPE_CHECKING:
 
     from memagent_openai_server.records import Record
     from memagent_openai_server.upstream import Reply
-
-PASSED_ON = (
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "temperature",
-    "top_p",
-)
-"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
-`top_k`, are passed on as well: the model's server may know them."""
 
 SEND_ALL = "send the whole conversation as `input` each time"
 """What to do instead of naming an earlier response."""
@@ -144,27 +132,17 @@ Message = dict[str, Any]
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a model's reasoning."""
 _PLAIN: dict[str, Any] = {
+    **{name: None for name, field in Response.model_fields.items() if not field.is_required()},
     "object": "response",
-    "status": "completed",
-    "error": None,
-    "incomplete_details": None,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
-    "previous_response_id": None,
     "reasoning": {"effort": None, "summary": None},
     "store": False,
-    "temperature": None,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
     "top_logprobs": 0,
-    "top_p": None,
     "truncation": "disabled",
-    "usage": None,
-    "user": None,
 }
 """Fields and values of most responses."""
 _NEW_PARTS: dict[str, Item] = {
@@ -332,9 +310,9 @@ class ResponseBuilder:
 
     def __init__(self, asked: ResponseRequest) -> None:
         self.finish_reason: str | None = None
-        repeated = {*PASSED_ON, *(_PLAIN.keys() & ResponseRequest.model_fields)} - {"store"}
-        own = {"id": f"resp_{uuid4().hex}", "created_at": int(time()), "model": asked.model}
-        self._head = _PLAIN | own | asked.model_dump(include=repeated, exclude_none=True)
+        own = {"id": f"resp_{uuid4().hex}", "created_at": int(time())}
+        repeated = asked.model_dump(include={*Response.model_fields}, exclude_none=True)
+        self._head = _PLAIN | repeated | own
         self._output: list[Item] = []
         self._more: dict[str, Any] = {}
         self._events = 0
@@ -469,7 +447,7 @@ class ResponseBuilder:
         return event({"type": name, "sequence_number": number, **fields}, name)
 
 
-async def respond(request: Request, sent: Received[ResponseRequest]) -> Response:
+async def respond(request: Request, sent: Received[ResponseRequest]) -> HTTPResponse:
     """Make a response.
 
     Raises:
@@ -493,10 +471,10 @@ async def respond(request: Request, sent: Received[ResponseRequest]) -> Response
         whole = orjson.dumps(response.build())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise broken() from error
-    return Response(whole, headers=headers_of(reply))
+    return HTTPResponse(whole, headers=headers_of(reply))
 
 
-async def refuse_stored(_: Request) -> Response:
+async def refuse_stored(_: Request) -> HTTPResponse:
     """Refuse to return or delete a response.
 
     Raises:

@@ -51,6 +51,7 @@ _LONGEST_END = 3
 _LONGEST_EVENT = 32 * 2**20
 """Longest event, in bytes; no model writes more."""
 _DONE = b"[DONE]"
+_CHUNK = "chat.completion.chunk"
 
 
 def count_usage(prompt: int, completion: int) -> dict[str, int]:
@@ -82,17 +83,21 @@ class Head:
         return {**self._fields(), "choices": [], "usage": usage}
 
     def _fields(self) -> dict[str, Any]:
-        own = {"id": self.id, "object": "chat.completion.chunk"}
-        return {**own, "created": self.created, "model": self.model}
+        return {"id": self.id, "object": _CHUNK, "created": self.created, "model": self.model}
 
 
 async def join(chunks: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any]:
-    """Return the whole completion of the parts of one, without its reasoning."""
+    """Return the whole completion of the parts of one, without its reasoning.
+
+    A completion that comes whole is returned as it is.
+    """
     whole: dict[str, Any] = {}
     message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": None}
     async with aclosing(chunks):
         async for chunk in chunks:
+            if chunk.get("object") != _CHUNK:
+                return chunk
             whole |= {name: value for name, value in chunk.items() if name != "choices"}
             for part in chunk["choices"]:
                 choice["finish_reason"] = part["finish_reason"]
@@ -111,7 +116,7 @@ class Reply:
         status_code: the HTTP status.
         headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
-        asked: the body of the request; empty for a model without a server.
+        asked: the body of the request to a server, which may refuse a field of it.
         response: holds the connection, which is closed unless all was read.
         stop: set when this server stops, if that ends the reply.
         hear: called with the completion, or each of its parts; None without a listener.
@@ -315,9 +320,6 @@ class LocalModel:
         if fields.get("stream"):
             return Reply.stream(chunks, fields.get("stream_options"))
         return Reply.whole(await join(chunks))
-
-    async def aclose(self) -> None:
-        """Do nothing: there are no connections."""
 
     async def _say(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
