@@ -41,6 +41,18 @@ class Memory(BaseModel):
     edited: bool
 
 
+def check_length(text: str, most: int) -> None:
+    """Refuse a text that is no memory, or too long for one.
+
+    Raises:
+        ToolError: It is empty, or has more than `most` tokens.
+    """
+    tokens = EstimatingTokenizer().count(text)
+    if not text.strip() or tokens > most:
+        message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
+        raise ToolError(message)
+
+
 class MemoryTools:
     """Lists, shows, edits and forgets memories.
 
@@ -77,10 +89,7 @@ class MemoryTools:
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
         """Replace the text of a memory, as a new version; return the version's id."""
-        tokens = EstimatingTokenizer().count(text)
-        if not text.strip() or tokens > self._most:
-            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
-            raise ToolError(message)
+        check_length(text, self._most)
         return (await self._bank.aedit(memory, text)).id
 
     async def forget(self, memory: Name) -> int:

@@ -6,10 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated
 
 from langchain_core.messages import HumanMessage
-from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_mcp_server.memories import check_length
 
 if TYPE_CHECKING:
     from memagent_graph.conversation.memory import ConversationMemory
@@ -41,12 +40,16 @@ class UserMemory(BaseModel):
 class UserLine(BaseModel):
     """A search result."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     user: str
     text: str
 
 
 class UserChange(BaseModel):
     """A change of a person's memory."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     at: str
     what: str
@@ -122,23 +125,12 @@ class UserTools:
     ) -> list[UserLine]:
         """Find lines of people's memories by words."""
         found = await self._users.asearch(words)
-        return [UserLine(user=user, text=text) for user, text in found]
+        return [UserLine.model_validate(line) for line in found]
 
     async def user_history(self, user: User) -> list[UserChange]:
         """Return who changed a person's memory, when, from which messages and with which model."""
         _, changes = await self._users.ahistory(user)
-        return [
-            UserChange(
-                at=change.at,
-                what=change.what,
-                by=change.by,
-                version=change.version,
-                thread=change.thread,
-                messages=[*change.messages],
-                model=change.model,
-            )
-            for change in changes
-        ]
+        return [UserChange.model_validate(change) for change in changes]
 
     async def edit_user(
         self,
@@ -146,10 +138,7 @@ class UserTools:
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
         """Replace a person's memory, as a new version; return the version's id."""
-        tokens = EstimatingTokenizer().count(text)
-        if not text.strip() or tokens > self._most:
-            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
-            raise ToolError(message)
+        check_length(text, self._most)
         return (await self._users.aedit(user, text, by=BY)).id
 
     async def export_user(self, user: User) -> str:
