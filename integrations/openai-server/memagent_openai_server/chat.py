@@ -66,7 +66,6 @@ async def answer(call: Call) -> Reply:
 
     Raises:
         Refusal: The request cannot be answered, or the server is stopping.
-        ClientDisconnect: The client is gone.
         MemAgentError: The model or the store failed.
     """
     upstream, refused = call.service.upstream, None
@@ -104,7 +103,9 @@ async def pass_on(request: Request, sent: Received[Passed]) -> Response:
         if sent.fields.get(field) is None:
             raise Refusal(400, f"{field}: Field required", param=field)
     service = models.first if name is None else models.named(name)
-    message = f"The model {service.name!r} has no {path}: only a server behind this one may have."
+    message = (
+        f"The model {service.name!r} has no {path}: only a server behind this one may offer it."
+    )
     absent = Refusal(404, message, code="not_offered")
     if not isinstance(service.upstream, Upstream):
         raise absent

@@ -1,4 +1,4 @@
-"""A chat completion: passed on if it fits the model, or else read, and answered from memory."""
+"""A chat completion that a client waits for, and the reading that answers it."""
 
 from __future__ import annotations
 
