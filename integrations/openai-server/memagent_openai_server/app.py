@@ -139,7 +139,7 @@ def create_app(
 
 async def _list_models(request: Request) -> Response:
     models: Models = request.app.state.models
-    cards = [await models.card(name) for name in models.names]
+    cards = [await models.card(name) for name in models]
     return JSONResponse({"object": "list", "data": cards})
 
 
@@ -234,7 +234,7 @@ def run(app: Starlette, listening: socket.socket, host: str) -> None:
         listening: the socket.
         host: the name or address that it listens on.
     """
-    fields = {"url": f"{url_of(listening, host)}/v1", "models": app.state.models.names}
+    fields = {"url": f"{url_of(listening, host)}/v1", "models": [*app.state.models]}
     log.info("starting", extra={"fields": fields})
     serve(make_server(app), listening)
     log.info("stopped")

@@ -146,8 +146,8 @@ class Service:
             await self.chat.aclose()
 
 
-class Models:
-    """The services of a server, one per model, with a common store and shutdown.
+class Models(dict[str, Service]):
+    """The services of a server by the names of their models, with a common store and shutdown.
 
     Args:
         model: see `create_app`.
@@ -178,12 +178,7 @@ class Models:
         self.first = services[0]
         for service in services:
             service.stopping = self.first.stopping
-        self._services = {service.name: service for service in services}
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the models."""
-        return list(self._services)
+        super().__init__({service.name: service for service in services})
 
     def named(self, name: str) -> Service:
         """Return the service of the model that a request names.
@@ -191,9 +186,9 @@ class Models:
         Raises:
             Refusal: There is none of this name.
         """
-        found = self._services.get(name)
+        found = self.get(name)
         if found is None:
-            known = ", ".join(map(repr, self._services))
+            known = ", ".join(map(repr, self))
             message = f"The model {name[:200]!r} does not exist: this server has {known}."
             raise Refusal(404, message, code="model_not_found", param="model")
         return found
@@ -219,7 +214,7 @@ class Models:
             ModelError: A server is up, and has no such model.
         """
         refused, fits = None, False
-        for service in self._services.values():
+        for service in self.values():
             try:
                 window = await service.window()
                 check_window(service.reader.identity, service.config, question_tokens=0)
@@ -236,7 +231,7 @@ class Models:
     async def aclose(self) -> None:
         """End all readings, and close all connections."""
         self.first.stopping.set()
-        for service in self._services.values():
+        for service in self.values():
             await service.aclose()
 
 
