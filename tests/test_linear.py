@@ -536,7 +536,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_openai_server.conversation._name": [("", " :", "")],
     "memagent_openai_server.access._TENANT": [("", "a", "!")],
     "memagent_openai_server.access.load_keys": [("", "\n,", "")],
-    "memagent_openai_server.errors._SECRET": [("", "sk", ""), ("", "a", "")],
+    "memagent_openai_server.errors._LABEL": [("", "sk_", ""), ("", "a", "!")],
     "memagent_openai_server.errors._PATH": [("", "a.", ""), ("", "a[", "")],
     "memagent_openai_server.errors._WINDOW": [
         ("", "limit", ""),
@@ -544,15 +544,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "limit 12", ""),
     ],
     "memagent_openai_server.errors._WORD": [("", "a", "!")],
-    "memagent_openai_server.upstream._FINISHED": [
-        ('"finish_reason"', " ", ""),
-        ("", '"finish_reason"', ""),
-    ],
-    "memagent_openai_server.upstream._EVENT": [
-        ("", "a\r\n", ""),
-        ("", "\r\n\r", ""),
-        ("", "\n\n", ""),
-    ],
+    "memagent_openai_server.upstream._END": [("", "\r\n\r", ""), ("", "\n\r", "")],
 }
 """Texts by pattern, as what they begin with, what is repeated, and what they end with."""
 

@@ -58,7 +58,7 @@ SERVERS = (
     "memagent_inspector.app",
     "memagent_inspector.command",
     "memagent_mcp_server.http.app",
-    "memagent_mcp_server.http.running",
+    "memagent_mcp_server.http.server",
     "memagent_mcp_server.server",
     "memagent_openai_server.app",
     "uvicorn.lifespan.on",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from memagent_http.refusals import Refusal
 
@@ -21,6 +21,7 @@ _PAUSE = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Take: TypeAlias = "Callable[[int], None]"
 
 
 class BytesUnderWay:
@@ -38,50 +39,32 @@ class BytesUnderWay:
         self._held: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, caller: str) -> Iterator[Held]:
-        """Yield the bytes of a request, which are released at the end."""
-        held = Held(self, caller)
-        try:
-            yield held
-        finally:
-            held.drop()
+    def hold(self, caller: str) -> Iterator[Take]:
+        """Yield a function that holds more bytes for a request; all are released at the end.
 
-    def add(self, caller: str, count: int) -> None:
-        """Count the bytes of a caller; a negative count releases them.
-
-        Raises:
-            Refusal: There are too many.
+        It releases a negative number of bytes, and raises `Refusal` if there are too many.
         """
-        if count > 0 and self._held[caller] + count > self._free - count:
-            message = "Too many long requests are under way. Try again in 5 seconds."
-            raise Refusal(503, message, code="busy", headers={"retry-after": "5"})
-        self._free -= count
-        self._held[caller] += count
-        if not self._held[caller]:
-            del self._held[caller]
+        held = 0
 
+        def take(count: int) -> None:
+            nonlocal held
+            if count > 0 and self._held[caller] + count > self._free - count:
+                message = "Too many long requests are under way. Try again in 5 seconds."
+                raise Refusal(503, message, code="busy", headers={"retry-after": "5"})
+            held += count
+            self._free -= count
+            self._held[caller] += count
+            if not self._held[caller]:
+                del self._held[caller]
 
-class Held:
-    """The bytes of one request."""
-
-    def __init__(self, under_way: BytesUnderWay, caller: str) -> None:
-        self._under_way = under_way
-        self._caller = caller
-        self._count = 0
-
-    def take(self, count: int) -> None:
-        """Hold more bytes; raises as `BytesUnderWay.add`."""
-        self._under_way.add(self._caller, count)
-        self._count += count
-
-    def drop(self) -> None:
-        """Release all bytes."""
-        self._under_way.add(self._caller, -self._count)
-        self._count = 0
+        try:
+            yield take
+        finally:
+            take(-held)
 
 
 async def read_body(
-    request: Request, *, most: int, seconds: float, held: Held | None = None
+    request: Request, *, most: int, seconds: float, take: Take | None = None
 ) -> bytes:
     """Return the body of a request.
 
@@ -92,7 +75,7 @@ async def read_body(
         request: the request.
         most: longest body, in bytes.
         seconds: time in which it must arrive, in seconds.
-        held: counts its bytes among those of all requests.
+        take: counts its bytes among those of all requests.
 
     Raises:
         Refusal: It is too long or too slow, is compressed, or too many are under way.
@@ -104,11 +87,11 @@ async def read_body(
     try:
         async with asyncio.timeout(seconds):
             try:
-                await _receive(stream, parts, request, most, held)
+                await _receive(stream, parts, request, most, take)
             except Refusal:
+                if take is not None:
+                    take(-sum(map(len, parts)))
                 parts.clear()
-                if held is not None:
-                    held.drop()
                 await _discard(stream)
                 raise
     except TimeoutError:
@@ -138,7 +121,7 @@ async def _receive(
     parts: list[bytes],
     request: Request,
     most: int,
-    held: Held | None,
+    take: Take | None,
 ) -> None:
     if _announced(request) > most:
         raise _too_long(most)
@@ -152,8 +135,8 @@ async def _receive(
         sent += len(part)
         if sent > most:
             raise _too_long(most)
-        if held is not None:
-            held.take(len(part))
+        if take is not None:
+            take(len(part))
         parts.append(part)
 
 

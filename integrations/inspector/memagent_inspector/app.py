@@ -19,13 +19,14 @@ from memagent_http.access import LOCAL, Guard
 from memagent_inspector.http.door import Headers, check
 from memagent_inspector.http.login import TokenDoor
 from memagent_inspector.pages import (
-    changing,
-    failing,
-    following,
-    forgetting,
-    looking,
+    edits,
+    errors,
+    forget,
+    memories,
     people,
+    readings,
 )
+from memagent_inspector.pages.requests import State
 from memagent_inspector.rendering import FOLDER
 from memagent_inspector.views.lanes import Tracks
 from memagent_inspector.views.passages import Documents
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _ROUTES = (
-    Route("/", looking.show_list),
-    Route("/rows", looking.show_rows),
-    Route("/memory", looking.show_memory),
-    Route("/facts", looking.show_facts),
-    Route("/history", looking.show_history),
-    Route("/passage", looking.show_passage),
-    Route("/compare", looking.show_comparison),
-    Route("/export", looking.export),
-    Route("/costs", looking.show_costs),
-    Route("/reading", following.show_reading),
-    Route("/reading/news", following.show_news),
-    Route("/reading/folds", following.show_folds),
-    Route("/status", following.show_status),
-    Route("/under-way", following.show_under_way),
+    Route("/", memories.show_list),
+    Route("/rows", memories.show_rows),
+    Route("/memory", memories.show_memory),
+    Route("/facts", memories.show_facts),
+    Route("/history", memories.show_history),
+    Route("/passage", memories.show_passage),
+    Route("/compare", memories.show_comparison),
+    Route("/export", memories.export),
+    Route("/costs", memories.show_costs),
+    Route("/reading", readings.show_reading),
+    Route("/reading/news", readings.show_news),
+    Route("/reading/folds", readings.show_folds),
+    Route("/status", readings.show_status),
+    Route("/under-way", readings.show_under_way),
     Route("/people", people.show_list),
     Route("/people/rows", people.show_rows),
     Route("/person", people.show),
@@ -62,14 +63,14 @@ _ROUTES = (
     Route("/person/decide", people.decide, methods=["POST"]),
     Route("/person/forget", people.show_preview),
     Route("/person/forget", people.forget, methods=["POST"]),
-    Route("/edit", changing.show_edit),
-    Route("/edit", changing.edit, methods=["POST"]),
-    Route("/rollback", changing.show_rollback),
-    Route("/rollback", changing.roll_back, methods=["POST"]),
-    Route("/branch", changing.branch, methods=["POST"]),
-    Route("/forget", forgetting.show_preview),
-    Route("/forget/document", forgetting.show_document),
-    Route("/forget", forgetting.forget, methods=["POST"]),
+    Route("/edit", edits.show_edit),
+    Route("/edit", edits.edit, methods=["POST"]),
+    Route("/rollback", edits.show_rollback),
+    Route("/rollback", edits.roll_back, methods=["POST"]),
+    Route("/branch", edits.branch, methods=["POST"]),
+    Route("/forget", forget.show_preview),
+    Route("/forget/document", forget.show_document),
+    Route("/forget", forget.forget, methods=["POST"]),
     Mount("/assets", StaticFiles(directory=FOLDER / "assets")),
 )
 
@@ -102,15 +103,13 @@ def create_app(
     inside = Starlette(
         routes=_ROUTES,
         exception_handlers={
-            MemAgentError: failing.show_error,
-            HTTPException: failing.show_refusal,
-            Exception: failing.show_crash,
+            MemAgentError: errors.show_error,
+            HTTPException: errors.show_refusal,
+            Exception: errors.show_crash,
         },
     )
-    inside.state.bank = bank
-    inside.state.users = Users(store, namespace, patience=store_seconds)
-    inside.state.documents = Documents(roots)
-    inside.state.tracks = Tracks(bank)
+    users = Users(store, namespace, patience=store_seconds)
+    inside.state.shared = State(bank, users, Documents(roots), Tracks(bank))
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)

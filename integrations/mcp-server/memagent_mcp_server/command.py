@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,13 +25,9 @@ from memagent_graph.cli.options import (
     parse_namespace,
 )
 from memagent_graph.cli.terminal import report_errors
-from memagent_mcp_server.ending import UNENDED, end, end_within
+from memagent_mcp_server.exit import UNENDED, end, end_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from langgraph.store.base import BaseStore
-
     from memagent_mcp_server.server import Server
 
 TOKEN = "MEMAGENT_MCP_TOKEN"  # noqa: S105 - the variable's name
@@ -80,13 +75,16 @@ def mcp(
 
     Over HTTP, clients must send the value of MEMAGENT_MCP_TOKEN, if set, as a bearer token.
     """
+    from langgraph.store.memory import InMemoryStore
+
     from memagent_graph.config import ReadingConfig
-    from memagent_mcp_server.lines import log_to_stderr
+    from memagent_graph.memory.stores import open_store
+    from memagent_mcp_server.log import log_to_stderr
     from memagent_mcp_server.roots import Roots
     from memagent_mcp_server.server import create_server
 
     log_to_stderr()
-    with report_errors("memagent: stopped."), _store(store) as kept_in:
+    with report_errors("memagent: stopped."), open_store(store) as found:
         config = ReadingConfig(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
@@ -94,7 +92,7 @@ def mcp(
         server = create_server(
             reader,
             roots=Roots(root),
-            store=kept_in,
+            store=found or InMemoryStore(),
             namespace=parse_namespace(namespace),
             config=config,
             users=users,
@@ -107,13 +105,13 @@ def mcp(
 
 def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
     from memagent_http.server import listen, url_of
-    from memagent_mcp_server.http import running
     from memagent_mcp_server.http.app import create_app
+    from memagent_mcp_server.http.server import HTTPServer
 
     application = create_app(server, host=host, token=os.environ.get(TOKEN), origins=origins)
     listening = listen(host, port)
     print(f"memagent: serving MCP at {url_of(listening, host)}/mcp", file=sys.stderr)
-    running.Server(application, stop=server.stop_readings).run([listening])
+    HTTPServer(application, stop=server.stop_readings).run([listening])
 
 
 async def _serve_stdio(server: Server) -> None:
@@ -143,14 +141,3 @@ async def _serve_stdio(server: Server) -> None:
         if errors.split(OSError)[1] is not None:
             raise
         end(_NO_ANSWERS, 1)
-
-
-@contextmanager
-def _store(where: str | None) -> Iterator[BaseStore]:
-    """The store of the option; without one, memories are kept in the process."""
-    from langgraph.store.memory import InMemoryStore
-
-    from memagent_graph.memory.stores import open_store
-
-    with open_store(where) as found:
-        yield found or InMemoryStore()

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_mcp_server.failing import failing_as_a_tool
 from memagent_mcp_server.reading import Reference  # noqa: TC001 - the SDK reads annotations
 
 if TYPE_CHECKING:
@@ -42,6 +41,18 @@ class Memory(BaseModel):
     edited: bool
 
 
+def check_length(text: str, most: int) -> None:
+    """Refuse a text that is no memory, or too long for one.
+
+    Raises:
+        ToolError: It is empty, or has more than `most` tokens.
+    """
+    tokens = EstimatingTokenizer().count(text)
+    if not text.strip() or tokens > most:
+        message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
+        raise ToolError(message)
+
+
 class MemoryTools:
     """Lists, shows, edits and forgets memories.
 
@@ -56,23 +67,21 @@ class MemoryTools:
 
     async def list_memories(self) -> list[Memory]:
         """List memories."""
-        with failing_as_a_tool():
-            return [
-                Memory(
-                    name=name,
-                    question=version.question,
-                    source=version.document.name,
-                    coverage=version.document.share,
-                    tokens=version.tokens,
-                    edited=version.edited,
-                )
-                for name, version in await self._bank.alist()
-            ]
+        return [
+            Memory(
+                name=name,
+                question=version.question,
+                source=version.document.name,
+                coverage=version.document.share,
+                tokens=version.tokens,
+                edited=version.edited,
+            )
+            for name, version in await self._bank.alist()
+        ]
 
     async def show_memory(self, memory: Reference) -> str:
         """Show the text of a memory."""
-        with failing_as_a_tool():
-            return (await self._bank.aget(memory)).text
+        return (await self._bank.aget(memory)).text
 
     async def edit_memory(
         self,
@@ -80,17 +89,12 @@ class MemoryTools:
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
         """Replace the text of a memory, as a new version; return the version's id."""
-        tokens = EstimatingTokenizer().count(text)
-        if not text.strip() or tokens > self._most:
-            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
-            raise ToolError(message)
-        with failing_as_a_tool():
-            return (await self._bank.aedit(memory, text)).id
+        check_length(text, self._most)
+        return (await self._bank.aedit(memory, text)).id
 
     async def forget(self, memory: Name) -> int:
         """Delete a memory and its versions; return the number of versions."""
-        with failing_as_a_tool():
-            return (await self._bank.aforget(memory)).versions
+        return (await self._bank.aforget(memory)).versions
 
     async def resources(self) -> list[Resource]:
         """Return all memories as resources."""

@@ -21,7 +21,6 @@ from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import warnings_of
 from memagent_graph.tool import describe
 from memagent_mcp_server.client_roots import ClientRoots, addresses
-from memagent_mcp_server.failing import failing_as_a_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -109,7 +108,7 @@ class ReadingTools:
         client_roots: ClientRoots,
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Read a source from beginning to end and answer from it."""
-        with failing_as_a_tool(), self._until_stopped():
+        with self._until_stopped():
             within = addresses(client_roots)
             document = await to_thread(partial(_open, self._roots, source, within))
             output = await self._run({"question": question}, context, document)
@@ -119,7 +118,7 @@ class ReadingTools:
         self, question: Question, memory: Reference, context: Context[Any, Any]
     ) -> Annotated[CallToolResult, ReadingResult]:
         """Answer from a stored memory and read nothing."""
-        with failing_as_a_tool(), self._until_stopped():
+        with self._until_stopped():
             output = await self._run({"question": question, "version": memory}, context)
             return _result(output, memory)
 

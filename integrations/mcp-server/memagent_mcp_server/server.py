@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resources import ResourceSecurity
 from mcp.server.stdio import stdio_server
 from mcp.types import Resource, ToolAnnotations
@@ -18,6 +19,7 @@ from memagent_graph import (
     create_memagent,
 )
 from memagent_graph.conversation.reader import for_notes
+from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.readers.base import Reader
 from memagent_mcp_server.memories import TEMPLATE, MemoryTools
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from langchain_core.language_models import BaseChatModel
     from langgraph.store.base import BaseStore
+    from mcp.server.mcpserver import Context
+    from mcp.types import CallToolResult, InputRequiredResult
 
     from memagent_mcp_server.roots import Roots
 
@@ -54,6 +58,18 @@ class Server(MCPServer[Any]):
 
     reading: ReadingTools
     memories: MemoryTools
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; the library's own errors reach the client, for the model to act on."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, MemAgentError):
+                message = f"Error executing tool {name}: {error.__cause__}"
+                raise ToolError(message) from error
+            raise
 
     async def list_resources(self) -> list[Resource]:
         """List the current memories."""

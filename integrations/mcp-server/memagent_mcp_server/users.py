@@ -6,11 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated
 
 from langchain_core.messages import HumanMessage
-from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_mcp_server.failing import failing_as_a_tool
+from memagent_mcp_server.memories import check_length
 
 if TYPE_CHECKING:
     from memagent_graph.conversation.memory import ConversationMemory
@@ -42,12 +40,16 @@ class UserMemory(BaseModel):
 class UserLine(BaseModel):
     """A search result."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     user: str
     text: str
 
 
 class UserChange(BaseModel):
     """A change of a person's memory."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     at: str
     what: str
@@ -94,57 +96,41 @@ class UserTools:
         """Remember what a person said; return what is now remembered about them."""
         # Equal words are the same message, for example if a client repeats a call.
         key = sha256(f"{thread}\0{said}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        with failing_as_a_tool():
-            await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
-            return await self._memory.aload(user)
+        await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
+        return await self._memory.aload(user)
 
     async def recall(self, user: User, about: About = "") -> str:
         """Return what is remembered about a person; "" if nothing is."""
-        with failing_as_a_tool():
-            remembered = await self._memory.aload(user)  # raises if the store is unreachable
-            if not about:
-                return remembered
-            messages = await self._memory.aprompt(user, about=about)
-            return "".join(message.text for message in messages)
+        remembered = await self._memory.aload(user)  # raises if the store is unreachable
+        if not about:
+            return remembered
+        messages = await self._memory.aprompt(user, about=about)
+        return "".join(message.text for message in messages)
 
     async def list_users(self) -> list[UserMemory]:
         """List all people about whom something is remembered."""
-        with failing_as_a_tool():
-            return [
-                UserMemory(
-                    user=user,
-                    text="" if version is None else version.text,
-                    tokens=0 if version is None else version.tokens,
-                    changed_at=None if version is None else version.created_at,
-                )
-                for user, version in await self._users.alist()
-            ]
+        return [
+            UserMemory(
+                user=user,
+                text="" if version is None else version.text,
+                tokens=0 if version is None else version.tokens,
+                changed_at=None if version is None else version.created_at,
+            )
+            for user, version in await self._users.alist()
+        ]
 
     async def search_users(
         self,
         words: Annotated[str, Field(description="Words that a line must have, all of them.")],
     ) -> list[UserLine]:
         """Find lines of people's memories by words."""
-        with failing_as_a_tool():
-            found = await self._users.asearch(words)
-            return [UserLine(user=user, text=text) for user, text in found]
+        found = await self._users.asearch(words)
+        return [UserLine.model_validate(line) for line in found]
 
     async def user_history(self, user: User) -> list[UserChange]:
         """Return who changed a person's memory, when, from which messages and with which model."""
-        with failing_as_a_tool():
-            _, changes = await self._users.ahistory(user)
-            return [
-                UserChange(
-                    at=change.at,
-                    what=change.what,
-                    by=change.by,
-                    version=change.version,
-                    thread=change.thread,
-                    messages=[*change.messages],
-                    model=change.model,
-                )
-                for change in changes
-            ]
+        _, changes = await self._users.ahistory(user)
+        return [UserChange.model_validate(change) for change in changes]
 
     async def edit_user(
         self,
@@ -152,20 +138,14 @@ class UserTools:
         text: Annotated[str, Field(description="The whole new text.", min_length=1)],
     ) -> str:
         """Replace a person's memory, as a new version; return the version's id."""
-        tokens = EstimatingTokenizer().count(text)
-        if not text.strip() or tokens > self._most:
-            message = f"A memory needs 1 to {self._most} tokens, but this text has {tokens}."
-            raise ToolError(message)
-        with failing_as_a_tool():
-            return (await self._users.aedit(user, text, by=BY)).id
+        check_length(text, self._most)
+        return (await self._users.aedit(user, text, by=BY)).id
 
     async def export_user(self, user: User) -> str:
         """Return everything stored about a person, as JSON lines."""
-        with failing_as_a_tool():
-            return "\n".join(await self._users.aexport([user]))
+        return "\n".join(await self._users.aexport([user]))
 
     async def forget_user(self, user: User) -> ForgottenPerson:
         """Delete everything stored about a person."""
-        with failing_as_a_tool():
-            done = await self._memory.aforget(user, by=BY)
-            return ForgottenPerson(items=done.items, threads=[*done.threads], left=done.left)
+        done = await self._memory.aforget(user, by=BY)
+        return ForgottenPerson(items=done.items, threads=[*done.threads], left=done.left)

@@ -18,8 +18,8 @@ from servers.redis_server import free_port, wait_until
 from servers.warm_python import DEVNULL, SERVERS, warm_python
 
 from memagent_http.server import listen
-from memagent_mcp_server.http import running
 from memagent_mcp_server.http.app import create_app
+from memagent_mcp_server.http.server import HTTPServer
 
 PYTHON = warm_python(*SERVERS)
 COMMAND = [sys.executable, "-m", "memagent_graph", "mcp"]
@@ -81,7 +81,7 @@ class Running:
     def __init__(self, server, **options):
         options = {"host": "127.0.0.1", "token": None, **options}
         application = create_app(server, **options)
-        self._server = running.Server(application, stop=server.stop_readings)
+        self._server = HTTPServer(application, stop=server.stop_readings)
         listening = listen("127.0.0.1", 0)
         self.port = listening.getsockname()[1]
         self._thread = threading.Thread(target=self._server.run, args=([listening],))

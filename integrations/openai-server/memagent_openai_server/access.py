@@ -152,8 +152,6 @@ class Access:
         head = scope["method"] == "HEAD"
         # A trailing slash is removed without a redirect, which clients follow without body and key.
         scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
-        if head:
-            scope["method"] = "GET"
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -167,7 +165,7 @@ class Access:
         try:
             with self._metrics.under_way.track_inprogress():
                 self._let_in(Request(scope), record)
-                with self._bytes.hold(record.caller) as state["held"]:
+                with self._bytes.hold(record.caller) as state["take"]:
                     await self._app(scope, receive, send_named)
         except ClientDisconnect as error:
             record.failed(error)

@@ -22,25 +22,29 @@ from memagent_graph.memory.items import NAMESPACE
 from memagent_http.refusals import Refusal, methods_of
 from memagent_http.server import config as uvicorn_config
 from memagent_http.server import serve, url_of
-from memagent_openai_server import responses
 from memagent_openai_server.access import Access, Limits
-from memagent_openai_server.chat import PASSED, complete, pass_on
+from memagent_openai_server.chat import PASSED, Passed, complete, pass_on
+from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import refuse
-from memagent_openai_server.memories import memory_routes
+from memagent_openai_server.memories import edit_memory, forget_memory, list_memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
-from memagent_openai_server.records import Metrics, log, log_to_stderr
+from memagent_openai_server.records import Metrics, log
+from memagent_openai_server.requests import ChatRequest, receive_fields
+from memagent_openai_server.responses import ResponseRequest, refuse_stored, respond
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from types import FrameType
 
     from langgraph.store.base import BaseStore
+    from pydantic import BaseModel
     from starlette.requests import Request
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
     from memagent_graph.text.tokens import TokenizerLike
+    from memagent_openai_server.requests import Received
 
 _GRACE = 30
 """Time for requests that are passed on to end, in seconds."""
@@ -123,51 +127,70 @@ def create_app(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
     )
     app = Starlette(
-        routes=[*_routes(models, metrics), *memory_routes(models)],
+        routes=_ROUTES,
         middleware=[cors, access] if origins else [access],
         exception_handlers={HTTPException: _plain, Refusal: _refuse, MemAgentError: _refuse},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # `Access` removes them
-    app.state.models, app.state.service = models, models.first
+    app.state.models, app.state.service, app.state.metrics = models, models.first, metrics
     return app
 
 
-def _routes(models: Models, metrics: Metrics) -> list[Route]:
-    async def chat_completions(request: Request) -> Response:
-        return await complete(models, request)
+async def _list_models(request: Request) -> Response:
+    models: Models = request.app.state.models
+    cards = [await models.card(name) for name in models]
+    return JSONResponse({"object": "list", "data": cards})
 
-    async def new_response(request: Request) -> Response:
-        return await responses.respond(models, request)
 
-    async def list_models(_: Request) -> Response:
-        cards = [await models.card(name) for name in models.names]
-        return JSONResponse({"object": "list", "data": cards})
+async def _show_model(request: Request) -> Response:
+    models: Models = request.app.state.models
+    return JSONResponse(await models.card(request.path_params["name"]))
 
-    async def model(request: Request) -> Response:
-        return JSONResponse(await models.card(request.path_params["name"]))
 
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "stopping" if models.first.stopping.is_set() else "ok"})
+async def _show_health(request: Request) -> Response:
+    is_stopping = request.app.state.service.stopping.is_set()
+    return JSONResponse({"status": "stopping" if is_stopping else "ok"})
 
-    async def own_version(_: Request) -> Response:
-        return JSONResponse({"version": version("memagent-openai-server")})
 
-    async def prometheus(_: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+async def _show_version(_: Request) -> Response:
+    return JSONResponse({"version": version("memagent-openai-server")})
 
-    return [
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        Route("/v1/responses", new_response, methods=["POST"]),
-        Route("/v1/responses/{key}", responses.refuse_stored, methods=["GET", "DELETE"]),
-        Route("/v1/models", list_models),
-        Route("/v1/models/{name:path}", model),
-        Route("/health", health),
-        Route("/ping", health),
-        Route("/version", own_version),
-        Route("/metrics", prometheus),
-        *(Route(path, pass_on(models, path), methods=["POST"]) for path in PASSED),
-    ]
+
+async def _show_metrics(request: Request) -> Response:
+    found = generate_latest(request.app.state.metrics.registry)
+    return Response(found, media_type=CONTENT_TYPE_LATEST)
+
+
+def _post(
+    path: str,
+    kind: type[BaseModel],
+    handle: Callable[[Request, Received[Any]], Awaitable[Response]],
+) -> Route:
+    """Return the route of a path with bodies of this kind; work ends if the client leaves."""
+
+    async def endpoint(request: Request) -> Response:
+        sent = await receive_fields(request, kind)
+        return await unless_gone(handle(request, sent), request.receive)
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+_ROUTES = [
+    _post("/v1/chat/completions", ChatRequest, complete),
+    _post("/v1/responses", ResponseRequest, respond),
+    Route("/v1/responses/{key}", refuse_stored, methods=["GET", "DELETE"]),
+    *(_post(path, Passed, pass_on) for path in PASSED),
+    Route("/v1/memories", list_memories, methods=["GET"]),
+    Route("/v1/memories", edit_memory, methods=["PUT"]),
+    Route("/v1/memories", forget_memory, methods=["DELETE"]),
+    Route("/v1/models", _list_models),
+    Route("/v1/models/{name:path}", _show_model),
+    Route("/health", _show_health),
+    Route("/ping", _show_health),
+    Route("/version", _show_version),
+    Route("/metrics", _show_metrics),
+]
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
@@ -211,8 +234,7 @@ def run(app: Starlette, listening: socket.socket, host: str) -> None:
         listening: the socket.
         host: the name or address that it listens on.
     """
-    log_to_stderr()
-    fields = {"url": f"{url_of(listening, host)}/v1", "models": app.state.models.names}
+    fields = {"url": f"{url_of(listening, host)}/v1", "models": [*app.state.models]}
     log.info("starting", extra={"fields": fields})
     serve(make_server(app), listening)
     log.info("stopped")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing, suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect
@@ -29,12 +28,14 @@ ALIVE = b": still reading\n\n"
 """A comment, which clients skip."""
 
 
-async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event | None = None) -> T:
+async def unless_gone(
+    work: Awaitable[T], receive: Receive | None = None, stop: asyncio.Event | None = None
+) -> T:
     """Return the result of `work`, which is ended if the client disconnects or the server stops.
 
     Args:
         work: the work that the client waits for.
-        receive: the request's `receive`, after its body has been read.
+        receive: the request's `receive`, after its body has been read; None lets the client go.
         stop: set when the server stops; None lets the work finish.
 
     Raises:
@@ -51,10 +52,9 @@ async def unless_gone(work: Awaitable[T], receive: Receive, stop: asyncio.Event 
             here.cancel()
 
     # A task for the work as well would cost a request that is passed on twice as much.
-    gone = asyncio.create_task(_gone(receive))
-    watching: list[asyncio.Task[Any]] = [gone]
-    if stop is not None:
-        watching.append(asyncio.create_task(stop.wait()))
+    gone = asyncio.create_task(_gone(receive)) if receive is not None else None
+    stopped = asyncio.create_task(stop.wait()) if stop is not None else None
+    watching: list[asyncio.Task[Any]] = [task for task in (gone, stopped) if task is not None]
     for task in watching:
         task.add_done_callback(end)
     try:
@@ -90,7 +90,6 @@ class EventStream(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._events, self._record, self._stop = events, record, stop
-        self._sent_at = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events."""
@@ -112,7 +111,6 @@ class EventStream(Response):
         try:
             async with aclosing(self._events):
                 async for found in self._events:
-                    self._sent_at = monotonic()
                     await _send(send, found)
         finally:
             alive.cancel()
@@ -120,12 +118,8 @@ class EventStream(Response):
     async def _show_life(self, send: Send) -> None:
         with suppress(OSError):  # the client is gone, which is handled elsewhere
             while True:
-                quiet = monotonic() - self._sent_at
-                if quiet >= _ALIVE_EVERY:
-                    self._sent_at = monotonic()
-                    await _send(send, ALIVE)
-                else:
-                    await asyncio.sleep(_ALIVE_EVERY - quiet)
+                await asyncio.sleep(_ALIVE_EVERY)
+                await _send(send, ALIVE)
 
 
 async def _send(send: Send, body: bytes, *, more: bool = True) -> None:

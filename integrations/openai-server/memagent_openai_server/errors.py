@@ -54,7 +54,8 @@ _MEANINGS: dict[int | str | None, tuple[int, str, str, str | None]] = {
 _WINDOW = re.compile(r"(?:maximum|context|limit)\D{0,40}(\d{3,9})\b", re.IGNORECASE)
 _PATH = re.compile(r"(\w{1,64})[\w.\[\]]{0,100}")
 _WORD = re.compile(r"\w{1,64}")
-_SECRET = re.compile(r"(?:sk|pk|key|token)[-_]|\w{32}", re.IGNORECASE)
+_LABEL = re.compile(r"(?!(?:sk|pk|key|token)_)\w{1,31}", re.IGNORECASE)
+"""A type or a code of an error that is one word, and no key."""
 _COMMON = frozenset({"input", "messages", "model", "n", "stop", "stream", "tools", "user"})
 """Fields whose names are also words of other errors."""
 
@@ -114,7 +115,6 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         status = code if isinstance(code, int) else 502
     status = status if 400 <= status < 600 else 502  # noqa: PLR2004 - HTTP's
     found = model_error(_Said(text, status, code, reply))
-    asked = {} if isinstance(found, ContextLengthError) else _request(reply)
     meaning = _meaning(status, code)
     if isinstance(found, ContextLengthError):
         window = _WINDOW.search(text)
@@ -127,7 +127,7 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         refusal = meaning
     elif status >= _SERVER:
         refusal = Refusal(status, "The model's server failed. Try again.", code="upstream_failed")
-    elif param := _field(error, text, asked):
+    elif param := _field(error, text, json.loads(reply.asked)):
         message = f"The model's server does not take {param!r} of this request."
         refusal = Refusal(status, message, code="invalid_value", param=param)
     else:
@@ -149,15 +149,10 @@ def _line(status: Any, kind: Any, code: Any, words: str) -> str:
         code: the code of its error.
         words: the error, if it is about this server and not about what the client sent.
     """
+    labels = [str(label) for label in (kind, code) if label and _LABEL.fullmatch(str(label))]
     plain = [word for word in words.split() if len(word) <= _LONGEST_WORD]
     plain = [word for word in plain if word.strip(".,:;!?").isalpha()]
-    return " ".join(filter(None, [str(status), _label(kind), _label(code), *plain]))
-
-
-def _label(value: Any) -> str:
-    """A type or a code of an error, if it is one word: no place for a client's text or a key."""
-    found = str(value or "")
-    return found if _WORD.fullmatch(found) and not _SECRET.match(found) else ""
+    return " ".join([str(status), *labels, *plain])
 
 
 def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | None:
@@ -168,14 +163,6 @@ def _field(error: dict[str, Any], text: str, asked: dict[str, Any]) -> str | Non
         return named
     words = (word for word in _WORD.findall(text) if word not in _COMMON)
     return next((word for word in words if word in asked), None)
-
-
-def _request(reply: Reply) -> dict[str, Any]:
-    try:
-        found = json.loads(reply.asked)
-    except ValueError:  # nothing was sent: it is of a model in this process
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def body_of(refusal: Refusal) -> dict[str, Any]:

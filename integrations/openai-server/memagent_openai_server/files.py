@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from memagent_graph.errors import MemAgentError, SourceError
 from memagent_graph.pictures.picture import MARK, numbers_in, without_numbers
+from memagent_graph.pictures.sight import MOST_AGAIN, Sight, within
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import TextSource, warnings_of
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from memagent_graph.pictures.picture import Picture
-    from memagent_graph.pictures.sight import Pictured, Sight
+    from memagent_graph.pictures.sight import Pictured
+    from memagent_graph.text.source import Source
 
 Message = dict[str, Any]
 
@@ -55,7 +57,9 @@ class Unread(dict[str, Any]):
         reason: why it was not read.
     """
 
-    reason = ""
+    def __init__(self, part: dict[str, Any], reason: str) -> None:
+        super().__init__(part)
+        self.reason = reason
 
 
 def has_files(messages: Iterable[Message]) -> bool:
@@ -66,15 +70,6 @@ def has_files(messages: Iterable[Message]) -> bool:
 def read_files(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with the text of each file in its place."""
     return _change_parts(messages, lambda part: [_read(part)])
-
-
-def has_pictures(messages: Iterable[Message]) -> bool:
-    """Whether a message has a picture, or a file with one."""
-    return any(
-        part.get("type") == PICTURE or getattr(part, "document", None) is not None
-        for message in messages
-        for part in parts_of(message)
-    )
 
 
 def _change_parts(
@@ -127,8 +122,6 @@ def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel
         tokens: what all pictures may cost.
         model: the model, which has a price for each.
     """
-    from memagent_graph.pictures.sight import Sight, within
-
     messages = [*messages]
     files = [part for message in messages for part in parts_of(message)]
     documents = [part.document for part in files if isinstance(part, FileText) and part.document]
@@ -147,20 +140,17 @@ def show_pictures(messages: Iterable[Message], tokens: int, model: BaseChatModel
 
 
 def show_referred(
-    said: str, messages: Iterable[Message], tokens: int, model: BaseChatModel
+    said: str, seen: Iterable[Sight], tokens: int, model: BaseChatModel
 ) -> list[dict[str, Any]]:
-    """Return the pictures of messages that a text refers to, as parts.
+    """Return the pictures that a text refers to, as parts.
 
     Args:
         said: the text.
-        messages: the messages, as `read_pictures` returns them.
+        seen: the pictures of the conversation.
         tokens: what all pictures may cost.
         model: the model, which has a price for each.
     """
-    from memagent_graph.pictures.sight import MOST_AGAIN, Sight, within
-
-    sources = [source for message in messages for source in pictures_of(message)]
-    known = {one.number: Sight(one, source) for source in sources for one in source.pictures}
+    known = {one.picture.number: one for one in seen}
     found = [known[number] for number in numbers_in(said) if number in known]
     room = within(found[:MOST_AGAIN], tokens, model)
     return [part for one in room for part in _to_parts(one, one.picture.mark)]
@@ -177,16 +167,11 @@ def _to_parts(one: Sight, mark: str) -> Iterator[dict[str, Any]]:
     yield {"type": PICTURE, PICTURE: {"url": f"data:{media_type};base64,{encoded}"}}
 
 
-def pictures_of(message: Message) -> list[Pictured]:
-    """Return the pictures of a message that were read, each as a document."""
-    found = (part.source for part in parts_of(message) if isinstance(part, FileText))
-    return [source for source in found if source is not None]
-
-
-def marks_of(messages: Iterable[Message]) -> list[str]:
-    """Return the marks of all pictures of messages that were read."""
-    sources = [source for message in messages for source in pictures_of(message)]
-    return [picture.mark for source in sources for picture in source.pictures]
+def sights_in(messages: Iterable[Message]) -> list[Sight]:
+    """Return the pictures of messages that were read, each with its document."""
+    parts = [part for message in messages for part in parts_of(message)]
+    sources = [part.source for part in parts if isinstance(part, FileText) and part.source]
+    return [Sight(picture, source) for source in sources for picture in source.pictures]
 
 
 class PicturedConversation(TextSource):
@@ -195,21 +180,19 @@ class PicturedConversation(TextSource):
     Args:
         text: its text, with the marks of the pictures.
         name: its name in output.
-        messages: its messages, as `read_pictures` returns them.
+        seen: its pictures.
     """
 
-    def __init__(self, text: str, name: str, messages: Iterable[Message]) -> None:
+    def __init__(self, text: str, name: str, seen: Sequence[Sight]) -> None:
         super().__init__(text, name)
         starts: dict[int, int] = {}
         for mark in MARK.finditer(text):
             starts.setdefault(int(mark["number"]), mark.start())
-        sources = [source for message in messages for source in pictures_of(message)]
-        self._sources = {one.number: source for source in sources for one in source.pictures}
+        self._sources = {one.picture.number: one.source for one in seen}
         self.pictures = [
-            replace(one, start=starts[one.number])
-            for source in sources
-            for one in source.pictures
-            if one.number in starts
+            replace(one.picture, start=starts[one.picture.number])
+            for one in seen
+            if one.picture.number in starts
         ]
         shown = "".join([self.digest, *(picture.digest for picture in self.pictures)])
         self.digest = sha256(shown.encode()).hexdigest()
@@ -261,24 +244,30 @@ def _without_content(part: dict[str, Any]) -> str:
     return f"{name}: only files with their content can be read. Send it in base64, as file_data."
 
 
+def _open(data: str, name: str, suffix: str = "") -> Source:
+    """Open a document in base64, or in a `data:` URL, which may name its type.
+
+    Raises:
+        MemAgentError: It cannot be read.
+        ValueError: It is not base64.
+    """
+    head, _, encoded = data.rpartition(",")
+    if not PurePosixPath(name).suffix:
+        name += suffix_of_type(head.removeprefix("data:").partition(";")[0]) or suffix
+    return open_source(b64decode("".join(encoded.split()), validate=True), name=name)
+
+
 def _read(part: dict[str, Any]) -> dict[str, Any]:
     data = _file(part).get("file_data")
     if part.get("type") not in FILES or not isinstance(data, str):
         return part
-    head, _, tail = data.rpartition(",")
-    kind = head.removeprefix("data:").partition(";")[0]
     name = str(_file(part).get("filename") or "file")[:_LONGEST_NAME]
-    if not PurePosixPath(name).suffix:
-        name += suffix_of_type(kind)
     try:
-        content = b64decode("".join(tail.split()), validate=True)
-        source = open_source(content, name=name)
-    except (MemAgentError, ValueError) as error:
-        unread = Unread(part)
-        unread.reason = str(error)
-        if not isinstance(error, MemAgentError):
-            unread.reason = f"{name}: file_data is not base64. Encode the bytes of the file."
-        return unread
+        source = _open(data, name)
+    except MemAgentError as error:
+        return Unread(part, str(error))
+    except ValueError:
+        return Unread(part, f"{name}: file_data is not base64. Encode the bytes of the file.")
     read = FileText(type="text")
     read.warnings = warnings_of(source)
     noted = "".join(f"[{line}]\n" for line in read.warnings)
@@ -286,7 +275,7 @@ def _read(part: dict[str, Any]) -> dict[str, Any]:
     if getattr(source, "pictures", ()):
         # Pictures of the conversation have numbers of their own, and so has another file.
         read.document, said = cast("Pictured", source), without_numbers(said)
-    read["text"] = f"===== {name} =====\n{noted}\n{said}"
+    read["text"] = f"===== {source.name} =====\n{noted}\n{said}"
     return read
 
 
@@ -313,20 +302,17 @@ def _look(part: dict[str, Any], number: int) -> dict[str, Any]:
     """Return a picture as text, under its number in the conversation."""
     given = part.get(PICTURE)
     url = str(given.get("url") if isinstance(given, dict) else given)
-    head, _, data = url.partition(",")
-    name, unseen = f"picture {number}", Unread(part)
-    if not head.startswith("data:"):
-        unseen.reason = f"{name} was not read, since it is only linked: send it as a data: URL."
-        return unseen
+    name = f"picture {number}"
+    if not url.startswith("data:"):
+        reason = f"{name} was not read, since it is only linked: send it as a data: URL."
+        return Unread(part, reason)
     try:
-        content = b64decode("".join(data.split()), validate=True)
-        kind = head.removeprefix("data:").partition(";")[0]
-        source: Any = open_source(content, name=f"{name}{suffix_of_type(kind) or '.png'}")
+        source: Any = _open(url, name, ".png")
         (picture,) = source.pictures
-    except (MemAgentError, ValueError, AttributeError) as error:
-        reason = str(error) if isinstance(error, MemAgentError) else "it is no picture in base64."
-        unseen.reason = f"{name} was not read: {reason}"
-        return unseen
+    except MemAgentError as error:
+        return Unread(part, f"{name} was not read: {error}")
+    except (ValueError, AttributeError):
+        return Unread(part, f"{name} was not read: it is no picture in base64.")
     seen = FileText(
         type="text",
         text=source.read(0, source.length).replace(

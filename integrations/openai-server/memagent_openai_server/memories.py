@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from langgraph.store.base import GetOp
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from memagent_graph.conversation.backlog import backlog_of
 from memagent_graph.conversation.users import Users
@@ -21,7 +20,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.memory import lookup
-from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.bank import MemoryBank, was_changed
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import NAMESPACE
@@ -31,16 +30,13 @@ from memagent_openai_server.records import log
 from memagent_openai_server.requests import User, receive_fields, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from langgraph.store.base import BaseStore
     from starlette.requests import Request
     from starlette.responses import Response
 
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_openai_server.models import Models
-
-T = TypeVar("T")
 
 CONVERSATION, USER, SESSION = "conversation", "user", "session"
 _MOST_PREFIXES = 100
@@ -92,29 +88,33 @@ class Memories:
     async def has(self, reference: str) -> bool:
         """Whether there is a memory of this name or id."""
         try:
-            await _reach(self.bank.aget(reference))
+            await self.bank.aget(reference)
         except MemoryNotFoundError:
             return False
         return True
 
     async def prefixes(self, reference: str) -> list[str]:
         """Return the prefixes of conversations that this memory has."""
-        (item,) = await _reach(self.bank.items([GetOp(self._read, reference)]))
+        (item,) = await self.bank.items([GetOp(self._read, reference)])
         return [] if item is None else item.value["prefixes"]
 
     async def add_prefix(self, references: Sequence[str], prefix: str) -> None:
-        """Record that these memories have a conversation's prefix."""
+        """Record that these memories have a conversation's prefix, if the store can be reached."""
         records = self.bank.records
-        for reference in references:
-            before = [known for known in await self.prefixes(reference) if known != prefix]
-            value = {"prefixes": [*before, prefix][-_MOST_PREFIXES:]}
-            await _reach(records.items([records.put(self._read, reference, value)]))
+        try:
+            for reference in references:
+                before = [known for known in await self.prefixes(reference) if known != prefix]
+                value = {"prefixes": [*before, prefix][-_MOST_PREFIXES:]}
+                await records.items([records.put(self._read, reference, value)])
+        except StoreError as error:  # the answer is worth more than its follow-up
+            kind = type(error).__name__
+            log.warning("A follow-up will be read from its beginning: %s", kind)
 
     async def branch(self, memory: str, name: str | None = None) -> str:
         """Give a memory another name, under which it can be extended; return the name."""
         name = name or f"branch {uuid4()}"
         with suppress(MemoryConflictError):  # it has that name already
-            await _reach(self.bank.abranch(memory, name))
+            await self.bank.abranch(memory, name)
         return name
 
     async def find(
@@ -155,12 +155,10 @@ class Memories:
             raise _nothing(names)
         name, head = found[0]
         if before not in (None, head.id):
-            message = f"The memory {name.id!r} changed meanwhile: get it, and edit it again."
-            raise MemoryConflictError(message)
+            raise was_changed(name.id)
         if name.kind == CONVERSATION:
-            edit = self.users.aedit(name.of, text, by=self._by, before=head.id)
-            return name, await _reach(edit)
-        return name, await _reach(self.bank.aedit(name.id, text))
+            return name, await self.users.aedit(name.of, text, by=self._by, before=head.id)
+        return name, await self.bank.aedit(name.id, text)
 
     async def forget(self, names: list[Name]) -> tuple[tuple[str, ...], str]:
         """Delete everything stored of these memories, and erase it from the store's files.
@@ -179,10 +177,10 @@ class Memories:
                 backlog = backlog_of(bank.store, bank.namespace)
                 gone |= bool(backlog.waits)
                 await backlog.drop()
-                done = await _reach(self.users.aforget(name.of, by=self._by))
+                done = await self.users.aforget(name.of, by=self._by)
                 gone, threads, left = gone or bool(done.items), done.threads, done.left
             else:
-                gone = await _reach(self._forget_reading(name.id)) or gone
+                gone = await self._forget_reading(name.id) or gone
         if not gone:
             raise _nothing(names)
         return threads, left or await erase(self.bank.store)
@@ -201,10 +199,10 @@ class Memories:
         return True
 
     async def _all(self) -> list[Name]:
-        conversations = [Name(CONVERSATION, user) for user in await _reach(self.users.anames())]
+        conversations = [Name(CONVERSATION, user) for user in await self.users.anames()]
         readings = [
             Name(kind, of)
-            for key, _ in await _reach(lookup.list_names(self.bank.records))
+            for key, _ in await lookup.list_names(self.bank.records)
             for kind, _, of in [key.partition(" ")]
             if kind in (USER, SESSION) and of
         ]
@@ -212,23 +210,8 @@ class Memories:
 
     async def _head(self, name: Name) -> MemoryVersion | None:
         if name.kind == CONVERSATION:
-            return await _reach(self.users.of(name.of).head())
-        return await _reach(self.bank.ahead(name.id))
-
-
-async def _reach(operation: Awaitable[T]) -> T:
-    """Carry out an operation of the store.
-
-    Raises:
-        StoreError: The store failed, with any error.
-    """
-    try:
-        return await operation
-    except StoreError:
-        raise
-    except Exception as error:
-        message = f"The memory store failed: {type(error).__name__}"
-        raise StoreError(message) from error
+            return await self.users.of(name.of).head()
+        return await self.bank.ahead(name.id)
 
 
 def _nothing(names: list[Name]) -> MemoryNotFoundError:
@@ -282,44 +265,42 @@ class MemoryText(BaseModel):
     version: str | None = None
 
 
-def memory_routes(models: Models) -> list[Route]:
-    """Return the routes; each key has its own memories."""
-    service = models.first
+async def list_memories(request: Request) -> Response:
+    """Return a page of memories."""
+    page = validate(dict(request.query_params), Page)
+    wanted = page.names() if page.user or page.session else None
+    found = await _memories(request).find(wanted, after=page.after, most=page.limit + 1)
+    cards = [_card(*one) for one in found[: page.limit]]
+    return JSONResponse({"object": "list", "data": cards, "has_more": len(found) > page.limit})
 
-    def memories(request: Request) -> Memories:
-        return service.memories(request.state.record.tenant)
 
-    def names(request: Request) -> list[Name]:
-        return validate(dict(request.query_params), Whose).names()
+async def edit_memory(request: Request) -> Response:
+    """Replace the text of a memory; see `Memories.edit`."""
+    names, service = _whose(request).names(), request.app.state.service
+    body, _, asked = await receive_fields(request, MemoryText)
+    most = service.config.memory_tokens
+    tokens = await unless_small(len(body), service.counter.count, asked.text)
+    if not asked.text.strip() or tokens > most:
+        message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
+        raise Refusal(400, message, param="text")
+    return JSONResponse(_card(*await _memories(request).edit(names, asked.text, asked.version)))
 
-    async def list_memories(request: Request) -> Response:
-        page = validate(dict(request.query_params), Page)
-        wanted = page.names() if page.user or page.session else None
-        found = await memories(request).find(wanted, after=page.after, most=page.limit + 1)
-        cards = [_card(*one) for one in found[: page.limit]]
-        more = len(found) > page.limit
-        return JSONResponse({"object": "list", "data": cards, "has_more": more})
 
-    async def edit_memory(request: Request) -> Response:
-        whose = names(request)
-        body, _, asked = await receive_fields(request, service.limits, MemoryText)
-        most = service.config.memory_tokens
-        tokens = await unless_small(len(body), service.counter.count, asked.text)
-        if not asked.text.strip() or tokens > most:
-            message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
-            raise Refusal(400, message, param="text")
-        return JSONResponse(_card(*await memories(request).edit(whose, asked.text, asked.version)))
+async def forget_memory(request: Request) -> Response:
+    """Delete a memory; see `Memories.forget`."""
+    threads, left = await _memories(request).forget(_whose(request).names())
+    found = {"object": "memory", "deleted": True, "threads": threads, "left": left}
+    return JSONResponse(found)
 
-    async def forget_memory(request: Request) -> Response:
-        threads, left = await memories(request).forget(names(request))
-        found = {"object": "memory", "deleted": True, "threads": threads, "left": left}
-        return JSONResponse(found)
 
-    return [
-        Route("/v1/memories", list_memories, methods=["GET"]),
-        Route("/v1/memories", edit_memory, methods=["PUT"]),
-        Route("/v1/memories", forget_memory, methods=["DELETE"]),
-    ]
+def _memories(request: Request) -> Memories:
+    """The memories of the request's key."""
+    found: Memories = request.app.state.service.memories(request.state.record.tenant)
+    return found
+
+
+def _whose(request: Request) -> Whose:
+    return validate(dict(request.query_params), Whose)
 
 
 def _card(name: Name, version: MemoryVersion) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
@@ -30,7 +31,7 @@ from memagent_openai_server.upstream import LocalModel, Upstream
 from memagent_openai_server.users import UserMemories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from langgraph.store.base import BaseStore
@@ -109,8 +110,11 @@ class Service:
         self.name = name or own
         self.counter = load_tokenizer(tokenizer or known.tokenizer)
         self.store = store
-        self.namespace = check_namespace(namespace)
-        self._memories: dict[str | None, Memories] = {}
+        namespace, ttl = check_namespace(namespace), self.config.ttl
+        self.memories: Callable[[str | None], Memories] = cache(
+            lambda tenant: Memories(store, tenant, namespace, ttl)
+        )
+        """The memories of a key; None if the server has no keys."""
         # None for the built-in reader, which only quotes:
         self.chat = reader.model if isinstance(reader, ChatReader) else None
         self.upstream: Upstream | LocalModel | None = None
@@ -132,26 +136,18 @@ class Service:
             self._window = (await self.reader.prepare()).window_tokens
         return self._window or self.reader.identity.window_tokens
 
-    def memories(self, tenant: str | None) -> Memories:
-        """Return the memories of a key; None if the server has no keys."""
-        found = self._memories.get(tenant)
-        if found is None:
-            found = Memories(self.store, tenant, self.namespace, self.config.ttl)
-            self._memories[tenant] = found
-        return found
-
     async def aclose(self) -> None:
         """End background work, and close this loop's connections to the model's server."""
         if self.users is not None:
             await self.users.aclose()
-        if self.upstream is not None:
+        if isinstance(self.upstream, Upstream):
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):
             await self.chat.aclose()
 
 
-class Models:
-    """The services of a server, one per model, with a common store and shutdown.
+class Models(dict[str, Service]):
+    """The services of a server by the names of their models, with a common store and shutdown.
 
     Args:
         model: see `create_app`.
@@ -182,12 +178,7 @@ class Models:
         self.first = services[0]
         for service in services:
             service.stopping = self.first.stopping
-        self._services = {service.name: service for service in services}
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the models."""
-        return list(self._services)
+        super().__init__({service.name: service for service in services})
 
     def named(self, name: str) -> Service:
         """Return the service of the model that a request names.
@@ -195,9 +186,9 @@ class Models:
         Raises:
             Refusal: There is none of this name.
         """
-        found = self._services.get(name)
+        found = self.get(name)
         if found is None:
-            known = ", ".join(map(repr, self._services))
+            known = ", ".join(map(repr, self))
             message = f"The model {name[:200]!r} does not exist: this server has {known}."
             raise Refusal(404, message, code="model_not_found", param="model")
         return found
@@ -223,7 +214,7 @@ class Models:
             ModelError: A server is up, and has no such model.
         """
         refused, fits = None, False
-        for service in self._services.values():
+        for service in self.values():
             try:
                 window = await service.window()
                 check_window(service.reader.identity, service.config, question_tokens=0)
@@ -240,7 +231,7 @@ class Models:
     async def aclose(self) -> None:
         """End all readings, and close all connections."""
         self.first.stopping.set()
-        for service in self._services.values():
+        for service in self.values():
             await service.aclose()
 
 

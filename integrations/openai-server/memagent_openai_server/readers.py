@@ -66,26 +66,14 @@ class ServedReader(Reader):
         self._slots = asyncio.Semaphore(1 if self._computes else slots)
         self._speaker = _speaker(reader, config)
         self._habits = _Habits()
+        self.model = getattr(reader, "model", None)
+        self.shortens, self.standing, self.adds = reader.shortens, reader.standing, reader.adds
+        self.shows_passages, self.concurrency = reader.shows_passages, reader.concurrency
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
-        """The identity of the reader."""
+        """The identity of the reader, which may learn more about its model."""
         return self._reader.identity
-
-    @property
-    def model(self) -> object:
-        """The chat model of the reader; None if it has none."""
-        return getattr(self._reader, "model", None)
-
-    @property
-    def shortens(self) -> bool:  # type: ignore[override]
-        """See `Reader`."""
-        return self._reader.shortens
-
-    @property
-    def shows_passages(self) -> bool:  # type: ignore[override]
-        """See `Reader`."""
-        return self._reader.shows_passages
 
     def config(self, speech: Speech | None) -> RunnableConfig:
         """Return the config of a reading, with an answer to `speech` or without one."""
@@ -127,19 +115,20 @@ class ServedReader(Reader):
             memory = replace(memory, text=f"{memory.text}\n\n{speech.known}".strip())
         speaker = self._speaker
         if speaker is None or not speech.listens:
-            reader, attempt = speaker or self._reader, Attempt(speech)
-            answer = await self._call(partial(reader.respond, question, memory, config=config))
-            attempt.hear(answer.text if speaker else answer.final)
+            respond = (speaker or self._reader).respond
+            answer = await self._call(partial(respond, question, memory, config=config))
+            speech.begin()
+            speech.hear(answer.text if speaker else answer.final)
         else:
-            attempt = Attempt(speech, headless=self._habits.may_begin_in_thought)
-            speak = partial(speaker.speak, question, memory, attempt.hear, config=config)
+            speech.begin(headless=self._habits.may_begin_in_thought)
+            speak = partial(speaker.speak, question, memory, speech.hear, config=config)
             answer = await self._call(speak)
             if not answer.usage.output_tokens:  # stopped before the provider reported the usage
                 count = speech.counter.count
                 usage = Usage(1, count(question + memory.text), count(answer.text))
                 answer = replace(answer, usage=usage)
-        attempt.end(answer.finish_reason)
-        return replace(answer, final=attempt.text)
+        speech.end(answer.finish_reason)
+        return replace(answer, final=speech.text)
 
     async def _call(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async with self._slots:
@@ -179,7 +168,7 @@ def _speaker(reader: Reader, config: ReadingConfig) -> ChatReader | None:
 
 @dataclass
 class Speech:
-    """One answer, over all attempts of the model.
+    """One answer, over all attempts of the model, each of which `begin` begins.
 
     Attributes:
         counter: counts tokens.
@@ -190,6 +179,7 @@ class Speech:
         write: sends a piece.
         sent: the text sent so far, which cannot be taken back.
         finish_reason: "stop" or "length".
+        text: the certain part of the answer in this attempt.
     """
 
     counter: Tokenizer
@@ -200,38 +190,29 @@ class Speech:
     write: Callable[[str], object] | None = None
     sent: str = ""
     finish_reason: str = "stop"
+    text: str = ""
 
     @property
     def listens(self) -> bool:
         """Whether the reply must be followed while it is written."""
         return self.streams or bool(self.stop) or self.limit is not None
 
+    def begin(self, *, headless: bool = False) -> None:
+        """Begin an attempt.
 
-class Attempt:
-    """One attempt of the model at an answer.
-
-    Args:
-        speech: the answer.
-        headless: whether the reply may begin within reasoning that the chat template opened. Then
-            nothing is certain until the reasoning is closed.
-
-    Attributes:
-        text: the certain part of the answer.
-    """
-
-    def __init__(self, speech: Speech, *, headless: bool = False) -> None:
-        self.text = ""
-        self._speech = speech
-        self._headless = headless
-        self._reply = ""
+        Args:
+            headless: whether the reply may begin within reasoning that the chat template opened.
+                Then nothing is certain until the reasoning is closed.
+        """
+        self.text = self._reply = ""
+        self._headless, self._strays = headless, False
         self._tokens = self._counted = 0
         self._reason: str | None = None
-        self._strays = False
 
     def hear(self, piece: str) -> bool:
         """Take the next piece of the reply; return False if no more is needed."""
         self._reply += piece
-        text, unsure = self._certain_part(), max(map(len, self._speech.stop), default=1) - 1
+        text, unsure = self._certain_part(), max(map(len, self.stop), default=1) - 1
         at = text.rfind("\\")
         text = text[:at] if at >= 0 and _BOX.startswith(text[at:]) else text
         self._say(_unbox(text), unsure)
@@ -248,10 +229,10 @@ class Attempt:
         """
         if self._reason is None and not self._strays:
             self._say(_unbox(without_reasoning(without_channels(self._reply))).strip(), 0)
-        if self._strays or len(self.text) < len(self._speech.sent):
+        if self._strays or len(self.text) < len(self.sent):
             raise ModelError("The model broke off within its answer, and then began another one.")
         ended = "length" if reason in _CUT_OFF else "stop"
-        self._speech.finish_reason = self._reason or ended
+        self.finish_reason = self._reason or ended
 
     def _certain_part(self) -> str:
         reply = self._reply.lstrip()
@@ -263,22 +244,21 @@ class Attempt:
 
     def _say(self, text: str, unsure: int) -> None:
         """Send the new part of the answer; its last characters may belong to a stop string."""
-        ends = [at for word in self._speech.stop if (at := text.find(word)) >= 0]
+        ends = [at for word in self.stop if (at := text.find(word)) >= 0]
         self._reason = "stop" if ends else None
         sure = min(ends) if ends else len(text) - unsure
         # White space may turn out to end the answer.
         self.text = self._within_limit(text[: max(0, sure)].rstrip())
-        speech = self._speech
-        if speech.write is None:
+        if self.write is None:
             return
-        if not self.text.startswith(speech.sent):
-            self._strays = not speech.sent.startswith(self.text)
-        elif new := self.text[len(speech.sent) :]:
-            speech.write(new)
-            speech.sent = self.text
+        if not self.text.startswith(self.sent):
+            self._strays = not self.sent.startswith(self.text)
+        elif new := self.text[len(self.sent) :]:
+            self.write(new)
+            self.sent = self.text
 
     def _within_limit(self, text: str) -> str:
-        limit, counter = self._speech.limit, self._speech.counter
+        limit, counter = self.limit, self.counter
         # A byte is a token, an estimate two at most: most pieces need not be counted.
         if limit is None or self._tokens + 2 * len(text[self._counted :].encode()) <= limit:
             return text

@@ -1,4 +1,4 @@
-"""A chat completion: passed on if it fits the model, or else read, and answered from memory."""
+"""A chat completion that a client waits for, and the reading that answers it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,31 @@ from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.conversation import Asked, Message, split_messages
-from memagent_openai_server.delivery import unless_gone
-from memagent_openai_server.errors import TOO_LONG
 from memagent_openai_server.files import (
     PicturedConversation,
     file_warnings,
     has_files,
-    has_pictures,
-    marks_of,
-    pictures_of,
     read_files,
     read_pictures,
     show_pictures,
     show_referred,
+    sights_in,
     without_pictures,
 )
 from memagent_openai_server.readers import Speech
-from memagent_openai_server.records import log
-from memagent_openai_server.upstream import count_usage
+from memagent_openai_server.upstream import Head, choices, count_usage, events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from starlette.requests import Request
-    from starlette.types import Receive
 
+    from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.source import Source
     from memagent_openai_server.memories import Memories
     from memagent_openai_server.models import Service
     from memagent_openai_server.records import Record
-    from memagent_openai_server.requests import ChatRequest
-    from memagent_openai_server.upstream import Reply
+    from memagent_openai_server.requests import ChatRequest, Received
     from memagent_openai_server.users import Turn
 
 SESSION_HEADER = "x-memagent-session"
@@ -71,39 +65,6 @@ _MOST_STOPS = 16
 """Most stop strings; each is searched in every piece of an answer."""
 _MORE = ("tools", "functions", "logprobs", "audio", "modalities", "prediction")
 """Fields that ask for more than text, which only the model itself can return."""
-
-
-Delta = dict[str, str]
-"""A new part of an answer, or the progress of a reading as reasoning."""
-
-
-def progress(chunk: int, chunks: int, memory: str | None) -> Delta:
-    """Return the progress of a reading, for a client that streams.
-
-    Args:
-        chunk: number of the chunk that was read, counted from 1.
-        chunks: estimated number of all chunks.
-        memory: text of the memory; None if it did not change.
-    """
-    head = f"[{chunk} of {max(chunk, chunks)} sections read]\n"
-    return {"reasoning_content": head if memory is None else f"{head}{memory}\n\n"}
-
-
-@dataclass(frozen=True)
-class Read:
-    """The end of a reading.
-
-    Attributes:
-        text: the answer.
-        finish_reason: "stop", or "length" for an answer that was cut.
-        usage: the usage in OpenAI's format; without a model, the tokens of text and answer.
-        memagent: fields that OpenAI's format does not have.
-    """
-
-    text: str
-    finish_reason: str
-    usage: dict[str, int]
-    memagent: dict[str, Any]
 
 
 async def _memory(
@@ -131,18 +92,6 @@ async def _memory(
         return None, name  # a request that fits the model needs no memory
 
 
-def _session(request: Request) -> str | None:
-    """The session in a request's header; None without one.
-
-    Raises:
-        Refusal: It is empty or too long.
-    """
-    session = request.headers.get(SESSION_HEADER)
-    if session is not None and not 0 < len(session) <= 200:  # noqa: PLR2004 - said below
-        raise Refusal(400, f"{SESSION_HEADER} must have 1 to 200 characters.")
-    return session
-
-
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
     parts: list[object] = [without_pictures(fields["messages"])]
     parts += [fields[name] for name in ("tools", "functions") if name in fields]
@@ -159,11 +108,11 @@ class Call:
         memories: the memories of the client's key.
         memory: id or name of the memory that it continues from; None if there is none yet.
         name: name under which a reading is stored; None for no name.
-        session: the session; None if the client names none.
+        continues: whether the client expects a memory to be used. The field `user` does not count:
+            clients may send it without knowing about this server.
         chat: the validated request, as sent.
         fields: its fields, with the text of its files.
         body: the body to pass on.
-        receive: reports when the client disconnects.
         record: record of the request.
         turn: turn of a remembered user; None without one.
     """
@@ -172,11 +121,10 @@ class Call:
     memories: Memories
     memory: str | None
     name: str | None
-    session: str | None
+    continues: bool
     chat: ChatRequest
     fields: dict[str, Any]
     body: bytes
-    receive: Receive
     record: Record
     turn: Turn | None = None
 
@@ -185,34 +133,28 @@ class Call:
         cls,
         service: Service,
         request: Request,
-        body: bytes,
-        fields: dict[str, Any],
-        chat: ChatRequest,
+        sent: Received[ChatRequest],
         *,
         remembers: bool = True,
     ) -> Call:
         """Return a request with its memory, and with what is remembered about its user.
 
-        Args:
-            service: the service of the model.
-            request: the request.
-            body: the body to pass on.
-            fields: the fields of the body.
-            chat: the same, validated.
-            remembers: whether anything may be remembered.
-
         Raises:
             Refusal: The name of the session is empty or too long.
             MemAgentError: There is no such memory, or the store failed.
         """
-        record, session = request.state.record, _session(request)
+        body, fields, chat = sent
+        session = request.headers.get(SESSION_HEADER)
+        if session is not None and not 0 < len(session) <= 200:  # noqa: PLR2004 - said below
+            raise Refusal(400, f"{SESSION_HEADER} must have 1 to 200 characters.")
+        record = request.state.record
         memories = service.memories(record.tenant)
         known = chat.memagent.memory if chat.memagent else None
         memory, name = await _memory(memories, known, session, chat.user)
         read, turn = fields, None
         if has_files(fields["messages"]):
-            reading = to_thread(partial(read_files, fields["messages"]))
-            read = {**fields, "messages": await unless_gone(reading, request.receive)}
+            messages = await to_thread(partial(read_files, fields["messages"]))
+            read = {**fields, "messages": messages}
         passed = read
         if remembers and service.users is not None and chat.user:
             said = [cast("Message", message) for message in chat.messages]
@@ -221,16 +163,9 @@ class Call:
                 passed = {**read, "messages": turn.with_memory(read["messages"])}
         if passed is not fields:
             body = await to_thread(partial(_write, passed, service))
-        place = (memories, memory, name, session)
-        return cls(service, *place, chat, read, body, request.receive, record, turn)
-
-    @property
-    def continues(self) -> bool:
-        """Whether the client expects a memory to be used.
-
-        The field `user` does not count: clients may send it without knowing about this server.
-        """
-        return self.memory is not None and bool(self.session or self.chat.memagent)
+        continues = memory is not None and bool(session or chat.memagent)
+        place = (service, memories, memory, name, continues)
+        return cls(*place, chat, read, body, record, turn)
 
     async def may_fit(self) -> bool:
         """Whether the model's context may hold the request unchanged."""
@@ -249,30 +184,7 @@ def _write(fields: dict[str, Any], service: Service) -> bytes:
     return orjson.dumps(fields)
 
 
-async def decide(call: Call) -> Reply | Reading:
-    """Return the reply of the model's server if the request fits; otherwise the reading.
-
-    Raises:
-        Refusal: The request has no question, or asks for something unsupported.
-        MemAgentError: The model or the store failed.
-    """
-    upstream, refused = call.service.upstream, None
-    call.record.how = "passed"
-    if upstream is not None and not call.continues and await call.may_fit():
-        try:
-            return await unless_gone(upstream.complete(call.body), call.receive)
-        except Refusal as refusal:
-            if refusal.code != TOO_LONG:
-                raise
-            refused = refusal
-    reading = await Reading.of(call)
-    if refused is not None and not reading.asked.document:
-        raise refused
-    call.record.how = "read"
-    return reading
-
-
-def wants_more(fields: dict[str, Any]) -> str | None:
+def _wants_more(fields: dict[str, Any]) -> str | None:
     """Return the first field that asks for more than one text; None without one."""
     if (fields.get("response_format") or {}).get("type", "text") != "text":
         return "response_format"
@@ -289,12 +201,14 @@ class Reading:
         asked: question and document.
         more: whether the model itself answers, because more than text is asked for.
         messages: the conversation, with the texts of its files and pictures.
+        seen: its pictures.
     """
 
     call: Call
     asked: Asked
     more: bool
     messages: Sequence[Message]
+    seen: Sequence[Sight]
 
     @classmethod
     async def of(cls, call: Call) -> Reading:
@@ -303,18 +217,16 @@ class Reading:
         Raises:
             Refusal: The request has no question, or asks for something unsupported.
         """
-        service, more = call.service, wants_more(call.fields)
+        service, more = call.service, _wants_more(call.fields)
         if more and service.upstream is None:
             message = f"The reader {service.name!r} returns one plain text: leave out {more}."
             raise Refusal(400, message, param=more, code="unsupported_parameter")
         if len(stops(call.chat)) > _MOST_STOPS:
             message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
             raise Refusal(400, message, param="stop")
-        messages, reference = call.fields["messages"], call.memory
-        if has_pictures(messages):
-            in_files = service.config.pictures > 0
-            reading = to_thread(partial(read_pictures, messages, in_files=in_files))
-            messages = await unless_gone(reading, call.receive)
+        in_files, reference = service.config.pictures > 0, call.memory
+        given = call.fields["messages"]
+        messages = await to_thread(partial(read_pictures, given, in_files=in_files))
         found = await asyncio.to_thread(
             split_messages,
             messages,
@@ -324,108 +236,132 @@ class Reading:
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
             whole=service.chat is not None,
         )
-        return cls(call, found, more is not None, messages)
+        return cls(call, found, more is not None, messages, sights_in(messages))
 
-    async def parts(self) -> AsyncGenerator[Delta | Read, None]:
-        """Yield progress, pieces of the answer if the client streams, and the whole answer."""
-        record = self.call.record
-        with record.metrics.readings.track_inprogress():
-            async with aclosing(self._parts()) as parts:
-                async for part in parts:
-                    if isinstance(part, Read):
-                        record.count_tokens(part.usage)
-                    elif "reasoning_content" in part:
-                        record.count_chunk()
-                    yield part
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the parts of a completion: progress as reasoning, and then the answer.
 
-    async def _parts(self) -> AsyncGenerator[Delta | Read, None]:
-        call, service, memories = self.call, self.call.service, self.call.memories
-        question, document = await unless_small(len(self.asked.system), self._question)
+        For a client that does not stream, an answer of the model itself is one whole completion.
+        """
+        call, said, output = self.call, 0, dict[str, Any]()
+        head = Head.new(call.service.name)
         speech = Speech(
-            service.counter,
+            call.service.counter,
             stop=stops(call.chat),
             limit=call.chat.max_completion_tokens or call.chat.max_tokens,
-            streams=bool(call.chat.stream) and service.config.unsupported == "keep",
+            streams=bool(call.chat.stream) and call.service.config.unsupported == "keep",
             known=call.turn.notes if call.turn else "",
         )
-        if not document and call.memory is None:
-            yield await self._unread(question, speech)
+        yield head.chunk({"role": "assistant", "content": ""})
+        with call.record.metrics.readings.track_inprogress():
+            async with aclosing(self._read(speech)) as parts:
+                async for delta, output_so_far in parts:
+                    output, said = output_so_far, said + len(delta.get("content", ""))
+                    if delta:
+                        yield head.chunk(delta)
+        if self.more:
+            async with aclosing(self._ask_model(head, output)) as own:
+                async for part in own:
+                    yield part
             return
-        name = call.name
-        if call.memory is not None and name != call.memory and document:
-            name = await memories.branch(call.memory, name)
-        chunks, output = 0, dict[str, Any]()
-        said = None if self.more else speech
-        async with aclosing(self._read(question, await self._open(document), name, said)) as parts:
-            async for part in parts:
-                if "version" in part:
-                    output = part
-                    continue
-                chunks += "reasoning_content" in part
-                yield part
-        if document:
-            named = [call.name] if call.name else []
-            try:
-                await memories.add_prefix([output["version"], *named], self.asked.prefix)
-            except StoreError as error:  # the answer is worth more than its follow-up
-                kind = type(error).__name__
-                log.warning("A follow-up will be read from its beginning: %s", kind)
-        yield self._answer(question, output, chunks, speech.finish_reason)
+        if rest := output["answer"][said:]:
+            yield head.chunk({"content": rest})
+        ended = head.chunk({}, speech.finish_reason)
+        yield {**ended, "memagent": self._describe(output)}
+        yield head.usage(self._count(output))
 
-    async def _read(
-        self, question: str, document: Source | None, name: str | None, speech: Speech | None
-    ) -> AsyncGenerator[Delta | dict[str, Any], None]:
-        """Read, and answer from the memory; the graph's output comes last."""
+    async def _read(self, speech: Speech) -> AsyncGenerator[tuple[dict[str, str], Any], None]:
+        """Yield progress and pieces of the answer, each with the graph's output so far."""
+        call, output, changed = self.call, dict[str, Any](), None
+        question, document = await unless_small(len(self.asked.system), self._question)
+        if not document and call.memory is None:
+            yield {}, await self._answer_unread(question, speech)
+            return
+        async with aclosing(await self._run(question, document, speech)) as parts:
+            async for mode, part in parts:
+                if mode == "values":
+                    if changed is not None:
+                        yield self._progress(changed, part.get("memory", "")), output
+                    output, changed = part, None
+                elif part["event"] == "said":
+                    yield {"content": part["content"]}, output
+                elif part["event"] == "chunk" and (part["added"] or part["removed"]):
+                    changed = part  # the memory itself comes with the next values
+                elif part["event"] == "chunk":
+                    yield self._progress(part, None), output
+        if document:
+            names = [output["version"], call.name] if call.name else [output["version"]]
+            await call.memories.add_prefix(names, self.asked.prefix)
+        yield {}, output
+
+    def _progress(self, event: dict[str, Any], memory: str | None) -> dict[str, str]:
+        """Count a chunk, and return the progress, with the memory if the chunk changed it."""
+        self.call.record.count_chunk()
+        chunk = event["chunk"]
+        head = f"[{chunk} of {max(chunk, event['chunks'])} sections read]\n"
+        return {"reasoning_content": head if memory is None else f"{head}{memory}\n\n"}
+
+    async def _run(self, question: str, document: str, speech: Speech) -> AsyncGenerator[Any]:
+        """Begin to read and to answer from the memory; without a document, only to answer."""
         call, service = self.call, self.call.service
-        pictured = await self._open("\n".join(marks_of(self.messages)))
+        marks = "\n".join(one.picture.mark for one in self.seen)
+        pictured = await self._open(marks)
         run = Run(store=service.store, namespace=call.memories.bank.namespace, pictured=pictured)
-        if speech is not None and speech.streams:
+        if speech.streams:
             speech.write = lambda text: (
                 run.write({"event": "said", "content": text}) if run.write else None
             )
         wanted: dict[str, Any] = {"question": question}
-        if document is not None:
-            run.document = document
+        if document:
+            run.document, name = await self._open(document), call.name
+            if call.memory is not None and name != call.memory:
+                name = await call.memories.branch(call.memory, name)
             wanted["memory_name"] = name
         else:
             wanted["version"] = call.memory
-        agent, at = service.agent, None
-        parts = cast(
-            "AsyncGenerator[Any]",
-            agent.astream(
-                wanted,
-                service.reader.config(speech),
-                context=run,
-                stream_mode=["custom", "values"],
-                output_keys=agent.output_channels,
-            ),
+        parts = service.agent.astream(
+            wanted,
+            service.reader.config(None if self.more else speech),
+            context=run,
+            stream_mode=["custom", "values"],
+            output_keys=service.agent.output_channels,
         )
-        async with aclosing(parts):
-            async for mode, part in parts:
-                if mode == "values":
-                    output = part
-                    if at is not None:
-                        yield progress(at["chunk"], at["chunks"], part.get("memory", ""))
-                        at = None
-                elif part["event"] == "said":
-                    yield {"content": part["content"]}
-                elif part["event"] == "chunk":
-                    if part["added"] or part["removed"]:
-                        at = part  # the memory itself comes with the next values
-                    else:
-                        yield progress(part["chunk"], part["chunks"], None)
-        yield output
+        return cast("AsyncGenerator[Any]", parts)
 
     async def _open(self, document: str) -> Source | None:
         """A document, with the pictures that it marks; None if it is empty."""
         if not document:
             return None
         name, opened = "conversation", cast("Callable[[str, str], Source]", TextSource)
-        if any(map(pictures_of, self.messages)):
-            opened = partial(PicturedConversation, messages=self.messages)
+        if self.seen:
+            opened = partial(PicturedConversation, seen=self.seen)
         return await unless_small(len(document), opened, document, name)
 
-    def rest(self, memory: str) -> bytes:
+    async def _ask_model(
+        self, head: Head, output: dict[str, Any]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Ask the model itself, with notes for what was read; yield its completion or the parts."""
+        call = self.call
+        assert call.service.upstream is not None  # noqa: S101 - otherwise more was refused
+        usage, memagent = self._count(output), self._describe(output)
+        body = await unless_small(len(call.body), self._rest, output["memory"])
+        reply = await call.service.upstream.complete(body)
+        if not call.chat.stream:
+            whole = json.loads(await reply.read())
+            yield {**whole, "memagent": memagent, "usage": _sum(usage, whole)}
+            return
+        async with aclosing(events(reply)) as found:
+            async for _, part in found:
+                if part is None:
+                    continue
+                changed = {**part, "id": head.id, "created": head.created}
+                if any(choice.get("finish_reason") for choice in choices(part)):
+                    changed["memagent"] = memagent
+                if part.get("usage") and not part.get("choices"):
+                    changed["usage"] = _sum(usage, part)
+                yield changed
+
+    def _rest(self, memory: str) -> bytes:
         """Return the request to the model after the reading, with notes for what was read."""
         turn, config = self.call.turn, self.call.service.config
         known = turn.memory if turn else ""
@@ -436,7 +372,7 @@ class Reading:
         left: list[Message] = [{"role": "user", "content": self.asked.question}, *self.asked.kept]
         model = self.call.service.chat
         if config.pictures and model is not None:
-            seen = show_referred(f"{memory}\n{left}", self.messages, config.pictures, model)
+            seen = show_referred(f"{memory}\n{left}", self.seen, config.pictures, model)
             question = {"type": "text", "text": self.asked.question}
             left[0] = {"role": "user", "content": [question, *seen]} if seen else left[0]
         return json.dumps({**rest, "messages": [*parts, *left]}).encode()
@@ -464,29 +400,37 @@ class Reading:
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
-    async def _unread(self, question: str, speech: Speech) -> Read:
-        """The answer if there is nothing to read and nothing remembered."""
+    async def _answer_unread(self, question: str, speech: Speech) -> dict[str, Any]:
+        """Return the output if there is nothing to read and nothing remembered."""
         reader = self.call.service.reader
         answer = await reader.respond(question, Memory(), config=reader.config(speech))
-        output = {"answer": answer.final, "usage": {"document_tokens": 0}, "coverage": 1.0}
-        return self._answer(question, output, 0, speech.finish_reason)
+        usage = {"document_tokens": 0}
+        return {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
 
-    def _answer(
-        self, question: str, output: dict[str, Any], chunks: int, finish_reason: str
-    ) -> Read:
-        text = output["memory"] if self.more else output["answer"]
+    def _count(self, output: dict[str, Any]) -> dict[str, int]:
+        """Return the usage in OpenAI's format; without a model, the tokens of text and answer."""
         count, usage = self.call.service.counter.count, output["usage"]
-        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(question)
-        memagent = {
+        prompt = usage.get("input_tokens") or usage["document_tokens"] + count(self.asked.question)
+        found = count_usage(prompt, usage.get("output_tokens") or count(output["answer"]))
+        self.call.record.count_tokens(found)
+        return found
+
+    def _describe(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that OpenAI's format does not have."""
+        return {
             "memory": output.get("version"),
-            "chunks": chunks,
+            "chunks": self.call.record.chunks,
             "coverage": output["coverage"],
             "found": None if self.more else output.get("found"),
             "unsupported": [item["text"] for item in output.get("unsupported", ())],
             "warnings": [*file_warnings(self.messages), *output.get("warnings", ())],
         }
-        written = usage.get("output_tokens") or count(output["answer"])
-        return Read(text, finish_reason, count_usage(prompt, written), memagent)
+
+
+def _sum(usage: dict[str, int], part: dict[str, Any]) -> dict[str, Any]:
+    """Add the usage of a reading to that of a completion."""
+    found = part.get("usage") or {}
+    return {**found, **{name: (found.get(name) or 0) + tokens for name, tokens in usage.items()}}
 
 
 def stops(request: ChatRequest) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,12 +28,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "memagent_requests",
-            "Requests, by path, what was done (passed on, read) and status.",
-            ["path", "how", "status"],
-            registry=self.registry,
-        )
+        count = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        how = "Requests, by path, what was done (passed on, read) and status."
+        self.requests = count("memagent_requests", how, ["path", "how", "status"])
         self.seconds = Histogram(
             "memagent_request_seconds",
             "Time that a request took.",
@@ -40,26 +39,14 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.under_way = Gauge(
-            "memagent_requests_under_way", "Requests now.", registry=self.registry
-        )
-        self.readings = Gauge(
-            "memagent_readings_under_way", "Readings now.", registry=self.registry
-        )
-        self.tasks = Gauge("memagent_tasks", "Tasks of the event loop.", registry=self.registry)
-        self.tasks.set_function(lambda: len(asyncio.all_tasks()))
-        self.chunks = Counter("memagent_chunks_read", "Chunks read.", registry=self.registry)
-        self.tokens = Counter(
-            "memagent_tokens",
-            "Tokens of readings.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.abandoned = Counter(
-            "memagent_requests_abandoned",
-            "Requests whose client left before the end.",
-            registry=self.registry,
-        )
+        left = "Requests whose client left before the end."
+        self.abandoned = count("memagent_requests_abandoned", left)
+        self.under_way = gauge("memagent_requests_under_way", "Requests now.")
+        self.readings = gauge("memagent_readings_under_way", "Readings now.")
+        self.chunks = count("memagent_chunks_read", "Chunks read.")
+        self.tokens = count("memagent_tokens", "Tokens of readings.", ["kind"])
+        tasks = gauge("memagent_tasks", "Tasks of the event loop.")
+        tasks.set_function(lambda: len(asyncio.all_tasks()))
 
 
 @dataclass

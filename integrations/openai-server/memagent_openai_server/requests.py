@@ -7,7 +7,9 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    Generic,
     Literal,
+    NamedTuple,
     NotRequired,
     TypeAlias,
     TypeVar,
@@ -93,18 +95,25 @@ class ChatRequest(Fields):
     memagent: Continued | None = None
 
 
-async def receive_fields(
-    request: Request, limits: Limits, kind: type[Model]
-) -> tuple[bytes, dict[str, Any], Model]:
-    """Return the body of a request, and its fields as sent and as validated.
+class Received(NamedTuple, Generic[Model]):
+    """The body of a request, its fields as sent, and the same as validated."""
+
+    body: bytes
+    fields: dict[str, Any]
+    asked: Model
+
+
+async def receive_fields(request: Request, kind: type[Model]) -> Received[Model]:
+    """Return the body of a request.
 
     Raises:
         Refusal: See `read_body` and `parse`.
         ClientDisconnect: The client is gone.
     """
-    held = request.state.held
-    body = await read_body(request, most=limits.body_bytes, seconds=limits.body_seconds, held=held)
-    return body, *await unless_small(len(body), parse, body, kind)
+    limits: Limits = request.app.state.service.limits
+    take = request.state.take
+    body = await read_body(request, most=limits.body_bytes, seconds=limits.body_seconds, take=take)
+    return Received(body, *await unless_small(len(body), parse, body, kind))
 
 
 def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:

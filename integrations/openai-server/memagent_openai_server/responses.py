@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from dataclasses import dataclass
+from copy import deepcopy
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from uuid import uuid4
 
 import orjson
+from openai.types.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from starlette.responses import Response
+from starlette.responses import Response as HTTPResponse
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat import answer
-from memagent_openai_server.delivery import EventStream, event, unless_gone
+from memagent_openai_server.delivery import EventStream, event
 from memagent_openai_server.errors import broken, refusal
 from memagent_openai_server.reading import Call
 from memagent_openai_server.requests import (
@@ -24,36 +25,19 @@ from memagent_openai_server.requests import (
     Continued,
     Fields,
     Objects,
+    Received,
     User,
-    receive_fields,
     validate,
 )
-from memagent_openai_server.upstream import headers_of, parts_of
+from memagent_openai_server.upstream import events, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from starlette.requests import Request
 
-    from memagent_openai_server.models import Models
+    from memagent_openai_server.records import Record
     from memagent_openai_server.upstream import Reply
-
-PASSED_ON = (
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "temperature",
-    "top_p",
-)
-"""Fields of OpenAI's responses API that chat completions have too. Fields of neither API, such as
-`top_k`, are passed on as well: the model's server may know them."""
-
-LOGPROBS = "message.output_text.logprobs"
-"""Value of `include` that asks for log-probabilities."""
-
 
 SEND_ALL = "send the whole conversation as `input` each time"
 """What to do instead of naming an earlier response."""
@@ -148,37 +132,25 @@ Message = dict[str, Any]
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a model's reasoning."""
 _PLAIN: dict[str, Any] = {
+    **{name: None for name, field in Response.model_fields.items() if not field.is_required()},
     "object": "response",
-    "status": "completed",
-    "error": None,
-    "incomplete_details": None,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
-    "previous_response_id": None,
     "reasoning": {"effort": None, "summary": None},
     "store": False,
-    "temperature": None,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
     "top_logprobs": 0,
-    "top_p": None,
     "truncation": "disabled",
-    "usage": None,
-    "user": None,
 }
 """Fields and values of most responses."""
-_NAME = {"summary_text": "reasoning_summary_text"}
-"""Names in events of the types of parts that go by another one there."""
-_HOLDER = {
-    "summary_text": "reasoning_summary_part",
-    "output_text": "content_part",
-    "refusal": "content_part",
+_NEW_PARTS: dict[str, Item] = {
+    "summary_text": {"text": ""},
+    "output_text": {"text": "", "annotations": [], "logprobs": []},
+    "refusal": {"refusal": ""},
 }
-"""Names in events of the parts."""
+"""The parts of items by their types, as they begin."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons for incomplete responses, by the finish reason of the completion."""
 
@@ -199,16 +171,14 @@ def _messages(items: str | list[dict[str, Any]]) -> list[Message]:
         elif kind == "function_call":
             _add_call(messages, item)
         elif kind == "function_call_output":
-            output = item.get("output")
-            text = output if isinstance(output, str) else _parts(output, number)
-            call = str(item.get("call_id"))
-            messages.append({"role": "tool", "tool_call_id": call, "content": text})
+            content, call = _content(item.get("output"), number), str(item.get("call_id"))
+            messages.append({"role": "tool", "tool_call_id": call, "content": content})
         elif kind != "reasoning":
             _refuse(number, f"items of type {str(kind)[:40]!r} are not known here")
     return messages
 
 
-def chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
+def _chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
     """Convert the request for a response to the fields of a chat completion.
 
     Raises:
@@ -216,39 +186,46 @@ def chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
             the format is unknown.
     """
     messages = _messages(asked.input)
-    found = {name: value for name, value in (asked.model_extra or {}).items() if value is not None}
+    found = _given(asked.model_extra or {})
     if asked.instructions:
         messages = [{"role": "system", "content": asked.instructions}, *messages]
-    found |= {"model": model, "messages": messages}
-    if asked.stream:
-        found |= {"stream": True, "stream_options": {"include_usage": True}}
-    if asked.tools:
-        found["tools"] = [_tool(tool) for tool in asked.tools]
-    if asked.top_logprobs or LOGPROBS in (asked.include or ()):
-        found["logprobs"] = True
+    logprobs = asked.top_logprobs or "message.output_text.logprobs" in (asked.include or ())
     text, reasoning = asked.text or TextOptions(), asked.reasoning or ReasoningOptions()
-    same = {
-        "user": asked.user,
-        "max_tokens": asked.max_output_tokens,
-        "top_logprobs": asked.top_logprobs or None,
-        "tool_choice": _choice(asked.tool_choice),
-        "response_format": _format(text.format),
-        "verbosity": text.verbosity,
-        "reasoning_effort": reasoning.effort,
-    }
-    return found | {name: value for name, value in same.items() if value is not None}
+    return found | _given(
+        {
+            "model": model,
+            "messages": messages,
+            "stream": asked.stream or None,
+            "stream_options": {"include_usage": True} if asked.stream else None,
+            "tools": [_tool(tool) for tool in asked.tools or ()] or None,
+            "logprobs": True if logprobs else None,
+            "user": asked.user,
+            "max_tokens": asked.max_output_tokens,
+            "top_logprobs": asked.top_logprobs or None,
+            "tool_choice": _choice(asked.tool_choice),
+            "response_format": _format(text.format),
+            "verbosity": text.verbosity,
+            "reasoning_effort": reasoning.effort,
+        }
+    )
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _message(item: dict[str, Any], number: int) -> Message:
     role = item.get("role")
     if role not in ("system", "developer", "user", "assistant"):
         _refuse(number, "role must be system, developer, user or assistant")
-    content = item.get("content")
-    text = content if isinstance(content, str) else _parts(content, number)
-    return {"role": "system" if role == "developer" else role, "content": text}
+    content = _content(item.get("content"), number)
+    return {"role": "system" if role == "developer" else role, "content": content}
 
 
-def _parts(content: Any, number: int) -> Any:
+def _content(content: Any, number: int) -> Any:
+    if isinstance(content, str):
+        return content
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         _refuse(number, "content must be text or a list of parts")
     if all(isinstance(part.get("text"), str) for part in content):
@@ -264,8 +241,7 @@ def _part(part: dict[str, Any], number: int) -> dict[str, Any]:
         return part
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         image = {"url": part["image_url"], "detail": part.get("detail")}
-        found = {name: value for name, value in image.items() if value is not None}
-        return {"type": "image_url", "image_url": found}
+        return {"type": "image_url", "image_url": _given(image)}
     if kind == "input_file" and isinstance(part.get("file_data"), str):
         file = {name: part[name] for name in ("file_data", "filename") if name in part}
         return {"type": "file", "file": file}
@@ -322,44 +298,8 @@ def _refuse(number: int, why: str) -> NoReturn:
     raise Refusal(400, f"input.{number}: {why}.", param=f"input.{number}")
 
 
-@dataclass(frozen=True)
-class _Open:
-    """An item that is being sent, with its one part.
-
-    Attributes:
-        item: the item without the part.
-        part: the part so far.
-        place: place of the part in the response.
-    """
-
-    item: Item
-    part: Item
-    place: dict[str, Any]
-
-    @classmethod
-    def new(cls, kind: str, number: int) -> _Open:
-        """Begin an item.
-
-        Args:
-            kind: type of its part.
-            number: index of the item in the output.
-        """
-        item: Item
-        part: Item
-        if kind == "summary_text":
-            item = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
-            part = {"type": kind, "text": ""}
-        else:
-            own = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
-            item = {**own, "status": "in_progress", "content": []}
-            text = {"type": kind, "text": "", "annotations": [], "logprobs": []}
-            part = {"type": kind, "refusal": ""} if kind == "refusal" else text
-        index = "summary_index" if kind == "summary_text" else "content_index"
-        return cls(item, part, {"item_id": item["id"], "output_index": number, index: 0})
-
-
-class Made:
-    """A response that is made of a completion, with the events of a client that streams.
+class ResponseBuilder:
+    """Builds a response from a completion or its parts, with the events for a client that streams.
 
     Args:
         asked: the request.
@@ -370,13 +310,14 @@ class Made:
 
     def __init__(self, asked: ResponseRequest) -> None:
         self.finish_reason: str | None = None
-        repeated = {*PASSED_ON, *(_PLAIN.keys() & ResponseRequest.model_fields)} - {"store"}
-        own = {"id": f"resp_{uuid4().hex}", "created_at": int(time()), "model": asked.model}
-        self._head = _PLAIN | own | asked.model_dump(include=repeated, exclude_none=True)
+        own = {"id": f"resp_{uuid4().hex}", "created_at": int(time())}
+        repeated = asked.model_dump(include={*Response.model_fields}, exclude_none=True)
+        self._head = _PLAIN | repeated | own
         self._output: list[Item] = []
         self._more: dict[str, Any] = {}
         self._events = 0
-        self._open: _Open | None = None
+        self._part: Item = {}
+        """The part that is being sent; empty between parts."""
         self._calls: dict[int, dict[str, str]] = {}
 
     def begin(self) -> Iterator[bytes]:
@@ -384,7 +325,7 @@ class Made:
         for kind in ("created", "in_progress"):
             yield self._event(kind, response=self._response("in_progress"))
 
-    def take(self, part: dict[str, Any]) -> Iterator[bytes]:
+    def add(self, part: dict[str, Any]) -> Iterator[bytes]:
         """Yield the events for a completion, or its next part."""
         if part.get("usage"):
             self._more["usage"] = _usage(part["usage"])
@@ -393,13 +334,11 @@ class Made:
         for choice in (part.get("choices") or ())[:1]:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             said = choice.get("message") or choice.get("delta") or {}
-            logprobs = (choice.get("logprobs") or {}).get("content") or []
-            for name in _THOUGHTS:
-                if said.get(name):
-                    yield from self._add("summary_text", said[name])
-                    break
+            if thought := next(filter(None, map(said.get, _THOUGHTS)), None):
+                yield from self._add("summary_text", thought)
             if said.get("content"):
-                yield from self._add("output_text", said["content"], logprobs)
+                logprobs = (choice.get("logprobs") or {}).get("content") or []
+                yield from self._add("output_text", said["content"], logprobs=logprobs)
             if said.get("refusal"):
                 yield from self._add("refusal", said["refusal"])
             for number, call in enumerate(said.get("tool_calls") or ()):
@@ -407,22 +346,17 @@ class Made:
 
     def finish(self, *, broken_off: bool = False) -> Iterator[bytes]:
         """Yield the events after the last part, for the text and for all function calls."""
-        yield from self._close(cut=broken_off or self.finish_reason in _INCOMPLETE)
+        yield from self._close("incomplete" if broken_off or self._reason else "completed")
         for call in self._calls.values():
-            own = {"id": f"fc_{uuid4().hex}", "type": "function_call", "status": "completed"}
-            item, arguments = {**own, **call}, call["arguments"]
-            at = {"output_index": len(self._output)}
-            about = {**at, "item_id": item["id"]}
-            begun = {**item, "arguments": "", "status": "in_progress"}
-            yield self._event("output_item.added", item=begun, **at)
-            yield self._event("function_call_arguments.delta", delta=arguments, **about)
-            yield self._event(
-                "function_call_arguments.done", arguments=arguments, name=item["name"], **about
-            )
-            yield self._event("output_item.done", item=item, **at)
-            self._output.append(item)
+            own = {"id": f"fc_{uuid4().hex}", "type": "function_call", **call}
+            arguments, kind = call["arguments"], "function_call_arguments"
+            yield self._begin_item({**own, "arguments": "", "status": "in_progress"})
+            at = self._place()
+            yield self._event(f"{kind}.delta", delta=arguments, **at)
+            yield self._event(f"{kind}.done", arguments=arguments, name=call["name"], **at)
+            yield self._end_item({**own, "status": "completed"})
 
-    def response(self, why: Refusal | None = None) -> dict[str, Any]:
+    def build(self, why: Refusal | None = None) -> dict[str, Any]:
         """Return the whole response.
 
         Args:
@@ -431,15 +365,20 @@ class Made:
         if why is not None:
             code = "rate_limit_exceeded" if why.status_code == 429 else "server_error"  # noqa: PLR2004 - HTTP
             return self._response("failed", error={"code": code, "message": str(why)})
-        reason = _INCOMPLETE.get(self.finish_reason or "")
-        if reason is None:
+        if self._reason is None:
             return self._response("completed", **self._more)
-        return self._response("incomplete", incomplete_details={"reason": reason}, **self._more)
+        details = {"reason": self._reason}
+        return self._response("incomplete", incomplete_details=details, **self._more)
 
     def end(self, why: Refusal | None = None) -> bytes:
-        """Return the last event; see `response`."""
-        response = self.response(why)
+        """Return the last event; see `build`."""
+        response = self.build(why)
         return self._event(response["status"], response=response)
+
+    @property
+    def _reason(self) -> str | None:
+        """Why the response is incomplete; None if it is not."""
+        return _INCOMPLETE.get(self.finish_reason or "")
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
         return {**self._head, "status": status, "output": self._output, **more}
@@ -451,37 +390,56 @@ class Made:
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
 
-    def _add(
-        self, kind: str, text: str, logprobs: list[dict[str, Any]] | None = None
-    ) -> Iterator[bytes]:
-        if self._open is None or self._open.part["type"] != kind:
-            yield from self._close()
-            self._open = _Open.new(kind, len(self._output))
-            item, number = self._open.item, len(self._output)
-            yield self._event("output_item.added", item=item, output_index=number)
-            yield self._event(f"{_HOLDER[kind]}.added", part=self._open.part, **self._open.place)
-        part, more = self._open.part, dict[str, Any]()
-        part["refusal" if kind == "refusal" else "text"] += text
-        if kind == "output_text":
-            more = {"logprobs": logprobs or []}
-            part["logprobs"] += more["logprobs"]
-        yield self._event(f"{_NAME.get(kind, kind)}.delta", delta=text, **more, **self._open.place)
+    def _add(self, kind: str, text: str, **more: list[dict[str, Any]]) -> Iterator[bytes]:
+        """Add to the open part if it is of this kind; otherwise begin an item with one."""
+        if self._part.get("type") != kind:
+            yield from self._close("completed")
+            if kind == "summary_text":
+                item: Item = {"id": f"rs_{uuid4().hex}", "type": "reasoning", "summary": []}
+            else:
+                item = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
+                item |= {"status": "in_progress", "content": []}
+            yield self._begin_item(item)
+            self._part = {"type": kind, **deepcopy(_NEW_PARTS[kind])}
+            yield self._part_event("part.added", part=self._part)
+        self._part["refusal" if kind == "refusal" else "text"] += text
+        for name, values in more.items():
+            self._part[name] += values
+        yield self._part_event("delta", delta=text, **more)
 
-    def _close(self, *, cut: bool = False) -> Iterator[bytes]:
-        if self._open is None:
+    def _close(self, status: str) -> Iterator[bytes]:
+        """End the open part and its item, if there is one."""
+        if not self._part:
             return
-        opened, self._open = self._open, None
-        part, kind = opened.part, opened.part["type"]
+        part, item = self._part, self._output[-1]
         said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
-        yield self._event(f"{_NAME.get(kind, kind)}.done", **said, **opened.place)
-        yield self._event(f"{_HOLDER[kind]}.done", part=part, **opened.place)
-        if kind == "summary_text":
-            item = {**opened.item, "summary": [part]}
+        yield self._part_event("done", **said)
+        yield self._part_event("part.done", part=part)
+        self._part = {}
+        if item["type"] == "reasoning":
+            yield self._end_item({**item, "summary": [part]})
         else:
-            status = "incomplete" if cut else "completed"
-            item = {**opened.item, "status": status, "content": [part]}
-        yield self._event("output_item.done", item=item, output_index=len(self._output))
+            yield self._end_item({**item, "status": status, "content": [part]})
+
+    def _part_event(self, what: str, **fields: Any) -> bytes:
+        """An event about the text of the open part, or about the part itself ("part.added")."""
+        kind = self._part["type"]
+        holder, prefix = ("summary", "reasoning_") if kind == "summary_text" else ("content", "")
+        name = f"{holder}_{what}" if what.startswith("part.") else f"{kind}.{what}"
+        place = {**self._place(), f"{holder}_index": 0}
+        return self._event(f"{prefix}{name}", **fields, **place)
+
+    def _begin_item(self, item: Item) -> bytes:
         self._output.append(item)
+        return self._event("output_item.added", item=item, output_index=len(self._output) - 1)
+
+    def _end_item(self, item: Item) -> bytes:
+        self._output[-1] = item
+        return self._event("output_item.done", item=item, output_index=len(self._output) - 1)
+
+    def _place(self) -> dict[str, Any]:
+        """The place of the last item in the response."""
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._events = self._events, self._events + 1
@@ -489,26 +447,34 @@ class Made:
         return event({"type": name, "sequence_number": number, **fields}, name)
 
 
-async def respond(models: Models, request: Request) -> Response:
+async def respond(request: Request, sent: Received[ResponseRequest]) -> HTTPResponse:
     """Make a response.
 
     Raises:
         Refusal: The request cannot be answered.
         MemAgentError: The model or the store failed.
     """
-    body, _, asked = await receive_fields(request, models.first.limits, ResponseRequest)
-    service = models.named(asked.model)
-    fields = chat_fields(asked, service.name)
-    chat, chat_body = await unless_small(len(body), _to_chat, fields)
+    asked = sent.asked
+    service = request.app.state.models.named(asked.model)
+    fields = _chat_fields(asked, service.name)
+    chat = await unless_small(len(sent.body), _to_chat, fields)
     remembers = asked.store is not False  # False means that nothing is to be stored
-    call = await Call.of(service, request, chat_body, fields, chat, remembers=remembers)
-    reply = await answer(call)
+    call = await Call.of(service, request, chat, remembers=remembers)
+    reply, response = await answer(call), ResponseBuilder(asked)
     if asked.stream:
-        return EventStream(_events(Made(asked), reply, call), call.record, reply.stop)
-    return await _whole(Made(asked), reply, call)
+        return EventStream(_events(response, reply, call.record), call.record, reply.stop)
+    said = await reply.read()
+    try:
+        completion = json.loads(said)
+        _ = completion["choices"][0]["message"]["role"]
+        _ = *response.add(completion), *response.finish()
+        whole = orjson.dumps(response.build())
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise broken() from error
+    return HTTPResponse(whole, headers=headers_of(reply))
 
 
-async def refuse_stored(_: Request) -> Response:
+async def refuse_stored(_: Request) -> HTTPResponse:
     """Refuse to return or delete a response.
 
     Raises:
@@ -517,57 +483,38 @@ async def refuse_stored(_: Request) -> Response:
     raise Refusal(400, f"Responses are not stored here: {SEND_ALL}.", code="not_offered")
 
 
-def _to_chat(fields: dict[str, Any]) -> tuple[ChatRequest, bytes]:
-    """Return a chat completion as validated, and as passed on.
+def _to_chat(fields: dict[str, Any]) -> Received[ChatRequest]:
+    """Return a chat completion, as if it had been sent.
 
     Raises:
         Refusal: It is invalid, or has half of a surrogate pair.
     """
     chat = validate(fields, ChatRequest)
     try:
-        return chat, orjson.dumps(fields)
+        return Received(orjson.dumps(fields), fields, chat)
     except orjson.JSONEncodeError as error:
         raise Refusal(400, f"The input cannot be written as JSON: {error}.") from None
 
 
-async def _whole(made: Made, reply: Reply, call: Call) -> Response:
-    """The response.
-
-    Raises:
-        Refusal: The reply is not a completion.
-    """
-    body = await unless_gone(reply.read(), call.receive)
-    try:
-        completion = json.loads(body)
-        _ = completion["choices"][0]["message"]["role"]
-        _ = *made.take(completion), *made.finish()
-        response = orjson.dumps(made.response())
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise broken() from error
-    if call.turn is not None:
-        call.turn.hear(completion)
-    return Response(response, headers=headers_of(reply))
-
-
-async def _events(made: Made, reply: Reply, call: Call) -> AsyncGenerator[bytes, None]:
+async def _events(
+    response: ResponseBuilder, reply: Reply, record: Record
+) -> AsyncGenerator[bytes, None]:
     why = None
-    for each in made.begin():
+    for each in response.begin():
         yield each
     try:
-        async with aclosing(parts_of(reply)) as parts:
-            async for part in parts:
-                if call.turn is not None:
-                    call.turn.hear(part)
-                for each in made.take(part):
+        async with aclosing(events(reply)) as found:
+            async for _, part in found:
+                for each in response.add(part or {}):
                     yield each
-        if made.finish_reason is None:
+        if response.finish_reason is None:
             raise broken()  # noqa: TRY301 - as where it breaks off within a part
     except Exception as error:  # noqa: BLE001 - it is sent to the client within the stream
-        call.record.failed(error)
+        record.failed(error)
         why = refusal(error)
-    for each in made.finish(broken_off=why is not None):
+    for each in response.finish(broken_off=why is not None):
         yield each
-    yield made.end(why)
+    yield response.end(why)
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from uuid import uuid4
@@ -18,7 +18,6 @@ import aiohttp
 import httpx
 import orjson
 from langchain_core.messages import (
-    AIMessage,
     AIMessageChunk,
     convert_to_messages,
     convert_to_openai_messages,
@@ -33,7 +32,7 @@ from memagent_openai_server.delivery import EVENTS, event
 from memagent_openai_server.errors import TOO_LONG, broken, error_in, reword, unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from langchain_core.language_models import BaseChatModel
 
@@ -45,17 +44,14 @@ _BESIDE = ("/tokenize", "/detokenize")
 """Paths of vLLM that are not below `/v1`."""
 MEMORY_HEADER = "x-memagent-memory"
 _PASSED_ON = ("content-type", MEMORY_HEADER)
-_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""Byte sequences that end an event."""
-_EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+"""The end of an event."""
 _LONGEST_END = 3
-"""Bytes of such a sequence that an earlier piece may hold."""
+"""Bytes of it that an earlier piece may hold."""
 _LONGEST_EVENT = 32 * 2**20
 """Longest event, in bytes; no model writes more."""
-_DONE = b"data: [DONE]"
-_FINISHED = re.compile(rb'"finish_reason"\s{0,9}:\s{0,9}"')
-_USUAL = (b"data: {", b"data:{", _DONE, b":")
-"""Beginnings of events that are not errors, unless they contain that word."""
+_DONE = b"[DONE]"
+_CHUNK = "chat.completion.chunk"
 
 
 def count_usage(prompt: int, completion: int) -> dict[str, int]:
@@ -77,24 +73,39 @@ class Head:
         """Return the fields of a new completion."""
         return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
 
-    def whole(
-        self, message: dict[str, Any], finish_reason: str, usage: dict[str, int]
-    ) -> dict[str, Any]:
-        """Return a whole completion of one message."""
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._fields("chat.completion"), "choices": [choice], "usage": usage}
-
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         """Return a part of a completion."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._fields("chat.completion.chunk"), "choices": [choice]}
+        return {**self._fields(), "choices": [choice]}
 
     def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Return the part with the usage."""
-        return {**self._fields("chat.completion.chunk"), "choices": [], "usage": usage}
+        return {**self._fields(), "choices": [], "usage": usage}
 
-    def _fields(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def _fields(self) -> dict[str, Any]:
+        return {"id": self.id, "object": _CHUNK, "created": self.created, "model": self.model}
+
+
+async def join(chunks: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any]:
+    """Return the whole completion of the parts of one, without its reasoning.
+
+    A completion that comes whole is returned as it is.
+    """
+    whole: dict[str, Any] = {}
+    message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": None}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if chunk.get("object") != _CHUNK:
+                return chunk
+            whole |= {name: value for name, value in chunk.items() if name != "choices"}
+            for part in chunk["choices"]:
+                choice["finish_reason"] = part["finish_reason"]
+                message["content"] += part["delta"].get("content", "")
+                for call in part["delta"].get("tool_calls", ()):
+                    own = {name: value for name, value in call.items() if name != "index"}
+                    message.setdefault("tool_calls", []).append(own)
+    return {**whole, "object": "chat.completion", "choices": [choice]}
 
 
 @dataclass(frozen=True)
@@ -105,9 +116,10 @@ class Reply:
         status_code: the HTTP status.
         headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
-        asked: the body of the request; empty for a model without a server.
+        asked: the body of the request to a server, which may refuse a field of it.
         response: holds the connection, which is closed unless all was read.
         stop: set when this server stops, if that ends the reply.
+        hear: called with the completion, or each of its parts; None without a listener.
     """
 
     status_code: int
@@ -116,6 +128,7 @@ class Reply:
     asked: bytes = field(default=b"", repr=False)
     response: aiohttp.ClientResponse | None = None
     stop: asyncio.Event | None = None
+    hear: Callable[[Any], None] | None = None
 
     @classmethod
     def whole(cls, completion: dict[str, Any], **headers: str) -> Reply:
@@ -128,14 +141,25 @@ class Reply:
 
     @classmethod
     def stream(
-        cls, chunks: AsyncGenerator[dict[str, Any], None], stop: asyncio.Event | None = None
+        cls,
+        chunks: AsyncGenerator[dict[str, Any], None],
+        options: Mapping[str, Any] | None,
+        stop: asyncio.Event | None = None,
     ) -> Reply:
-        """Return the reply for the parts of a completion."""
+        """Return the reply for the parts of a completion.
+
+        Args:
+            chunks: the parts.
+            options: the client's `stream_options`, which ask for the part with the usage or not.
+            stop: set when this server stops, if that ends the reply.
+        """
+        shows_usage = bool(options and options.get("include_usage"))
 
         async def parts() -> AsyncGenerator[bytes, None]:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    yield event(chunk)
+                    if shows_usage or chunk.get("choices"):
+                        yield event(chunk)
             yield event("[DONE]")
 
         return cls(HTTPStatus.OK, {"content-type": EVENTS}, parts(), stop=stop)
@@ -156,9 +180,12 @@ class Reply:
         finally:
             await self.aclose()
         is_error = not self.is_success
-        if self.is_success and b'"error"' in body:
+        if self.is_success and (self.hear or b'"error"' in body):
             with suppress(ValueError):  # a body that is not JSON is the client's business
-                is_error = error_in(json.loads(body)) is not None
+                found = json.loads(body)
+                is_error = error_in(found) is not None
+                if self.hear and not is_error:
+                    self.hear(found)
         if is_error:
             raise await asyncio.to_thread(reword, self, body)
         return body
@@ -283,37 +310,18 @@ class LocalModel:
             ModelError: The model failed.
         """
         fields = json.loads(body)
-        parts = self._parts(fields)
-        head = Head.new(self._name)
-        try:
-            message = await anext(parts, AIMessageChunk(content=""))
-            if fields.get("stream"):
-                options = fields.get("stream_options") or {}
-                usage = bool(options.get("include_usage"))
-                return Reply.stream(_chunks(head, message, parts, usage=usage))
-            async for part in parts:
-                message += part
-            whole = head.whole(_said(message), _finish_reason(message), _usage(message))
-            return Reply.whole(whole)
-        except (Refusal, ValueError, NotImplementedError) as error:
-            if isinstance(error, Refusal):
-                raise
-            raise Refusal(400, "The model does not take this conversation.") from error
-        except Exception as error:
-            found = model_error(error)
-            if isinstance(found, ContextLengthError):
-                why = "The request is longer than the model's maximum context length."
-                raise Refusal(400, why, code=TOO_LONG, param="messages") from error
-            raise found from error
-
-    async def aclose(self) -> None:
-        """Do nothing: there are no connections."""
-
-    async def _parts(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
         for name, value in (("n", 1), ("logprobs", False), ("response_format", {"type": "text"})):
             if fields.get(name) not in (None, value):
                 message = f"This model gives one answer, in plain text: it does not take {name}."
                 raise Refusal(400, message, param=name, code="unsupported_parameter")
+        said = self._say(fields)
+        first = await anext(said, AIMessageChunk(content=""))  # most refusals come before it
+        chunks = _chunks(Head.new(self._name), first, said)
+        if fields.get("stream"):
+            return Reply.stream(chunks, fields.get("stream_options"))
+        return Reply.whole(await join(chunks))
+
+    async def _say(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
         wanted = {**fields, "max_tokens": limit}
         known = type(self._model).model_fields
@@ -324,53 +332,44 @@ class LocalModel:
         }
         stop = fields.get("stop")
         model: Any = self._model
-        if fields.get("tools"):
-            model = model.bind_tools(fields["tools"], tool_choice=fields.get("tool_choice"))
-        messages = convert_to_messages(fields["messages"])
-        async for part in model.astream(
-            messages, stop=[stop] if isinstance(stop, str) else stop, **options
-        ):
-            yield part
+        try:
+            if fields.get("tools"):
+                model = model.bind_tools(fields["tools"], tool_choice=fields.get("tool_choice"))
+            messages = convert_to_messages(fields["messages"])
+            async for part in model.astream(
+                messages, stop=[stop] if isinstance(stop, str) else stop, **options
+            ):
+                yield part
+        except (ValueError, NotImplementedError) as error:
+            raise Refusal(400, "The model does not take this conversation.") from error
+        except Exception as error:
+            found = model_error(error)
+            if isinstance(found, ContextLengthError):
+                why = "The request is longer than the model's maximum context length."
+                raise Refusal(400, why, code=TOO_LONG, param="messages") from error
+            raise found from error
 
 
 async def _chunks(
-    head: Head, first: AIMessageChunk, rest: AsyncGenerator[AIMessageChunk, None], *, usage: bool
+    head: Head, first: AIMessageChunk, rest: AsyncGenerator[AIMessageChunk, None]
 ) -> AsyncGenerator[dict[str, Any], None]:
     yield head.chunk({"role": "assistant", "content": ""})
     if first.text:
         yield head.chunk({"content": first.text})
     whole = first
     async with aclosing(rest):
-        try:
-            async for part in rest:
-                whole += part
-                if part.text:
-                    yield head.chunk({"content": part.text})
-        except Exception as error:
-            raise model_error(error) from error
-    if calls := _said(whole).get("tool_calls"):
+        async for part in rest:
+            whole += part
+            if part.text:
+                yield head.chunk({"content": part.text})
+    said: Any = convert_to_openai_messages(whole)
+    if calls := said.get("tool_calls"):
         numbered = [{"index": index, **call} for index, call in enumerate(calls)]
         yield head.chunk({"tool_calls": numbered})
-    yield head.chunk({}, _finish_reason(whole))
-    if usage:
-        yield head.usage(_usage(whole))
-
-
-def _said(message: AIMessage) -> dict[str, Any]:
-    """A message in OpenAI's format."""
-    said: Any = convert_to_openai_messages(message)
-    return {**said, "content": message.text}
-
-
-def _finish_reason(message: AIMessage) -> str:
-    if message.tool_calls:
-        return "tool_calls"
-    return "length" if is_cut_off(message) else "stop"
-
-
-def _usage(message: AIMessage) -> dict[str, int]:
-    cost = usage_of(message)
-    return count_usage(cost.input_tokens, cost.output_tokens)
+    ended = "tool_calls" if calls else "length" if is_cut_off(whole) else "stop"
+    yield head.chunk({}, ended)
+    cost = usage_of(whole)
+    yield head.usage(count_usage(cost.input_tokens, cost.output_tokens))
 
 
 def headers_of(reply: Reply) -> Mapping[str, str]:
@@ -378,102 +377,83 @@ def headers_of(reply: Reply) -> Mapping[str, str]:
     return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
 
 
-async def events(reply: Reply) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a stream of events, in pieces that end where events do.
+class Event(NamedTuple):
+    """An event of a stream.
 
-    So comments that keep the connection alive can be sent between events, never within one.
+    Attributes:
+        raw: its bytes, with its end.
+        part: the part of a completion in it; None for a comment and the like.
+    """
+
+    raw: bytes
+    part: dict[str, Any] | None
+
+
+async def events(reply: Reply) -> AsyncGenerator[Event, None]:
+    """Yield the events of a stream.
 
     Raises:
         Refusal: The model's server broke off, sent an error, or sent an event without an end; or
             the answer has no reason for its end.
     """
     begun = ended = False
-    async with aclosing(_pieces(reply)) as pieces:
-        async for piece in pieces:
-            begun = begun or b'"choices"' in piece
-            ended = ended or _FINISHED.search(piece) is not None
-            done = piece.find(_DONE) if begun and not ended else -1
-            yield piece if done < 0 else piece[:done]
-            if done >= 0:
-                break
+    try:
+        async with aclosing(_split(reply.parts)) as split:
+            async for raw in split:
+                found = Event(raw, _part(reply, raw))
+                if found.part is not None:
+                    begun = begun or "choices" in found.part
+                    ended = ended or any(each.get("finish_reason") for each in choices(found.part))
+                    if reply.hear:
+                        reply.hear(found.part)
+                elif begun and not ended and _data(raw) == _DONE:
+                    break
+                yield found
+    finally:
+        await reply.aclose()
     if begun and not ended:
         raise broken()
 
 
-async def _pieces(reply: Reply) -> AsyncGenerator[bytes, None]:
+def choices(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the choices of a completion, or of a part of one."""
+    found = part.get("choices")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+async def _split(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a body, so that comments can be sent between and never within them."""
     held = bytearray()
-    try:
-        async for part in reply.parts:
-            looked = max(0, len(held) - _LONGEST_END)
-            held += part
-            ends = [held.rfind(sign, looked) + len(sign) for sign in _ENDS if sign in held[looked:]]
-            if end := max(ends, default=0):
-                for piece in _checked(reply, bytes(held[:end])):
-                    yield piece
-                del held[:end]
-            elif len(held) > _LONGEST_EVENT:
-                raise broken()
-        for piece in _checked(reply, bytes(held)):
-            yield piece
-    finally:
-        await reply.aclose()
+    async for piece in pieces:
+        looked, begins = max(0, len(held) - _LONGEST_END), 0
+        held += piece
+        for end in [found.end() for found in _END.finditer(held, looked)]:
+            yield bytes(held[begins:end])
+            begins = end
+        del held[:begins]
+        if len(held) > _LONGEST_EVENT:
+            raise broken()
+    if held:
+        yield bytes(held)
 
 
-async def overhear(
-    pieces: AsyncGenerator[bytes, None], hear: Callable[[Any], None]
-) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a stream unchanged, each after a call of `hear` for each of its parts."""
-    async with aclosing(pieces):
-        async for piece in pieces:
-            with suppress(ValueError):  # other data for the client alone
-                for part in _parts_in(piece):
-                    hear(part)
-            yield piece
-
-
-async def parts_of(reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the parts of a streamed completion.
+def _part(reply: Reply, raw: bytes) -> dict[str, Any] | None:
+    """Return the part of a completion in an event; None if it has none.
 
     Raises:
-        Refusal: The model's server broke off, or sent an error.
+        Refusal: It is an error: by its data, its name, or because it is not JSON.
     """
-    async with aclosing(events(reply)) as pieces:
-        async for piece in pieces:
-            for part in _parts_in(piece):
-                yield part
+    data, part, is_error = _data(raw), None, raw.startswith((b"error", b"event: error"))
+    if data and data != _DONE:
+        try:
+            part = json.loads(data)  # which takes NaN, as some servers send it
+        except ValueError:
+            is_error = True
+    if is_error or error_in(part) is not None:
+        raise reword(reply, data or raw)
+    return part if isinstance(part, dict) else None
 
 
-def _parts_in(piece: bytes) -> Iterator[dict[str, Any]]:
-    for found in _EVENT.findall(piece):
-        data = _data(found)
-        if data and data != b"[DONE]":
-            yield json.loads(data)
-
-
-def _checked(reply: Reply, piece: bytes) -> Iterator[bytes]:
-    """Yield whole events unchanged, up to one that is an error."""
-    for match in _EVENT.finditer(piece):
-        found = match[0]
-        if (b'"error"' not in found and found.startswith(_USUAL)) or not _reports_error(found):
-            continue
-        if match.start():
-            yield piece[: match.start()]
-        raise reword(reply, _data(found) or found)
-    if piece:
-        yield piece
-
-
-def _reports_error(found: bytes) -> bool:
-    """Whether an event is an error: by its data, its name, or because it is not JSON."""
-    data = _data(found)
-    if not data or data == b"[DONE]":
-        return found.startswith(b"error")  # llama.cpp's format
-    try:
-        return error_in(json.loads(data)) is not None or found.startswith(b"event: error")
-    except ValueError:
-        return True
-
-
-def _data(found: bytes) -> bytes:
-    lines = (line for line in found.splitlines() if line.startswith(b"data:"))
+def _data(raw: bytes) -> bytes:
+    lines = (line for line in raw.splitlines() if line.startswith(b"data:"))
     return b"\n".join(line[5:].strip() for line in lines)

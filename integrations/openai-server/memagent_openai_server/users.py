@@ -59,15 +59,7 @@ class UserMemories:
         messages: Sequence[Message],
         size: int,
     ) -> Turn:
-        """Begin a user's turn, with what is remembered about them.
-
-        Args:
-            memories: the memories of the key.
-            user: id of the user.
-            session: the session; None if the client names none.
-            messages: messages of the request.
-            size: size of the request, in bytes.
-        """
+        """Begin a user's turn, with what is remembered about them, by a request of `size` bytes."""
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
         memory = self._memory(memories)

@@ -240,3 +240,18 @@ def test_what_the_built_in_reader_cannot_do_is_refused_by_name(builtin, asked, n
 def test_more_stops_than_are_looked_for_are_refused(behind, asked):
     with pytest.raises(openai.BadRequestError, match="supports 16"):
         whole(behind, asked(500), stop=["x"] * 17)
+
+
+def test_a_short_question_with_tools_that_are_too_long_gets_the_model_s_refusal(behind, upstream):
+    function = {"name": "price", "description": "Returns a price. " * 2000}
+    error = {"message": "maximum context length is 2048 tokens"}
+    upstream.script = ["ok", {"status": 400, "error": error}]
+
+    with pytest.raises(openai.BadRequestError) as caught:
+        whole(
+            behind,
+            [{"role": "user", "content": "What is the price of item 3?"}],
+            tools=[{"type": "function", "function": function}],
+        )
+
+    assert caught.value.code == "context_length_exceeded"

@@ -95,18 +95,18 @@ def test_twenty_unfinished_bodies_of_31_megabytes_do_not_hold_500(process):
 def test_a_caller_may_hold_as_much_as_it_leaves_free():
     under_way = BytesUnderWay(900)
     with under_way.hold("ann") as first, under_way.hold("ann") as second:
-        first.take(450)
+        first(450)
         with pytest.raises(Refusal) as caught:
-            second.take(1)
+            second(1)
         with under_way.hold("ben") as other:
-            other.take(225)
+            other(225)
             with pytest.raises(Refusal):
-                other.take(1)
+                other(1)
         with under_way.hold("ben") as other:  # what is over is counted no longer
-            other.take(225)
+            other(225)
 
     with under_way.hold("joe") as alone:
-        alone.take(450)
+        alone(450)
     assert caught.value.status_code == 503
     assert caught.value.headers == {"retry-after": "5"}
 

@@ -10,9 +10,13 @@ import pytest
 from servers.openai_server import OpenAIServer
 from servers.redis_server import wait_until
 
+from memagent_graph import Prompts
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.readers.chat import ChatReader
 from memagent_openai_server import Served, create_app
 from memagent_openai_server.models import models_from_file
+from memagent_openai_server.readers import ServedReader
 
 HI = [{"role": "user", "content": "Hello there"}]
 
@@ -138,6 +142,16 @@ async def test_a_model_that_does_not_say_its_context_is_named_at_the_start(
     (warned,) = caplog.records
     assert "--window" in warned.message
     assert warned.fields == {"model": "silent"}
+
+
+def test_a_model_is_read_with_as_by_the_library(small):
+    model = ChatEndpoint(model="small", base_url="http://127.0.0.1:9/v1", max_concurrency=3)
+    reader = ChatReader(model, prompts=Prompts.additive(), config=small)
+
+    served = ServedReader(reader, small, 1)
+
+    traits = ("identity", "shortens", "standing", "adds", "shows_passages", "concurrency")
+    assert [getattr(served, name) for name in traits] == [getattr(reader, name) for name in traits]
 
 
 def test_a_map_without_models_is_refused():

@@ -58,7 +58,7 @@ async def test_signs_of_life_come_between_the_events_of_a_model_s_server_whereve
             yield whole[:at]
             yield whole[at:]
 
-        passed = [part async for part in passed_events(Reply(200, {}, pieces()))]
+        passed = [found.raw async for found in passed_events(Reply(200, {}, pieces()))]
 
         assert b"".join(passed) == whole
         told = ALIVE.join(passed).replace(ALIVE, b"")

@@ -34,25 +34,20 @@ class Row:
 
     Attributes:
         name: of the memory, or the reading's key.
-        question: what was asked.
+        version: the newest; None if it cannot be read.
         answer: what was answered; None if it was not, or not kept.
-        source: name of the document.
-        coverage: how far it was read.
-        tokens: of the memory.
-        edited: whether a person wrote its newest version.
-        when: time of that version, ISO 8601.
         problem: why there is no more to show; empty if there is.
     """
 
     name: str
-    question: str = ""
+    version: MemoryVersion | None
     answer: KeptAnswer | None = None
-    source: str = ""
-    coverage: Coverage | None = None
-    tokens: int = 0
-    edited: bool = False
-    when: str = ""
     problem: str = ""
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """How far the document was read."""
+        return None if self.version is None else Coverage.of(self.version)
 
 
 Found = TypeVar("Found")
@@ -131,25 +126,12 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):
-            row = _row(item.key, version, answer := answers.get(version.id))
+            row = Row(item.key, version, answer := answers.get(version.id))
             said = "" if answer is None else answer.text
             searched = (item.key, version.question, version.document.name, version.text, said)
             rows.append((row, "\n".join(searched).casefold()))
             continue
         problem = item if isinstance(item, BadRecordError) else version
         text = str(problem or "Its newest version is gone: it expired or was deleted.")
-        rows.append((Row(item.key, problem=text), item.key.casefold()))
+        rows.append((Row(item.key, None, problem=text), item.key.casefold()))
     return rows
-
-
-def _row(name: str, version: MemoryVersion, answer: KeptAnswer | None) -> Row:
-    return Row(
-        name,
-        version.question,
-        answer,
-        version.document.name,
-        Coverage.of(version),
-        version.tokens,
-        version.edited,
-        version.created_at,
-    )

@@ -107,13 +107,13 @@ class Bodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._bytes.hold(address_of(scope)) as held:
+        with self._bytes.hold(address_of(scope)) as take:
             try:
                 body = await read_body(
                     Request(scope, receive),
                     most=DEFAULT_MAX_REQUEST_BODY_SIZE,
                     seconds=_BODY_SECONDS,
-                    held=held,
+                    take=take,
                 )
             except ClientDisconnect:
                 return

@@ -9,10 +9,10 @@ from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import StoreError
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, needed
+from memagent_inspector.pages.requests import needed, state_of
 from memagent_inspector.rendering import page, url
-from memagent_inspector.views import changing
-from memagent_inspector.views.changing import ChangedMeanwhileError
+from memagent_inspector.views import edits
+from memagent_inspector.views.edits import ChangedMeanwhileError
 from memagent_inspector.views.history import describe
 from memagent_inspector.views.subject import find
 from memagent_inspector.views.words import compare, side
@@ -33,7 +33,7 @@ _OLDER = 8
 
 async def show_edit(request: Request) -> Response:
     """The form with a memory's text; with a version, that of a reading under way."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     reference, seen = needed(fields, "of"), fields.get("version")
     if seen is None:
         subject = await find(bank, reference)
@@ -51,7 +51,7 @@ async def edit(request: Request) -> Response:
     back = "/reading" if form.get("back") == "/reading" else "/memory"
     show = partial(show_form, reference, text=text, back=back)
     try:
-        await changing.edit(bank_of(request), reference, seen, text)
+        await edits.edit(state_of(request).bank, reference, seen, text)
     except ChangedMeanwhileError as error:
         return show(error.now.id, status=_CONFLICT, now=error.now)
     except StoreError as error:
@@ -61,7 +61,7 @@ async def edit(request: Request) -> Response:
 
 async def show_rollback(request: Request) -> Response:
     """Show what going back to a version changes, with the button that does it."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     subject = await find(bank, needed(fields, "of"))
     to = await bank.aget(needed(fields, "to"))
     return _rollback(subject, to)
@@ -69,10 +69,10 @@ async def show_rollback(request: Request) -> Response:
 
 async def roll_back(request: Request) -> Response:
     """Make an older version the newest one again."""
-    form, bank = await form_of(request), bank_of(request)
+    form, bank = await form_of(request), state_of(request).bank
     subject = await find(bank, needed(form, "of"))
     try:
-        await changing.roll_back(bank, subject, needed(form, "seen"), needed(form, "to"))
+        await edits.roll_back(bank, subject, needed(form, "seen"), needed(form, "to"))
     except ChangedMeanwhileError as error:
         to = await bank.aget(form["to"])
         now = await find(bank, subject.reference)
@@ -82,7 +82,7 @@ async def roll_back(request: Request) -> Response:
 
 async def branch(request: Request) -> Response:
     """Give a version a name of its own."""
-    form, bank = await form_of(request), bank_of(request)
+    form, bank = await form_of(request), state_of(request).bank
     reference, name = needed(form, "version"), needed(form, "name")
     await bank.abranch(reference, name)
     return RedirectResponse(url("/memory", of=name), 303)

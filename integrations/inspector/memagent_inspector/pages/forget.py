@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memagent_inspector.http.forms import fields_of, form_of
-from memagent_inspector.pages.asking import bank_of, is_partial, needed
+from memagent_inspector.pages.requests import is_partial, needed, state_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.subject import find
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def show_preview(request: Request) -> Response:
     """Show what forgetting a memory would delete."""
-    bank, reference = bank_of(request), needed(fields_of(request), "of")
+    bank, reference = state_of(request).bank, needed(fields_of(request), "of")
     subject = await find(bank, reference)
     found = await bank.aforget(reference, preview=True)
     return page("forget.html", {"subject": subject, "memory": found})
@@ -24,7 +24,7 @@ async def show_preview(request: Request) -> Response:
 
 async def show_document(request: Request) -> Response:
     """Show what forgetting a memory's document would delete, in all memories."""
-    bank = bank_of(request)
+    bank = state_of(request).bank
     subject = await find(bank, needed(fields_of(request), "of"))
     source = subject.version.document.digest
     found = await bank.aforget_source(source, preview=True) if source else None
@@ -34,7 +34,7 @@ async def show_document(request: Request) -> Response:
 
 async def forget(request: Request) -> Response:
     """Forget a memory, or a document."""
-    form, bank = await form_of(request), bank_of(request)
+    form, bank = await form_of(request), state_of(request).bank
     what = needed(form, "what")
     if form.get("kind") == "document":
         versions = (await bank.aforget_source(what)).versions

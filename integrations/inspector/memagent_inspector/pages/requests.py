@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -18,27 +18,25 @@ if TYPE_CHECKING:
     from memagent_inspector.views.passages import Documents
 
 
-def bank_of(request: Request) -> MemoryBank:
-    """The memories of this server."""
-    found: MemoryBank = request.app.state.bank
-    return found
+class State(NamedTuple):
+    """What the routes of this server share.
+
+    Attributes:
+        bank: the memories.
+        users: the people of the memories.
+        documents: the documents below the roots.
+        tracks: what is known of readings' steps.
+    """
+
+    bank: MemoryBank
+    users: Users
+    documents: Documents
+    tracks: Tracks
 
 
-def users_of(request: Request) -> Users:
-    """The people of this server's memories."""
-    found: Users = request.app.state.users
-    return found
-
-
-def documents_of(request: Request) -> Documents:
-    """The documents of this server."""
-    found: Documents = request.app.state.documents
-    return found
-
-
-def tracks_of(request: Request) -> Tracks:
-    """Return what this server knows of readings' steps."""
-    found: Tracks = request.app.state.tracks
+def state_of(request: Request) -> State:
+    """Return what the routes of this server share."""
+    found: State = request.app.state.shared
     return found
 
 

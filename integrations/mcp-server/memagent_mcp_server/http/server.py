@@ -10,7 +10,7 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 
 from memagent_http.server import config
-from memagent_mcp_server.ending import UNENDED, end_within
+from memagent_mcp_server.exit import UNENDED, end_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ _TIDYING = 1
 """Time for the store to be closed after everything else has ended, in seconds."""
 
 
-class Server(uvicorn.Server):
+class HTTPServer(uvicorn.Server):
     """Ends readings and open streams when it is stopped.
 
     Args:

@@ -10,16 +10,13 @@ from starlette.responses import RedirectResponse
 from memagent_graph.facts.record import is_facts
 from memagent_graph.memory.runs import answers_of
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import (
-    bank_of,
-    documents_of,
+from memagent_inspector.pages.requests import (
     export_of,
     is_partial,
     needed,
     number,
     sought,
-    tracks_of,
-    users_of,
+    state_of,
 )
 from memagent_inspector.rendering import page
 from memagent_inspector.views.costs import add_up
@@ -43,11 +40,11 @@ async def show_list(request: Request) -> Response:
     """The first memories of a list, or of a search; without a kind, of a list that has some."""
     fields = fields_of(request)
     if "kind" not in fields and not fields.get("words", "").strip():
-        bank = bank_of(request)
+        bank = state_of(request).bank
         if not (await list_page(bank, "memories")).rows:
             if (await list_page(bank, "readings")).rows:
                 return RedirectResponse("/?kind=readings", 303)
-            if await users_of(request).anames():
+            if await state_of(request).users.anames():
                 return RedirectResponse("/people", 303)
     return await _list(request, "list.html")
 
@@ -59,7 +56,7 @@ async def show_rows(request: Request) -> Response:
 
 async def show_memory(request: Request) -> Response:
     """A memory as statements, with how far its document was read, and its history."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     subject = await find(bank, needed(fields, "of"))
     shown = subject.version
     if "version" in fields:
@@ -72,14 +69,14 @@ async def show_memory(request: Request) -> Response:
         "lines": lines_of(shown),
         "has_facts": is_facts(shown.text),
         "coverage": Coverage.of(shown),
-        "lanes": await tracks_of(request).lanes(subject.reference),
+        "lanes": await state_of(request).tracks.lanes(subject.reference),
     }
     return page("memory.html", values)
 
 
 async def show_facts(request: Request) -> Response:
     """The facts of a memory: what is near a name, what is disputed, and all of them."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     subject = await find(bank, needed(fields, "of"))
     about, at = fields.get("about", "")[:400], fields.get("at", "")[:40]
     is_editable = subject.kind in {"memory", "reading"}
@@ -100,25 +97,25 @@ async def show_history(request: Request) -> Response:
     """Versions of a memory, some at a time."""
     fields = fields_of(request)
     reference = needed(fields, "of")
-    steps = await list_steps(bank_of(request), reference, fields.get("first"))
+    steps = await list_steps(state_of(request).bank, reference, fields.get("first"))
     return page("steps.html", {"reference": reference, "history": steps})
 
 
 async def show_passage(request: Request) -> Response:
     """The passage of a document that a statement came from."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     version = await bank.aget(needed(fields, "version"))
     at = number(fields, "evidence")
     if at >= len(version.memory.evidence):
         raise HTTPException(404, "This version has no such statement.")
-    passage = await documents_of(request).passage(bank, version, at)
+    passage = await state_of(request).documents.passage(bank, version, at)
     values = {"passage": passage, "version": version}
     return page("passage.html" if is_partial(request) else "passage_page.html", values)
 
 
 async def show_comparison(request: Request) -> Response:
     """Two versions side by side."""
-    fields, bank = fields_of(request), bank_of(request)
+    fields, bank = fields_of(request), state_of(request).bank
     before = await bank.aget(needed(fields, "before"))
     after = await bank.aget(needed(fields, "after"))
     runs = compare(before.text, after.text)
@@ -135,18 +132,18 @@ async def show_comparison(request: Request) -> Response:
 
 async def show_costs(request: Request) -> Response:
     """Show what the readings in this store cost."""
-    return page("costs.html", {"costs": await add_up(bank_of(request))})
+    return page("costs.html", {"costs": await add_up(state_of(request).bank)})
 
 
 async def export(request: Request) -> Response:
     """A memory with its versions as JSON lines, as `memagent memory export` prints it."""
     reference = needed(fields_of(request), "of")
-    return export_of(reference, await bank_of(request).aexport([reference]))
+    return export_of(reference, await state_of(request).bank.aexport([reference]))
 
 
 async def _list(request: Request, template: str) -> Response:
     fields = fields_of(request)
     kind: Kind = "readings" if fields.get("kind") == "readings" else "memories"
     words, start = sought(fields)
-    listing = await list_page(bank_of(request), kind, words, start)
+    listing = await list_page(state_of(request).bank, kind, words, start)
     return page(template, {"kind": kind, "words": words, "listing": listing})

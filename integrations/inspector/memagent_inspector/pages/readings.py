@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_inspector.http.forms import fields_of
-from memagent_inspector.pages.asking import bank_of, is_partial, needed, nothing_new, tracks_of
+from memagent_inspector.pages.requests import is_partial, needed, nothing_new, state_of
 from memagent_inspector.rendering import page
 from memagent_inspector.views.coverage import Coverage
 from memagent_inspector.views.history import changes, describe
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def show_reading(request: Request) -> Response:
     """A reading with all that is stored of it so far."""
     reference = needed(fields_of(request), "of")
-    controls = await folds_of(bank_of(request), reference)
+    controls = await folds_of(state_of(request).bank, reference)
     try:
         values = await _news(request, reference)
     except MemoryNotFoundError:
@@ -49,7 +49,7 @@ async def show_folds(request: Request) -> Response:
     """Send where the folds of a reading are, if that has changed."""
     fields = fields_of(request)
     try:
-        controls = await folds_of(bank_of(request), needed(fields, "of"))
+        controls = await folds_of(state_of(request).bank, needed(fields, "of"))
     except StoreError:
         return nothing_new()
     if controls.state == fields.get("state"):
@@ -61,7 +61,7 @@ async def show_under_way(request: Request) -> Response:
     """The readings that are under way."""
     partial = is_partial(request)
     try:
-        readings = await list_readings(bank_of(request))
+        readings = await list_readings(state_of(request).bank)
     except StoreError:
         if not partial:
             raise
@@ -75,7 +75,7 @@ async def show_under_way(request: Request) -> Response:
 
 async def show_status(request: Request) -> Response:
     """Whether the store answers, if that has changed since the page heard of it."""
-    bank, was = bank_of(request), fields_of(request).get("was", "here")
+    bank, was = state_of(request).bank, fields_of(request).get("was", "here")
     try:
         await bank.records.values([(bank.records.forgotten, "sources")], refresh=False)
         now = "here"
@@ -90,8 +90,8 @@ async def show_status(request: Request) -> Response:
 
 
 async def _news(request: Request, reference: str, seen: str | None = None) -> dict[str, Any]:
-    bank = bank_of(request)
-    lanes = await tracks_of(request).lanes(reference)
+    bank = state_of(request).bank
+    lanes = await state_of(request).tracks.lanes(reference)
     if lanes.newest and lanes.newest == seen:
         return {"lanes": lanes}
     subject = await find(bank, reference)

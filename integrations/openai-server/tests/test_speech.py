@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.readers import Attempt, Speech, begins_in_thought
+from memagent_openai_server.readers import Speech, begins_in_thought
 
 WORDS = st.text("ab <>/{}\\", max_size=12)
 NAMED = st.sampled_from([" the <think> tag ", "a `<reasoning>` or ", " </think>.", "<thinking>"])
@@ -27,11 +27,11 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 def hear(parts: list[str], *, headless: bool = False, **wishes) -> tuple[str, list[str], str]:
     sent: list[str] = []
     speech = Speech(EstimatingTokenizer(), streams=True, write=sent.append, **wishes)
-    attempt = Attempt(speech, headless=headless)
-    _ = all(attempt.hear(part) for part in parts)
-    attempt.end(None)
-    assert "".join(sent) == attempt.text
-    return attempt.text, sent, speech.finish_reason
+    speech.begin(headless=headless)
+    _ = all(speech.hear(part) for part in parts)
+    speech.end(None)
+    assert "".join(sent) == speech.text
+    return speech.text, sent, speech.finish_reason
 
 
 @given(NAMING, st.lists(st.integers(0, 99)), st.sampled_from(["", "<think>b", "<reasoning>"]))
