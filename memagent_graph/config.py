@@ -98,8 +98,8 @@ class ReadingConfig(BaseModel):
         update_gate: whether a reader may reply with one word if a chunk adds nothing, instead of
             writing its memory again.
         skim: decides which chunks are worth a call, from the question and the memory so far:
-            "lexical" by their words, a decision model of LangChain (`langchain_core.decisions`), or a
-            function that takes question, memory and chunk as text and returns a score; chunks of
+            "lexical" by their words, a decision model of LangChain (`langchain_core.decisions`), or
+            a function that takes question, memory and chunk as text and returns a score; chunks of
             0.5 or more are read. The function may be asynchronous. A later round goes by its own
             query instead of the question. Chunks that all rounds skipped are read after the last
             one if the answer is not in the memory. None reads everything, as do questions that
