@@ -20,7 +20,7 @@ from memagent_graph.memory.version import (
     root_id,
 )
 from memagent_graph.sync import see_checkpoints, wait_for
-from memagent_graph.text.source import identify_parts
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -291,10 +291,12 @@ def read_of(fold: Fold, chunk: Chunk) -> ChunkRead:
         fold: the fold after the chunk.
         chunk: the chunk.
     """
-    progress = fold["progress"]
+    progress, source = fold["progress"], chunk.source
+    found = parts_with_offsets(source, chunk.start, chunk.end)
+    parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))
     return ChunkRead(
         chunk.start,
-        parts=tuple(dict.fromkeys(identify_parts(chunk.source, chunk.start, chunk.end))),
+        parts=tuple(dict.fromkeys(parts)),
         enough=progress["enough"] if progress["stopped"] == "done" else None,
     )
 
