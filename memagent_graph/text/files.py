@@ -561,11 +561,9 @@ def _leads_away(file: Path, base: Path) -> bool:
     target, inside = Path(os.path.realpath(file)), os.path.realpath(base)
     if not target.is_relative_to(inside):
         return True
-    return _is_hidden(target.relative_to(inside)) and not _is_hidden(file.relative_to(base))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    parts = (path.parts for path in (target.relative_to(inside), file.relative_to(base)))
+    of_target, of_file = (any(part.startswith(".") for part in found) for found in parts)
+    return of_target and not of_file
 
 
 def _without_wildcards(pattern: Path) -> Path:

@@ -228,13 +228,18 @@ class Drawing:
         self._styles: dict[str, Element] = {}
         self._described, self._address = "", ""
 
-    def read_part(self, part: str, *path: str) -> Iterator[str]:
+    def _read_part(self, part: str, *path: str) -> Iterator[str]:
         """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
             yield from self._blocks(root)
         self._links = before
+
+    def _listed(self, entry: Element) -> str:
+        """Return the part of a slide or sheet, by its entry in the list of all."""
+        relation = next((value for key, value in entry.attrib.items() if key[:1] == "{"), "")
+        return self._links.get(str(relation), ("", ""))[1]
 
     def _target(self, element: Element | None, *names: str) -> str:
         """Return the part or address that an element refers to by one of its attributes."""
@@ -437,7 +442,7 @@ class Word(Drawing):
             raise ValueError("it has no text of its own, or is damaged")
         margins: dict[str, dict[str, None]] = {"headerReference": {}, "footerReference": {}}
         for reference in body.iter("{*}headerReference", "{*}footerReference"):
-            text = "\n\n".join(self.read_part(self._target(reference, "id")))
+            text = "\n\n".join(self._read_part(self._target(reference, "id")))
             margins[local(reference)][text] = None
         blocks = [*margins["headerReference"], *self._blocks(body), *margins["footerReference"]]
         for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
@@ -599,19 +604,18 @@ class Slides(Drawing):
         pages = []
         for slide in order if order is not None else ():
             self.page += 1
-            relation = next((value for key, value in slide.attrib.items() if key[:1] == "{"), "")
-            _, part = self._links.get(str(relation), ("", ""))
-            pages.append("\n\n".join(filter(None, self._slide(part))) + "\n\n")
+            found = filter(None, self._slide(self._listed(slide)))
+            pages.append("\n\n".join(found) + "\n\n")
         starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
         return Converted("".join(pages), starts, self.album.warnings, self.album.pictures)
 
     def _slide(self, part: str) -> Iterator[str]:
         shown = get(self._package.parse(part), "show", "1")
         yield f"<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
-        yield from self.read_part(part, "cSld", "spTree")
+        yield from self._read_part(part, "cSld", "spTree")
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
-                notes = "\n".join(filter(None, self.read_part(target, "cSld", "spTree")))
+                notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
                 yield f"Notes: {notes}" if notes else ""
             elif kind == "comments":
                 root = self._package.parse(target)

@@ -10,6 +10,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from functools import cache
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formula.translate import Translator, TranslatorError
@@ -41,17 +42,15 @@ def read_xlsx(content: bytes) -> Converted:
     return _Workbook(Package(content)).convert()
 
 
-class _Workbook:
+class _Workbook(Drawing):
     """The cells of a workbook, from the XML of its parts.
 
     A library that reads the whole workbook refuses one with a blemish in a style or property.
     """
 
     def __init__(self, package: Package) -> None:
-        self._package, main = package, package.main()
-        self._root, self._drawing = package.parse(main), Drawing(package, main)
-        self._links = package.targets(main)
-        parts = dict(self._links.values())
+        super().__init__(package, package.main())
+        self._root, parts = package.parse(self._part), dict(self._links.values())
         self._strings = [*map(_rich_text, package.stream(parts.get("sharedStrings", "-"), "si"))]
         self._formats = [*_formats(package.parse(parts.get("styles", "-")))]
         since = get(child(self._root, "workbookPr"), "date1904")
@@ -63,17 +62,15 @@ class _Workbook:
         """Return a page for each sheet."""
         text, pages = "", []
         for sheet in self._root.iter("{*}sheet") if self._root is not None else ():
-            relation = next((value for key, value in sheet.attrib.items() if key[:1] == "{"), "")
-            _, part = self._links.get(str(relation), ("", ""))
             hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
-            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(part)]
+            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(self._listed(sheet))]
             pages.append(len(text))
             text += "\n\n".join(filter(None, blocks)) + "\n\n"
-        warnings = [*self._drawing.album.warnings]
+        warnings = [*self.album.warnings]
         if self._unknown:
             formulas = plural(self._unknown, "formula")
             warnings.append(f"did not compute {formulas}: save the file in a spreadsheet program.")
-        return Converted(text.rstrip("\n"), pages, warnings, self._drawing.album.pictures)
+        return Converted(text.rstrip("\n"), pages, warnings, self.album.pictures)
 
     def _sheet(self, part: str) -> Iterator[str]:
         """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
@@ -99,8 +96,8 @@ class _Workbook:
         comments = comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
         for kind, target in links.values():
-            if kind in {"chartsheet", "drawing"}:
-                yield from self._drawing.read_part(target)
+            if kind == "drawing":
+                yield from self._read_part(target)
 
     def _row(self, row: Any) -> list[str]:
         cells: list[str] = []
@@ -256,7 +253,7 @@ def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
     sections = _sections(number_format)[:3]
     conditions = [_CONDITION.search(section) for section in sections]
     for section, condition in zip(sections, conditions, strict=True):
-        if condition and _holds(number, condition[1], Decimal(condition[2])):
+        if condition and _COMPARED[condition[1]](number, Decimal(condition[2])):
             return section, abs(number) if number < 0 and len(sections) > 1 else number
     if any(conditions):
         others = [at for at, condition in zip(sections, conditions, strict=True) if not condition]
@@ -267,15 +264,7 @@ def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
     return first if number or not others[1:] else others[1], number
 
 
-def _holds(number: Decimal, sign: str, other: Decimal) -> bool:
-    return {
-        "<": number < other,
-        "<=": number <= other,
-        ">": number > other,
-        ">=": number >= other,
-        "=": number == other,
-        "<>": number != other,
-    }[sign]
+_COMPARED = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 
 
 def _literal(token: re.Match[str]) -> str:
