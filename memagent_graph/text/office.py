@@ -225,6 +225,7 @@ class Drawing:
         self._links = package.targets(part)
         self.album, self.page = Album(), 0
         self._counts: dict[int, int] = {}
+        self._begun: dict[int, ListLevel] = {}
         self._styles: dict[str, Element] = {}
         self._described, self._address = "", ""
 
@@ -287,7 +288,11 @@ class Drawing:
         if text and numbered is None:
             self._counts = {key: count for key, count in self._counts.items() if key < at}
         elif text:
-            text = count_item({at: _numbering(numbered, at)}, at, self._counts) + text
+            level = _numbering(numbered, at)
+            if self._begun.get(at) != level:  # another kind of numbers begins anew
+                self._counts.pop(at, None)
+            self._begun[at] = level
+            text = count_item({at: level}, at, self._counts) + text
         yield from filter(None, [text, *boxes])
 
     def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list

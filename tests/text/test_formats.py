@@ -368,7 +368,7 @@ def test_lists_and_links_of_slides_are_as_they_are_shown_and_a_hidden_slide_is_n
     lines = [
         *(numbered("a", "alphaLcParenR"), numbered("b", "alphaLcParenR")),
         *(numbered("c", "arabicPeriod", 'lvl="1"'), numbered("d", "alphaLcParenR")),
-        *(line("e"), numbered("f", "romanUcParenBoth")),
+        *(line("e"), numbered("f", "romanUcParenBoth"), numbered("g", "arabicPlain")),
         line("here", run='<a:hlinkClick r:id="r0"/>'),
     ]
     links = [("hyperlink", "http://example.org/a")]
@@ -380,6 +380,7 @@ def test_lists_and_links_of_slides_are_as_they_are_shown_and_a_hidden_slide_is_n
 
     assert text.strip().split("\n") == [
         *("<!-- Slide number: 1 (hidden) -->", "", "c) a", "d) b", "3. c", "e) d", "e", "(III) f"),
+        "3 g",
         *("here <http://example.org/a>", "", "1 g", "h"),
     ]
 
