@@ -240,8 +240,7 @@ def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
     elif place:
         from memagent_graph.text.office import Package
 
-        package = Package(content)
-        found = package.read(place) if package.holds(place) else None
+        found = Package(content).read(place)
     if found is None:
         raise PictureError("it is no longer in the document")
     opened = open_picture(found)
@@ -527,9 +526,7 @@ def read_epub(content: bytes) -> Converted:
     book = package.parse(place)
     if book is None:
         raise ValueError("it is no EPUB, or a damaged one")
-    if package.holds("META-INF/encryption.xml") and b"enc#aes" in package.read(
-        "META-INF/encryption.xml"
-    ):
+    if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
         raise PasswordError
     files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
     chapters, warnings = list[str](), list[str]()
@@ -537,12 +534,15 @@ def read_epub(content: bytes) -> Converted:
         name = files.get(get(item, "idref"), "-")
         part = posixpath.normpath(posixpath.join(posixpath.dirname(place), name))
         try:
-            chapters.append(html_to_text(decode(package.read(part))))
+            page, why = package.read(part), "it is missing"
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - of an archive or a parser
-            why = "it is missing" if isinstance(error, KeyError) else f"it is broken ({error})"
+        except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
+            page, why = None, f"it is broken ({error})"
+        if page is None:
             warnings.append(f"did not read the chapter {name}: {why}.")
+        else:
+            chapters.append(html_to_text(decode(page)))
     title = child(book, "metadata", "title")
     heading = f"# {title.text.strip()}" if title is not None and title.text else ""
     text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)

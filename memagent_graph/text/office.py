@@ -53,19 +53,16 @@ class Package:
         self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if is_single else content))
         self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
 
-    def holds(self, part: str) -> bool:
-        """Whether the archive has a part; the case of its name does not matter."""
-        return part.lstrip("/").lower() in self._names
-
-    def read(self, part: str) -> bytes:
-        """Return the bytes of a part."""
-        return self._archive.read(self._names[part.lstrip("/").lower()])
+    def read(self, part: str) -> bytes | None:
+        """Return the bytes of a part; None without one. The case of its name does not matter."""
+        name = self._names.get(part.lstrip("/").lower())
+        return None if name is None else self._archive.read(name)
 
     def parse(self, part: str) -> Element | None:
         """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
-        if self._single and not part.startswith("META-INF"):
-            return parse_xml(self._single, part)
-        return parse_xml(self.read(part), part) if self.holds(part) else None
+        is_whole = self._single and not part.startswith("META-INF")
+        content = self._single if is_whole else self.read(part)
+        return None if content is None else parse_xml(content, part)
 
     def stream(self, part: str, *names: str) -> Iterator[Element]:
         """Yield the elements of a part with these names, each as soon as it is complete.
@@ -73,7 +70,7 @@ class Package:
         What was yielded is freed: a sheet may have a million rows. Raises as `parse_xml`.
         """
         tags = [f"{{*}}{name}" for name in names]
-        found = BytesIO(self.read(part) if self.holds(part) else b"<none/>")
+        found = BytesIO(self.read(part) or b"<none/>")
         for _, element in etree.iterparse(found, tag=tags, resolve_entities=False, huge_tree=True):
             _refuse_doctype(element, part)
             yield element
@@ -190,15 +187,8 @@ def _points(part: Element | None) -> list[str]:
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
 
 
-_SIGNS = {
-    "tab": "\t",
-    "ptab": "\t",
-    "br": "\n",
-    "cr": "\n",
-    "noBreakHyphen": "-",
-    "line-break": "\n",
-    "s": " ",
-}
+_SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
+_SIGNS |= dict.fromkeys(("br", "cr", "line-break"), "\n")
 _LEFT_OUT = {
     "del", "moveFrom", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
@@ -237,7 +227,7 @@ class Drawing:
             yield from self._blocks(root)
         self._links = before
 
-    def _listed(self, entry: Element) -> str:
+    def _part_of(self, entry: Element) -> str:
         """Return the part of a slide or sheet, by its entry in the list of all."""
         relation = next((value for key, value in entry.attrib.items() if key[:1] == "{"), "")
         return self._links.get(str(relation), ("", ""))[1]
@@ -259,7 +249,7 @@ class Drawing:
             elif name == "pic":
                 described = get(child(element, "nvPicPr", "cNvPr"), "descr").strip()
                 part = self._target(child(element, "blipFill", "blip"), "embed")
-                yield add_picture(self.album, self._package, part, described, self.page)
+                yield self.album.add(self._package.read(part), part, described, self.page)
             elif name in {"chart", "relIds"}:
                 yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
             elif name in {"altChunk", "oleObj"}:
@@ -288,7 +278,7 @@ class Drawing:
         if text and numbered is None:
             self._counts = {key: count for key, count in self._counts.items() if key < at}
         elif text:
-            level = _numbering(numbered, at)
+            level = _level_of_slide(numbered, at)
             if self._begun.get(at) != level:  # another kind of numbers begins anew
                 self._counts.pop(at, None)
             self._begun[at] = level
@@ -316,13 +306,15 @@ class Drawing:
             elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
                 mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
                 yield f"[{mark}{get(element, 'id')}]"
-            elif name in {"instrText", "fldSimple"}:
-                found = _HYPERLINK.search(f"{element.text} {get(element, 'instr')}")
+            elif name == "instrText":
+                found = _HYPERLINK.search(element.text or "")
                 self._address = found[1] if found else self._address
-                yield from self._inline(element, boxes)
-                yield self._end_link() if name == "fldSimple" else ""
+            elif name == "fldSimple":
+                found = _HYPERLINK.search(get(element, "instr"))
+                yield write_link("".join(self._inline(element, boxes)), found[1] if found else "")
             elif name == "fldChar" and get(element, "fldCharType") == "end":
-                yield self._end_link()
+                yield f" <{self._address}>" if self._address else ""
+                self._address = ""
             elif name == "hyperlink":
                 yield write_link("".join(self._inline(element, boxes)), self._target(element, "id"))
             elif name == "AlternateContent":
@@ -347,11 +339,6 @@ class Drawing:
         address = self._target(child(settings, "hlinkClick"), "id")
         return write_link(text, address if ":" in address else "")
 
-    def _end_link(self) -> str:
-        """Return the address of a field that is a link, at its end."""
-        address, self._address = self._address, ""
-        return f" <{address}>" if address else ""
-
     def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
         """Yield one of two forms of the same content."""
         for form in element:
@@ -373,7 +360,7 @@ class Drawing:
         elif name in {"imagedata", "blip"}:
             part = self._target(element, "embed", "id")
             described = self._described or get(element, "title").strip()
-            yield add_picture(self.album, self._package, part, described)
+            yield self.album.add(self._package.read(part), part, described)
             self._described = ""
         else:
             self.album.objects += 1
@@ -401,18 +388,13 @@ def _own(parent: Element, name: str, kind: str) -> Iterator[Element]:
 
 
 _MARGINS = {"sldNum", "dt", "hdr", "ftr", "sldImg"}
-_AUTOMATIC = {
-    "alphaLc": "lowerLetter",
-    "alphaUc": "upperLetter",
-    "romanLc": "lowerRoman",
-    "romanUc": "upperRoman",
-    "circle": "decimalEnclosedCircle",
-    "ea1Ch": "chineseCounting",
-}
+_AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
+_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
+_AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
 _ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
 
 
-def _numbering(element: Element, at: int) -> ListLevel:
+def _level_of_slide(element: Element, at: int) -> ListLevel:
     """Return how a paragraph of a slide on a level is numbered."""
     kind = get(element, "type")
     style = next((_AUTOMATIC[name] for name in _AUTOMATIC if kind.startswith(name)), "")
@@ -507,14 +489,9 @@ LEVELS = {"superscript": 1, "subscript": -1}
 def _form_field(element: Element) -> str:
     """Return what a field of a form shows that is no text: a tick, or what was chosen."""
     box, choices = child(element, "checkBox"), child(element, "ddList")
-    setting = next(
-        (
-            get(at, "val", "1")
-            for name in ("checked", "result", "default")
-            if (at := child(box if box is not None else choices, name)) is not None
-        ),
-        "0",
-    )
+    field = choices if box is None else box
+    settings = (child(field, name) for name in ("checked", "result", "default"))
+    setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
         return "\u2610" if setting in _OFF else "\u2612"
     entries = [*choices.iter("{*}listEntry")] if choices is not None else []
@@ -555,7 +532,10 @@ class _Numbers:
             styles: the names of these styles.
         """
         settings = [child(place, "numPr") for place in places]
-        used, depth = (_first(settings, name) for name in ("numId", "ilvl"))
+        used, depth = (
+            next(filter(None, (get(child(at, name), "val") for at in settings)), "")
+            for name in ("numId", "ilvl")
+        )
         name, own = self._used.get(used, ("", {}))
         levels = self._lists.get(name, {}) | {
             at: found for at in own if (found := child(own[at], "lvl")) is not None
@@ -583,18 +563,9 @@ def _level_of_word(element: Element, at: int) -> ListLevel:
     )
 
 
-def _first(settings: Iterable[Element | None], name: str) -> str:
-    return next((found for at in settings if (found := get(child(at, name), "val"))), "")
-
-
 def _number(element: Element | None, name: str, default: int = 0) -> int:
     value = get(element, name)
     return int(value) if value.isdecimal() else default
-
-
-def add_picture(album: Album, package: Package, part: str, caption: str, page: int = 0) -> str:
-    """Add a picture that is a part of a package, and return its mark."""
-    return album.add(package.read(part) if package.holds(part) else None, part, caption, page)
 
 
 class Slides(Drawing):
@@ -609,7 +580,7 @@ class Slides(Drawing):
         pages = []
         for slide in order if order is not None else ():
             self.page += 1
-            found = filter(None, self._slide(self._listed(slide)))
+            found = filter(None, self._slide(self._part_of(slide)))
             pages.append("\n\n".join(found) + "\n\n")
         starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
         return Converted("".join(pages), starts, self.album.warnings, self.album.pictures)
@@ -654,7 +625,8 @@ class OpenDocument:
             raise ValueError("it has no text of its own, or is damaged")
         styles = self._package.parse("styles.xml")
         for root in (styles, body.getparent()):
-            self._learn_styles(root if root is not None else ())
+            if root is not None:
+                self._learn_styles(root)
         margins: dict[str, list[str]] = {"header": [], "footer": []}
         for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
             margins[local(margin)] += self._blocks(margin)
@@ -666,7 +638,7 @@ class OpenDocument:
         return Converted(text.rstrip("\n"), pages, self._album.warnings, self._album.pictures)
 
     def _learn_styles(self, root: Element) -> None:
-        for style in root.iter("{*}style") if root != () else ():
+        for style in root.iter("{*}style"):
             name = get(style, "name")
             position = get(child(style, "text-properties"), "text-position").split(" ")[0]
             self._levels[name] = _POSITIONS.get(position.strip("0123456789%"), 0)
@@ -674,10 +646,9 @@ class OpenDocument:
             seen = get(child(style, "drawing-page-properties"), "visibility")
             if shown == "false" or seen == "hidden":
                 self._hidden.add(name)
-        for style in root.iter("{*}list-style", "{*}outline-style") if root != () else ():
+        for style in root.iter("{*}list-style", "{*}outline-style"):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
-            found = ((_number(at, "level", 1) - 1, _list_level(at)) for at in style)
-            self._lists[name] = dict(found)
+            self._lists[name] = {_number(at, "level", 1) - 1: _list_level(at) for at in style}
 
     def _blocks(self, parent: Element) -> Iterator[str]:
         for element in parent:
@@ -738,7 +709,8 @@ class OpenDocument:
     def _object(self, element: Element) -> Iterator[str]:
         """Yield what a document within the document says, such as the values of a chart."""
         part = f"{get(element, 'href').removeprefix('./')}/content.xml"
-        body = child(self._package.parse(part), "body") if self._package.holds(part) else None
+        content = self._package.read(part)
+        body = child(parse_xml(content, part), "body") if content else None
         if body is None:
             self._album.objects += 1
         else:
@@ -747,7 +719,7 @@ class OpenDocument:
     def _picture(self, element: Element) -> str:
         part, frame = get(element, "href").removeprefix("./"), element.getparent()
         caption = next((at.text for at in frame.iter("{*}desc", "{*}title") if at.text), "")
-        return add_picture(self._album, self._package, part, caption, self._pages)
+        return self._album.add(self._package.read(part), part, caption, self._pages)
 
     def _inline(self, element: Element, boxes: list[str]) -> str:
         pieces = [element.text or ""]
@@ -821,15 +793,3 @@ def read_pptx(content: bytes) -> Converted:
 def read_opendocument(content: bytes) -> Converted:
     """Read an ODT, ODS or ODP, also one that is a single file of XML."""
     return OpenDocument(Package(content, is_single=not content.startswith(b"PK"))).convert()
-
-
-def comments_of(package: Package, part: str) -> dict[str, str]:
-    """Return the comments of a sheet by the reference of their cell."""
-    found: dict[str, str] = {}
-    for kind, target in package.targets(part).values():
-        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
-        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
-            said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
-            if said and (kind == "threadedComment" or get(comment, "ref") not in found):
-                found[get(comment, "ref")] = said
-    return found

@@ -27,7 +27,7 @@ from memagent_graph.text.notation import (
     write_scripts,
     write_table,
 )
-from memagent_graph.text.office import LEVELS, Drawing, Package, child, comments_of, get, local
+from memagent_graph.text.office import LEVELS, Drawing, Package, child, get, local
 from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Workbook(Drawing):
         text, pages = "", []
         for sheet in self._root.iter("{*}sheet") if self._root is not None else ():
             hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
-            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(self._listed(sheet))]
+            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(self._part_of(sheet))]
             pages.append(len(text))
             text += "\n\n".join(filter(None, blocks)) + "\n\n"
         warnings = [*self.album.warnings]
@@ -93,7 +93,7 @@ class _Workbook(Drawing):
         yield write_table(rows.values())
         yield name_hidden(hidden)
         yield from (" ".join(said.split()) for said in margins)
-        comments = comments_of(self._package, part)
+        comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
         for kind, target in links.values():
             if kind == "drawing":
@@ -138,6 +138,18 @@ class _Workbook(Drawing):
             return str(Translator(f"={text}", origin=origin).translate_formula(cell))
         except (TranslatorError, ValueError):
             return f"={text}"
+
+
+def _comments_of(package: Package, part: str) -> dict[str, str]:
+    """Return the comments of a sheet by the reference of their cell."""
+    found: dict[str, str] = {}
+    for kind, target in package.targets(part).values():
+        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
+        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
+            said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
+            if said and (kind == "threadedComment" or get(comment, "ref") not in found):
+                found[get(comment, "ref")] = said
+    return found
 
 
 _is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
