@@ -51,7 +51,8 @@ class _Workbook(Drawing):
     def __init__(self, package: Package) -> None:
         super().__init__(package, package.main())
         self._root, parts = package.parse(self._part), dict(self._links.values())
-        self._strings = [*map(_rich_text, package.stream(parts.get("sharedStrings", "-"), "si"))]
+        strings = parts.get("sharedStrings", "xl/sharedStrings.xml")
+        self._strings = [*map(_rich_text, package.stream(strings, "si"))]
         self._formats = [*_formats(package.parse(parts.get("styles", "-")))]
         since = get(child(self._root, "workbookPr"), "date1904")
         self._epoch = MAC_EPOCH if since in {"1", "true"} else WINDOWS_EPOCH
