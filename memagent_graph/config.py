@@ -184,7 +184,8 @@ class ReadingConfig(BaseModel):
             return str(known)
         kind = self.skim if hasattr(self.skim, "__qualname__") else type(self.skim)
         code = getattr(getattr(self.skim, "__code__", None), "co_code", b"")
-        return f"{kind.__module__}.{kind.__qualname__} {sha256(code).hexdigest()[:16]}"
+        model = getattr(self.skim, "model", "")
+        return f"{kind.__module__}.{kind.__qualname__} {model} {sha256(code).hexdigest()[:16]}"
 
     @property
     def instruction_tokens(self) -> int:

@@ -62,7 +62,9 @@ def write_xlsx(path: Path, rows: str, shared: str = "") -> Path:
         {
             "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">{listed}</Types>',
             "_rels/.rels": _relations(("officeDocument", "xl/workbook.xml")),
-            "xl/_rels/workbook.xml.rels": _relations(("worksheet", "s.xml")),
+            "xl/_rels/workbook.xml.rels": _relations(
+                ("worksheet", "s.xml"), ("sharedStrings", "t.xml")
+            ),
             "xl/workbook.xml": (
                 f'<workbook xmlns="{SHEET}" xmlns:r="{OFFICE}"><sheets>'
                 '<sheet name="a" sheetId="1" r:id="rId1"/></sheets></workbook>'
@@ -198,7 +200,7 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "paragraphs.docx": lambda path: write_docx(
         path, "<w:p><w:r><w:t>a</w:t></w:r></w:p>" * 1_000_000
     ),
-    "cells.xlsx": lambda path: write_xlsx(  # each cell has a copy, as there is an escape in it
+    "cells.xlsx": lambda path: write_xlsx(  # each cell has a copy in the text
         path, '<row><c t="s"><v>0</v></c></row>' * 1_000_000, shared="_x000D_" + "a" * 4_000
     ),
     "slide.pptx": partial(write_pptx, text="seed", paragraphs=3_000_000),

@@ -67,7 +67,7 @@ async def test_statements_are_marked_as_it_chooses():
 
 def test_chunks_are_read_as_it_chooses():
     model = Sparrow()
-    config = ReadingConfig(chunk_tokens=30, memory_tokens=200, skim=model, fallback=False)
+    config = ReadingConfig(chunk_tokens=30, memory_tokens=200, skim=model)
     text = "\n\n".join(
         f"{n}. The ferry to Husum leaves at {n} o'clock, in all weathers." for n in range(12)
     )

@@ -35,10 +35,10 @@ def show(context: typer.Context) -> None:
 @cache_app.command()
 def clear() -> None:
     """Remove all cached texts and indexes."""
-    from memagent_graph.text.cache import clear_converted
+    from memagent_graph.text.cache import forget_converted
 
     with report_errors():
-        removed = clear_converted()
+        removed = forget_converted()
         print(f"Removed {plural(removed, 'text')}.")
 
 

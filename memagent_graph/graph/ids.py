@@ -20,7 +20,7 @@ from memagent_graph.memory.version import (
     root_id,
 )
 from memagent_graph.sync import see_checkpoints, wait_for
-from memagent_graph.text.source import identify_parts
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,8 +286,10 @@ def _fields_of(fold: Fold) -> dict[str, Any]:
 
 def read_of(chunk: Chunk) -> ChunkRead:
     """Return the record of a chunk for its version."""
-    parts = dict.fromkeys(identify_parts(chunk.source, chunk.start, chunk.end))
-    return ChunkRead(chunk.start, tuple(parts))
+    source = chunk.source
+    found = parts_with_offsets(source, chunk.start, chunk.end)
+    parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))
+    return ChunkRead(chunk.start, tuple(dict.fromkeys(parts)))
 
 
 def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:

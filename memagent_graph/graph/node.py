@@ -19,7 +19,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput, Run
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointer
-from memagent_graph.text.source import parts_at
+from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +230,8 @@ def _annotate(start: int, end: int, item: Evidence, source: Source | None) -> Ci
     with suppress(SourceChangedError):
         if source is not None:
             cited = source.read(item.start, item.end - item.start) or cited
-            url = next((part.uri for part in parts_at(source, item.start, item.end)), None)
+            parts = parts_with_offsets(source, item.start, item.end)
+            url = next((part.uri for part, _ in parts), None)
     citation = Citation(
         type="citation",
         title=item.source,

@@ -91,7 +91,12 @@ from memagent_graph.readers.scope import scope
 from memagent_graph.sync import LateError, to_thread
 from memagent_graph.templates import plural, replace_surrogates
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import parts_with_offsets, sources_of, warnings_of
+from memagent_graph.text.source import (
+    parts_with_offsets,
+    share_opened,
+    sources_of,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -644,6 +649,7 @@ def _output(
     progress, source = fold["progress"], fold["source"]
     shows = [[passage.start, passage.end] for passage in memory.passages]
     coverage = count_covered(progress, 0, source["length"], shows) / source["length"]
+    coverage *= share_opened(run.cutter.source) if run.cutter is not None else 1
     run.emit(
         AnswerEvent(
             event="answer",

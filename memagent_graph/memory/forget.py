@@ -23,7 +23,7 @@ from memagent_graph.memory.items import Records
 from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
-from memagent_graph.text.cache import count_converted, forget_converted
+from memagent_graph.text.cache import forget_converted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -370,12 +370,11 @@ def _is_digest(digest: str) -> bool:
 
 
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
-    if preview:
-        return sum(map(count_converted, digests))
     from memagent_graph.text.index import forget_recent  # numpy is not needed for anything else
 
-    forget_recent(digests)
-    return sum(map(forget_converted, digests))
+    if not preview:
+        forget_recent(digests)
+    return sum(forget_converted(digest, preview=preview) for digest in digests)
 
 
 async def _copy(records: Records) -> tuple[Records, list[str]]:

@@ -137,38 +137,21 @@ class Cache:
                 self._write(key, entry)
                 self._prune(len(entry))
 
-    def forget(self, digest: str) -> int:
-        """Remove the entries of the document with this digest, and return their number.
+    def forget(self, digest: str | None = None, *, preview: bool = False) -> int:
+        """Remove the entries of the document with this digest, or all, and return their number.
 
         Raises:
             OSError: An entry cannot be removed.
         """
-        return self._remove(f"{digest}-")
-
-    def count(self, digest: str) -> int:
-        """Return the number of entries of the document with this digest."""
-        return len(self._list_named(f"{digest}-"))
-
-    def clear(self) -> int:
-        """Remove all entries, and return their number.
-
-        Raises:
-            OSError: One cannot be removed.
-        """
-        return self._remove("")
+        prefix = "" if digest is None else f"{digest}-"
+        named = [path for path, _ in self._entries() if path.name.startswith(prefix)]
+        for path in named if not preview else ():
+            path.unlink(missing_ok=True)
+        return len(named)
 
     def size(self) -> int:
         """Return the size of all entries, in bytes."""
         return sum(found.st_size for _, found in self._entries())
-
-    def _remove(self, prefix: str) -> int:
-        named = self._list_named(prefix)
-        for path in named:
-            path.unlink(missing_ok=True)
-        return len(named)
-
-    def _list_named(self, prefix: str) -> list[Path]:
-        return [path for path, _ in self._entries() if path.name.startswith(prefix)]
 
     def _is_private(self) -> bool:
         """Whether only this user can read or replace entries."""
@@ -253,36 +236,21 @@ def open_cache() -> Cache | None:
     return None if _no_plain_text.is_set() and not key else _cache(folder, limit, key)
 
 
-def forget_converted(digest: str) -> int:
-    """Remove a document's text and index from the cache, even if the cache is off now.
+def forget_converted(digest: str | None = None, *, preview: bool = False) -> int:
+    """Remove a document's text and index, or all entries, from the cache, even if it is off now.
 
     Args:
-        digest: SHA-256 of the file's bytes, in hex: the `digest` of its source.
+        digest: SHA-256 of the file's bytes, in hex: the `digest` of its source; None for all.
+        preview: whether to count only.
 
     Returns:
-        Number of entries removed.
+        Number of entries removed, or that would be.
 
     Raises:
         OSError: An entry cannot be removed.
     """
     cache = _all_entries()
-    return cache.forget(digest) if cache else 0
-
-
-def count_converted(digest: str) -> int:
-    """Return how many entries `forget_converted` would remove."""
-    cache = _all_entries()
-    return cache.count(digest) if cache else 0
-
-
-def clear_converted() -> int:
-    """Remove all entries from the cache, and return their number.
-
-    Raises:
-        OSError: One cannot be removed.
-    """
-    cache = _all_entries()
-    return cache.clear() if cache else 0
+    return cache.forget(digest, preview=preview) if cache else 0
 
 
 def size_of_converted() -> int:

@@ -203,7 +203,11 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
     except BadZipFile as error:
         return Reply(error=f"a broken archive: {error}"), b""
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
-        kinds = {type(cause).__name__ for cause in _causes(error)}
+        kinds = set[str]()
+        cause: BaseException | None = error
+        while cause is not None:
+            kinds.add(type(cause).__name__)
+            cause = cause.__cause__ or cause.__context__
         if "MemoryError" in kinds:
             return Reply(limit="memory"), b""
         if "PasswordError" in kinds:
@@ -222,14 +226,6 @@ def _count_unpacked(content: bytes) -> int:
         return 0
     with ZipFile(BytesIO(content)) as archive:  # never unpacks more than its directory says
         return sum(item.file_size for item in archive.infolist())
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all its causes."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
 
 
 if __name__ == "__main__":

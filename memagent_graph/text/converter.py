@@ -13,7 +13,7 @@ from asyncio import CancelledError
 from bisect import bisect_right
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, cached_property
 from hashlib import file_digest, sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -57,33 +57,23 @@ _ENVIRONMENT = _NAMES.split()
 _MB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits on converting one document.
+_DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
+"""Limits on one document: time, memory of the process (its libraries take about 200), and text."""
 
-    Attributes:
-        seconds: wall-clock time, in seconds.
-        memory_mb: memory of the process, in MiB; its libraries alone take about 200.
-        output_mb: text in UTF-8, in MiB.
+
+def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
+    """Return a request with the limits of the environment, or else the defaults.
+
+    Raises:
+        ConfigurationError: `MEMAGENT_CONVERSION_SECONDS`, `_MEMORY_MB` or `_OUTPUT_MB` is not a
+            number above 0.
     """
-
-    seconds: float = 120
-    memory_mb: float = 1024
-    output_mb: float = 64
-
-    @classmethod
-    def from_environment(cls) -> Limits:
-        """Return the limits of the environment, or else the defaults.
-
-        Raises:
-            ConfigurationError: `MEMAGENT_CONVERSION_SECONDS`, `_MEMORY_MB` or `_OUTPUT_MB` is not a
-                number above 0.
-        """
-        found = {
-            name: from_environment(f"MEMAGENT_CONVERSION_{name.upper()}", default)
-            for name, default in asdict(cls()).items()
-        }
-        return cls(**found)
+    seconds, memory, output = (
+        from_environment(f"MEMAGENT_CONVERSION_{name}", default)
+        for name, default in _DEFAULTS.items()
+    )
+    sizes = int(memory * _MB), int(output * _MB)
+    return Request(str(path.absolute()), suffix, seconds, *sizes, picture)
 
 
 class Converter:
@@ -110,28 +100,21 @@ class Converter:
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
 
-    def convert(
-        self, path: Path, limits: Limits, suffix: str | None = None, picture: str | None = None
-    ) -> tuple[Reply, Converted]:
-        """Convert a file, by its own suffix or another; end a process that exceeds a limit.
-
-        With the place of a picture, it is the reply; see `Request`.
+    def convert(self, request: Request) -> tuple[Reply, Converted]:
+        """Convert a file; end a process that exceeds a limit.
 
         Raises:
             CancelledError: The caller no longer waits for the text.
         """
         if not self.documents:
-            hello, _ = self._hear(replace(limits, seconds=_START_SECONDS))
+            hello, _ = self._hear(replace(request, seconds=_START_SECONDS))
             if hello.failed:
                 return hello, Converted()
         self.documents += 1
-        memory, output = int(limits.memory_mb * _MB), int(limits.output_mb * _MB)
-        kind = suffix or path.suffix.lower()
-        request = Request(str(path), kind, limits.seconds, memory, output, picture)
         with suppress(OSError):  # if it has ended, `_hear` notices
             self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
             self._requests.flush()
-        return self._hear(limits)
+        return self._hear(request)
 
     @property
     def alive(self) -> bool:
@@ -139,12 +122,12 @@ class Converter:
         return self._process.poll() is None
 
     @property
-    def memory_mb(self) -> float:
-        """Resident memory of the process, in MiB."""
+    def memory(self) -> int:
+        """Resident memory of the process, in bytes."""
         import psutil
 
         try:
-            return self._seen.memory_info().rss / _MB
+            return int(self._seen.memory_info().rss)
         except psutil.Error:  # it has ended
             return 0
 
@@ -164,16 +147,16 @@ class Converter:
             with suppress(OSError):  # unwritten requests no longer matter
                 pipe.close()
 
-    def _hear(self, limits: Limits) -> tuple[Reply, Converted]:
-        heard = in_thread(lambda: self._receive(int(limits.output_mb * _MB)))
-        until = monotonic() + limits.seconds
+    def _hear(self, request: Request) -> tuple[Reply, Converted]:
+        heard = in_thread(lambda: self._receive(request.output))
+        until = monotonic() + request.seconds
         exceeded: Limit | None = None
         while exceeded is None and not wait([heard], LOOK_SECONDS).done:
             if is_cancelled():
                 raise CancelledError
             if monotonic() > until:
                 exceeded = "time"
-            elif self.memory_mb > limits.memory_mb:
+            elif self.memory > request.memory:
                 exceeded = "memory"
         if exceeded is None:
             with suppress(EOFError, ValueError, TypeError):  # cut off, or not a reply
@@ -247,9 +230,7 @@ class Converters:
         self._lock = threading.Lock()
         self._idle: dict[Converter, threading.Timer] = {}
 
-    def convert(
-        self, path: Path, limits: Limits, suffix: str | None = None, picture: str | None = None
-    ) -> tuple[Reply, Converted]:
+    def convert(self, request: Request) -> tuple[Reply, Converted]:
         """Convert a file, or load a picture of it, in one of the processes.
 
         Raises:
@@ -261,11 +242,11 @@ class Converters:
         try:
             converter = self._take() or Converter()
             try:
-                reply, converted = converter.convert(path, limits, suffix, picture)
+                reply, converted = converter.convert(request)
             except BaseException:
                 converter.end()
                 raise
-            if self._is_good(converter, reply, limits):
+            if self._is_good(converter, reply, request):
                 self._keep(converter)
             else:
                 converter.end()
@@ -283,13 +264,13 @@ class Converters:
         for converter in self._idle:
             converter.disown()
 
-    def _is_good(self, converter: Converter, reply: Reply, limits: Limits) -> bool:
+    def _is_good(self, converter: Converter, reply: Reply, request: Request) -> bool:
         return (
             converter.alive
             and reply.limit is None
             and not reply.missing
             and converter.documents < _KEPT_DOCUMENTS
-            and converter.memory_mb < limits.memory_mb * _KEPT_SHARE
+            and converter.memory < request.memory * _KEPT_SHARE
         )
 
     def _take(self) -> Converter | None:
@@ -335,7 +316,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-_FORM = 6
+_FORM = 7
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
 _READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
@@ -343,12 +324,10 @@ _READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats
 
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
-_CONVERTED_MB = 1 << 20
-
 _EXCESS = {
     "time": "Converting {name} to text takes longer than {seconds:g} seconds",
-    "memory": "Converting {name} to text takes more than {memory_mb:g} MB of memory",
-    "output": "The text of {name} is longer than {output_mb:g} MB",
+    "memory": "Converting {name} to text takes more than {memory:g} MB of memory",
+    "output": "The text of {name} is longer than {output:g} MB",
 }
 _VARIABLES = {"time": "SECONDS", "memory": "MEMORY_MB", "output": "OUTPUT_MB"}
 
@@ -373,16 +352,15 @@ class ConvertedSource(TextSource):
     ) -> None:
         if not can_convert():
             raise _make_missing_error(name)
-        limits = Limits.from_environment()
-        find = _find_or_convert if keep else _convert
         suffix = suffix or path.suffix.lower()
-        digest, converted = find(path, name, suffix, limits)
+        find = _find_or_convert if keep else _convert
+        digest, converted = find(name, _make_request(path, suffix))
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
         self._pages = converted.pages
         self.read_by = read_by(suffix)
-        self.pictures = converted.pictures
+        self.pictures, self.lost = converted.pictures, converted.lost
         self.path, self._suffix = path.absolute(), suffix
         self._is_markdown = suffix != ".pdf"
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
@@ -416,11 +394,10 @@ class ConvertedSource(TextSource):
             UnreadableSourceError: It is broken, or exceeds a limit.
             SourceChangedError: The file has changed since it was opened, or is gone.
         """
-        limits = Limits.from_environment()
         gone = f"{self.name} has changed or is gone, and with it {picture.mark}."
         if not self.path.is_file():
             raise SourceChangedError(gone)
-        reply, found = shared.convert(self.path, limits, self._suffix, picture.place)
+        reply, found = shared.convert(_make_request(self.path, self._suffix, picture.place))
         if reply.failed:
             why = reply.error or f"it exceeds the limit on {reply.limit}"
             message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
@@ -434,29 +411,28 @@ class ConvertedSource(TextSource):
         return Headings(self if self._is_markdown else TextSource(""))
 
 
-def _find_or_convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
+def _find_or_convert(name: str, request: Request) -> tuple[str, Converted]:
     """The digest of a file, and its text."""
-    kept, converter = open_cache(), _converter(suffix, limits.seconds)
-    with path.open("rb") as file:
+    kept, converter = open_cache(), _converter(request.suffix, request.seconds)
+    if kept is None or converter is None:
+        return _convert(name, request)
+    with Path(request.path).open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
-    if kept and converter:
-        found = kept.find(f"{digest}-{converter}", int(limits.output_mb * _CONVERTED_MB))
-        if found is not None:
-            with suppress(ValueError, TypeError):  # an entry of another kind is written anew
-                return digest, Converted.decode(*found)
-    digest, converted = _convert(path, name, suffix, limits)
-    if kept and converter:
-        kept.keep(f"{digest}-{converter}", converted.encode())
+    if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
+        with suppress(ValueError, TypeError):  # an entry of another kind is written anew
+            return digest, Converted.decode(*found)
+    digest, converted = _convert(name, request)
+    kept.keep(f"{digest}-{converter}", converted.encode())
     return digest, converted
 
 
-def _convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, Converted]:
-    """The text of a file, and the digest of the bytes that it was made from."""
-    reply, converted = shared.convert(path.absolute(), limits, suffix)
+def _convert(name: str, request: Request) -> tuple[str, Converted]:
+    """The digest of the bytes of a file, and the text that was made from them."""
+    reply, converted = shared.convert(request)
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
-        raise _excess(name, reply.limit, reply.error, limits)
+        raise _excess(name, reply.limit, reply.error, request)
     if reply.error is not None:
         message = (
             f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. Check that it opens "
@@ -468,12 +444,7 @@ def _convert(path: Path, name: str, suffix: str, limits: Limits) -> tuple[str, C
 
 def can_convert() -> bool:
     """Whether the `documents` extra is installed."""
-    return all(
-        map(
-            find_spec,
-            ("PIL", "lxml", "openpyxl", "oxmsg", "psutil", "pypdfium2", "selectolax", "striprtf"),
-        )
-    )
+    return all(map(find_spec, LIBRARIES))
 
 
 @cache
@@ -490,7 +461,7 @@ def read_by(suffix: str) -> str:
 def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
-        made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES)]} {_FORM}"
+        made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES.values())]} {_FORM}"
         if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
@@ -503,8 +474,9 @@ def _make_missing_error(name: str) -> MissingDependencyError:
     return MissingDependencyError(message)
 
 
-def _excess(name: str, limit: Limit, detail: str | None, limits: Limits) -> ConversionLimitError:
-    what = _EXCESS[limit].format(name=name, **asdict(limits))
+def _excess(name: str, limit: Limit, detail: str | None, request: Request) -> ConversionLimitError:
+    sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
+    what = _EXCESS[limit].format(name=name, seconds=request.seconds, **sizes)
     message = (
         f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise "
         f"MEMAGENT_CONVERSION_{_VARIABLES[limit]}; otherwise convert it to text with another tool."

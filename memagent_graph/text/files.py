@@ -37,6 +37,7 @@ from memagent_graph.templates import count_line_ends, plural, replace_surrogates
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
 from memagent_graph.text.formats import (
     FORMATS,
+    MARKS,
     OLDER,
     PLAIN,
     find_unmarked,
@@ -70,14 +71,6 @@ _SAMPLE = 1 << 16
 
 _SURE = 0.9
 """Confidence of a guessed encoding below which a warning names it."""
-
-_MARKS = [
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-]
 
 
 def open_unlinked(path: str, flags: int) -> int:
@@ -161,24 +154,20 @@ def open_file(
             return ConvertedSource(path, name, kind, keep=keep)
         if encoding is not None:
             return _open_encoded(path, name, encoding, opener)
-        for mark, marked in _MARKS:
+        for mark, marked in MARKS:
             if sample.startswith(mark):
                 return FileSource(path, name, marked, skip=len(mark), opener=opener)
         if wide := find_unmarked(sample):
             return FileSource(path, name, wide, opener=opener)
         if _is_binary(sample):
-            raise UnreadableSourceError(_say_binary(name, suffix))
+            known = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
+            older = f"is in a format that cannot be read, {suffix}: save it as {OLDER.get(suffix)}."
+            message = f"{name} {older if suffix in OLDER else known}"
+            raise UnreadableSourceError(message)
         return _open_unmarked(path, name, opener)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
-
-
-def _say_binary(name: str, suffix: str) -> str:
-    if suffix in OLDER:
-        better = OLDER[suffix]
-        return f"{name} is in a format that cannot be read, {suffix}: save it as {better}."
-    return f"{name} is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
 
 
 def _copy(path: Path, name: str, suffix: str, opener: Opener) -> ConvertedSource:
@@ -451,11 +440,9 @@ def open_path(
     """
     if path.is_dir():
         folder = path.absolute()
-        files = sorted(_walk(folder))
-        if name is not None:
-            prefix = f"{name}/"
-            return _join_files(files, folder, name, path, prefix=prefix, opener=opener, wants=wants)
-        return _join_files(files, folder.parent, str(path), path, wants=wants)
+        root, prefix = (folder.parent, "") if name is None else (folder, f"{name}/")
+        files, name = sorted(_walk(folder)), name or str(path)
+        return _join_files(files, root, name, path, prefix=prefix, opener=opener, wants=wants)
     if path.exists():
         return open_file(path, name, opener)
     if glob.has_magic(str(path)):
@@ -480,16 +467,10 @@ def _walk(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, and the folders that are not entered."""
     refused = list[OSError]()
     for root, folders, files in os.walk(folder, onerror=refused.append):  # follows no links
-        folders[:], left_out = (
-            [name for name in folders if _is_entered(Path(root, name)) is wanted]
-            for wanted in (True, False)
-        )
+        left_out = {name for name in folders if name[0] == "." or Path(root, name).is_symlink()}
+        folders[:] = [name for name in folders if name not in left_out]
         yield from (Path(root, name) for name in (*files, *left_out))
     yield from (Path(error.filename) for error in refused)
-
-
-def _is_entered(folder: Path) -> bool:
-    return not folder.name.startswith(".") and not folder.is_symlink()
 
 
 def _join_files(
@@ -506,7 +487,7 @@ def _join_files(
     named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
     opened = work_through(
         [
-            (partial(_open_meant, file, base, shown, opener), is_converted(file))
+            (partial(_open_meant, file, base, shown, opener), _is_converted(file))
             for file, shown in named
             if wants(shown)
         ],
@@ -529,14 +510,12 @@ def _join_files(
     return JoinedSource(parts, name, uri=uri, skipped=skipped)
 
 
-def _stays_plain(path: Path) -> bool:
-    """Whether a file of text is read as it is, because the `documents` extra is not installed."""
-    return path.suffix.lower() in PLAIN and not can_convert()
-
-
-def is_converted(path: Path) -> bool:
-    """Whether a file is converted to text, in another process."""
-    return path.suffix.lower() in FORMATS and not _stays_plain(path)
+def _is_converted(document: object) -> bool:
+    """Whether a document is a file that is converted to text, in another process."""
+    if not isinstance(document, os.PathLike):
+        return False
+    suffix = Path(document).suffix.lower()
+    return suffix in FORMATS and (suffix not in PLAIN or can_convert())
 
 
 def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Source | Skipped:
@@ -582,11 +561,9 @@ def _leads_away(file: Path, base: Path) -> bool:
     target, inside = Path(os.path.realpath(file)), os.path.realpath(base)
     if not target.is_relative_to(inside):
         return True
-    return _is_hidden(target.relative_to(inside)) and not _is_hidden(file.relative_to(base))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    parts = (path.parts for path in (target.relative_to(inside), file.relative_to(base)))
+    of_target, of_file = (any(part.startswith(".") for part in found) for found in parts)
+    return of_target and not of_file
 
 
 def _without_wildcards(pattern: Path) -> Path:
@@ -740,10 +717,6 @@ def _open_record(record: dict[str, str]) -> Source:
         raise SourceError(message)
     path, encodings = Path(unquote(parts.path)), parse_qs(parts.query).get("encoding")
     return open_file(path, encoding=encodings[0]) if encodings else open_path(path)
-
-
-def _is_converted(document: object) -> bool:
-    return isinstance(document, os.PathLike) and is_converted(Path(document))
 
 
 def _is_source(document: object) -> TypeGuard[Source]:

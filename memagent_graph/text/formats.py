@@ -26,7 +26,7 @@ from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memagent_graph.text.ocr import Album
 
@@ -59,24 +59,11 @@ FORMATS = {
 """The function for each suffix; `format_of` looks at the content for files with another one."""
 
 OLDER = {
-    ".doc": ".docx",
-    ".dot": ".docx",
-    ".wps": ".docx",
-    ".wpd": ".docx",
-    ".pages": ".docx",
-    ".xls": ".xlsx",
-    ".xlsb": ".xlsx",
-    ".numbers": ".xlsx",
-    ".ppt": ".pptx",
-    ".pps": ".pptx",
-    ".key": ".pptx",
-    ".djvu": ".pdf",
-    ".ps": ".pdf",
-    ".xps": ".pdf",
-    ".oxps": ".pdf",
-    ".mobi": ".epub",
-    ".azw": ".epub",
-    ".azw3": ".epub",
+    **dict.fromkeys((".doc", ".dot", ".wps", ".wpd", ".pages"), ".docx"),
+    **dict.fromkeys((".xls", ".xlsb", ".numbers"), ".xlsx"),
+    **dict.fromkeys((".ppt", ".pps", ".key"), ".pptx"),
+    **dict.fromkeys((".djvu", ".ps", ".xps", ".oxps"), ".pdf"),
+    **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
 
@@ -156,13 +143,13 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
 PLAIN = frozenset({*_MAILS, ".ipynb", *_SUBTITLES, ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 
-LIBRARIES = ("lxml", "openpyxl", "pypdfium2", "python-oxmsg", "selectolax", "striprtf")
-"""Packages of the `documents` extra that convert."""
+_SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
+LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
+"""Modules of the `documents` extra, and the packages that they are in."""
 
 READ_BY = {
     ".pdf": "pypdfium2",
-    **dict.fromkeys(_SHEETS, "openpyxl"),
-    **dict.fromkeys((*_WORD, *_SLIDES, *_OPEN), "lxml"),
+    **dict.fromkeys((*_WORD, *_SLIDES, *_SHEETS, *_OPEN), "lxml"),
     **dict.fromkeys((*_PAGES, ".epub"), "selectolax"),
     ".msg": "python-oxmsg",
     ".rtf": "striprtf",
@@ -253,8 +240,7 @@ def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
     elif place:
         from memagent_graph.text.office import Package
 
-        package = Package(content)
-        found = package.read(place) if package.holds(place) else None
+        found = Package(content).read(place)
     if found is None:
         raise PictureError("it is no longer in the document")
     opened = open_picture(found)
@@ -278,7 +264,7 @@ _BLOCKS = {
     *("legend", "main", "nav", "ol", "option", "p", "section", "summary", "ul"),
 }
 _LEFT_OUT = {
-    *("head", "script", "style", "template", "#comment", "-comment", "iframe", "object"),
+    *("head", "script", "style", "template", "#comment", "-comment", "object"),
     *("annotation", "annotation-xml"),  # a formula once more
 }
 _DEEPEST = 150
@@ -289,9 +275,16 @@ def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
     from memagent_graph.text.ocr import Album
 
-    album = Album()
-    text = html_to_text(decode(content), album)
+    album, page = Album(), decode(content)
+    text = html_to_text(page, album)
+    album.unread = 0  # a model sees them, and pages have many that say nothing
+    title = " ".join(html_to_text(found[1]).split()) if (found := _TITLE.search(page)) else ""
+    if title not in text:
+        text = f"# {title}\n\n{text}"
     return Converted(text, (), album.warnings, album.pictures)
+
+
+_TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{1,1000})</title", re.IGNORECASE)
 
 
 def html_to_text(text: str, album: Album | None = None) -> str:
@@ -352,6 +345,8 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         return ""
     if tag == "br":
         return "\n"
+    if tag == "iframe":  # its content is for programs that know no frames
+        return f"\n\n{html_to_text(node.attributes.get('srcdoc') or '', album)}\n\n"
     if tag in FORMULAS:
         parts = [_lay_out_child(at, depth, album) for at in node.iter()]
         return write_formula(tag, parts)
@@ -406,7 +401,7 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
 
 def _number_of(node: Any) -> str:
     """Return the number of an item of a list, as it is shown."""
-    from memagent_graph.text.notation import in_style
+    from memagent_graph.text.notation import STYLES, in_style
 
     of_list, items = node.parent.attributes, [at for at in node.parent.iter() if at.tag == "li"]
     step = -1 if "reversed" in of_list else 1
@@ -416,7 +411,7 @@ def _number_of(node: Any) -> str:
         if at == node:
             break
         number += step
-    return f"{in_style(number, _TYPES_OF_LISTS.get(of_list.get('type') or '', ''))}."
+    return f"{in_style(number, STYLES.get(of_list.get('type') or '', ''))}."
 
 
 def _integer(value: str | None, default: int) -> int:
@@ -424,8 +419,6 @@ def _integer(value: str | None, default: int) -> int:
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,9}")
-
-_TYPES_OF_LISTS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
 def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
@@ -453,18 +446,22 @@ _CHARSET = re.compile(
 )
 
 
+MARKS = [
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+]
+"""Byte order marks, and the encodings that they stand for."""
 _CP1252 = re.compile(r"iso-8859-1\Z")  # whose C1 controls nobody writes
 
 
 def decode(content: bytes) -> str:
     """Return the text of a page: by its mark, as UTF-8, as it says, or else by its letters."""
-    for mark, encoding in (
-        (b"\xef\xbb\xbf", "utf-8-sig"),
-        (b"\xff\xfe", "utf-16"),
-        (b"\xfe\xff", "utf-16"),
-    ):
+    for mark, encoding in MARKS:
         if content.startswith(mark):
-            return content.decode(encoding, "replace")
+            return content[len(mark) :].decode(encoding, "replace")
     try:
         return content.decode(find_unmarked(content[:4096]) or "utf-8")
     except UnicodeDecodeError:
@@ -477,10 +474,6 @@ def decode(content: bytes) -> str:
         pass
     guessed, _ = guess_encoding(content)
     return content.decode(guessed or "utf-8", "replace")
-
-
-_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "euc-kr": "cp949"}
-"""Encodings in whose name programs write signs that only a wider one has."""
 
 
 _ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
@@ -513,7 +506,8 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
     for era in (EncodingEra.MODERN_WEB, EncodingEra.ALL):
         found = detect(sample, encoding_era=era)
         if name := found["encoding"]:
-            return _WIDER.get(name.lower(), name), found["confidence"] or 0.0
+            wider = "cp932" if name == "SHIFT_JIS" else name  # what programs write by that name
+            return wider, found["confidence"] or 0.0
     return None, 0.0
 
 
@@ -532,24 +526,27 @@ def read_epub(content: bytes) -> Converted:
     book = package.parse(place)
     if book is None:
         raise ValueError("it is no EPUB, or a damaged one")
-    if package.holds("META-INF/encryption.xml") and b"enc#aes" in package.read(
-        "META-INF/encryption.xml"
-    ):
+    if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
         raise PasswordError
     files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
-    chapters, missing = [], 0
+    chapters, warnings = list[str](), list[str]()
     for item in book.iter("{*}itemref"):
-        part = posixpath.normpath(
-            posixpath.join(posixpath.dirname(place), files.get(get(item, "idref"), "-"))
-        )
-        if package.holds(part):
-            chapters.append(html_to_text(decode(package.read(part))))
+        name = files.get(get(item, "idref"), "-")
+        part = posixpath.normpath(posixpath.join(posixpath.dirname(place), name))
+        try:
+            page, why = package.read(part), "it is missing"
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
+            page, why = None, f"it is broken ({error})"
+        if page is None:
+            warnings.append(f"did not read the chapter {name}: {why}.")
         else:
-            missing += 1
+            chapters.append(html_to_text(decode(page)))
     title = child(book, "metadata", "title")
     heading = f"# {title.text.strip()}" if title is not None and title.text else ""
-    text = "\n\n".join(filter(None, [heading, *chapters]))
-    return Converted(text, (), warn_of(missing_chapter=missing))
+    text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)
+    return Converted(text, (), warnings, lost=lost / max(lost + len(chapters), 1))
 
 
 def read_rtf(content: bytes) -> Converted:
@@ -559,7 +556,7 @@ def read_rtf(content: bytes) -> Converted:
     library = import_module("striprtf.striprtf")
     to_text: Callable[..., str] = library.rtf_to_text
     pictures = content.count(b"\\pict")
-    whole = _prepare_rtf(content.removeprefix(_MARK), library.specialchars)
+    whole = _prepare_rtf(content.removeprefix(codecs.BOM_UTF8), library.specialchars)
     kind = _MACHINE.search(whole, 0, _HEAD)
     encoding = _MACHINES[kind[1]] if kind else "cp1252"
     text = to_text(whole.decode("latin-1"), encoding, errors="replace")
@@ -583,15 +580,20 @@ _APART = {
 """What the library leaves out: notes, headers, footers and boxes."""
 
 
-def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: C901 - a list
-    """Return RTF without binary data and what was deleted, and with signs round what is raised.
+def _prepare_rtf(  # noqa: C901, PLR0912 - a list
+    content: bytes, written: Mapping[str, str]
+) -> bytes:
+    """Return RTF without binary data and what was deleted; with signs round what is raised.
+
+    A link has its address after it.
 
     Args:
         content: the file.
         written: words that stand for text.
     """
     kept, around, at = list[bytes](), list[tuple[set[bytes], bytes]](), 0
-    deleted, script, is_begun = set[bytes](), b"", False
+    deleted, script, is_begun, address = set[bytes](), b"", False, b""
+    links = list[tuple[int, bytes]]()
     while token := _TOKEN.match(content, at):
         at, (word, number) = token.end(), token.groups()
         piece, now = token[0], script
@@ -601,7 +603,15 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         if piece == b"{":
             around.append((deleted, script))
         elif piece == b"}":
+            if links and links[-1][0] == len(around):
+                piece = b" <%b>}" % links.pop()[1]
             deleted, now = around.pop() if around else (set(), b"")
+        elif word is None and (found := _LINK.search(piece)):
+            address = found[1]
+            continue
+        elif word == b"fldrslt":
+            links += [(len(around), address)] if address else []
+            address = b""
         elif piece == b"\\*":  # hides the group, unless what begins here is known
             following = _TOKEN.match(content, at)
             if not is_begun or (following and following[1] in _SETTINGS | _APART):
@@ -623,7 +633,7 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
     return b"".join(kept)
 
 
-_MARK = b"\xef\xbb\xbf"
+_LINK = re.compile(rb'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
 _HEAD = 200
 """Bytes at the beginning of RTF that name its character set."""
 _MACHINE = re.compile(rb"\\(mac|pca|pc)(?![a-z0-9])")
@@ -678,13 +688,18 @@ _BETWEEN = 60
 """Least time between two headings of subtitles, in seconds."""
 
 _TIMES = re.compile(
-    r"(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}(?:[ \t]{1,9}-->[^\n]*|,\d[\d:.,]{0,20})"
+    r"(?m)^[ \t]{0,9}(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}"
+    r"(?:[ \t]{1,9}-->[^\n]*|,\d[\d:.,]{0,20})"
 )
 _DIALOGUE = re.compile(r"Dialogue:[^,\n]{0,20},([\d:.]{1,20}),([\d:.]{1,20}),(?:[^,\n]*,){6}(.*)")
 _BREAK = re.compile(r"\\[Nnh]")
 _STYLE = re.compile(r"<[^<>\n]{1,200}>|\{\\[^{}]{0,99}\}")
 _SPEAKER = re.compile(r"<v(?:\.[^ <>]{0,99})? ([^<>]{1,200})>")
-_NO_CUE = re.compile(r"(?:NOTE|STYLE|REGION|WEBVTT)\b")
+_NO_CUE = re.compile(
+    r"(?:\A|\n\n)(?:NOTE|STYLE|REGION|WEBVTT)\b[^\n]*(?:\n(?![^\n]*-->)[^\n]*\S[^\n]*)*+"
+)
+_NAME_OF_NEXT = re.compile(r"\n(?:[ \t]{0,9}\n[^\n]+|[ \t]{0,9}\d{1,9}[ \t]{0,9})\n\Z")
+"""The number or name of a cue, between the one before it and its time."""
 
 
 def read_subtitles(content: bytes) -> Converted:
@@ -693,36 +708,17 @@ def read_subtitles(content: bytes) -> Converted:
     if spoken := [found for line in lines if (found := _DIALOGUE.match(line))]:
         said = sorted((found[1].zfill(11), _BREAK.sub(" ", found[3])) for found in spoken)
         lines = [line for begin, text in said for line in ("", f"{begin} --> ", text)]
+    _, *pieces = _TIMES.split(_NO_CUE.sub("\n\n", "\n".join(lines)))
     text, last = list[str](), -_BETWEEN
-    for seconds, cue in _cues(lines):
-        if seconds - last >= _BETWEEN and (
+    for at in range(0, len(pieces), 4):
+        hours, minutes, seconds = (int(part or 0) for part in pieces[at : at + 3])
+        cue, now = pieces[at + 3], hours * 3600 + minutes * 60 + seconds
+        if now - last >= _BETWEEN and (
             not text or text[-1].rstrip().endswith((".", "!", "?", "…"))
         ):
-            at = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-            text.append(f"\n\n## {at}\n\n")
-            last = seconds
-        plain = _STYLE.sub("", _SPEAKER.sub(r"\1: ", "\n".join(cue)))
+            text.append(f"\n\n## {now // 3600:02}:{now // 60 % 60:02}:{now % 60:02}\n\n")
+            last = now
+        cue = _NAME_OF_NEXT.sub("", cue) if at + 4 < len(pieces) else cue
+        plain = _STYLE.sub("", _SPEAKER.sub(r"\1: ", cue))
         text.append(" ".join(unescape(plain).split()) + "\n")
     return Converted("".join(text).strip())
-
-
-def _cues(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the time, in seconds, and the lines of each cue, without its number or name."""
-    seconds, cue = 0, list[str]()
-    is_first, is_name, is_note = True, False, False
-    for line in lines:
-        if times := _TIMES.match(line.lstrip()):
-            if not is_first and cue and (is_name or cue[-1].strip().isdigit()):
-                cue.pop()
-            if cue:
-                yield seconds, cue
-            seconds = int(times[1] or 0) * 3600 + int(times[2]) * 60 + int(times[3])
-            cue, is_first, is_name, is_note = [], False, False, False
-        elif not line.strip():
-            is_first, is_note = True, False
-        else:
-            is_note = is_note or (is_first and _NO_CUE.match(line) is not None)
-            cue += [] if is_note else [line]
-            is_first, is_name = False, is_first
-    if cue:
-        yield seconds, cue

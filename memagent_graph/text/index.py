@@ -443,7 +443,10 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
     start, kept, whole = 0, open_cache() if source.uri else None, _key(source)
     while start < source.length:
         key = f"{source.digest}-{sha256(f'{whole} {start}'.encode()).hexdigest()[:16]}"
-        part = _decode(kept, key)
+        found = kept.find(key, _MOST_BYTES) if kept is not None else None
+        part: IndexPart | None = None
+        with suppress(ValueError, TypeError, IndexError):  # not an index
+            part = IndexPart.decode(*found) if found else None
         if part is None or not part.length:
             part = _index(source, start)
             if kept is not None:
@@ -455,14 +458,6 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
 def _index(source: Source, start: int) -> IndexPart:
     found = takewhile(lambda passage: passage[0] < start + _PART_LENGTH, passages(source, start))
     return IndexPart.of(text for _, text in found)
-
-
-def _decode(kept: Any, key: str) -> IndexPart | None:
-    found = None if kept is None else kept.find(key, _MOST_BYTES)
-    if found is not None:
-        with suppress(ValueError, TypeError, IndexError):  # not an index
-            return IndexPart.decode(*found)
-    return None
 
 
 def _key(source: Source) -> str:

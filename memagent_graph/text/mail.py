@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+from contextlib import suppress
 from dataclasses import replace
-from email import policy
+from datetime import UTC, datetime, timedelta
+from email import message_from_string, policy
 from email.parser import BytesParser
 from io import BytesIO
 from mimetypes import guess_type
@@ -171,53 +173,104 @@ def _append_attachments(lines: Sequence[str], attached: Sequence[Attachment]) ->
     texts = [f"## Attachment: {name}\n\n{text}" for name, text, _ in attached if text.strip()]
     warnings = [f"attachment {name} {line}" for name, _, lines in attached for line in lines]
     whole = "\n\n".join(filter(None, ["\n".join(lines).strip(), *texts]))
-    return Converted(whole, (), tuple(warnings))
+    unread = [name for name, text, lines in attached if lines and not text.strip()]
+    lost = sum(_suffix(name) not in PICTURES for name in unread)  # few of them have words
+    return Converted(whole, (), tuple(warnings), lost=lost / (len(attached) + 1))
 
 
 def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    return read_outlook_message(Message.load(BytesIO(content)))
+    storage = Message.load(BytesIO(content))._storage  # noqa: SLF001 - `Message` decodes strictly
+    return read_outlook_storage(storage)
 
 
-def read_outlook_message(message: Any) -> Converted:
-    """Return the text of a message that `oxmsg` loaded."""
-    people: dict[int, list[str]] = {}
-    for at in message.recipients:
-        kind = at.properties.int_prop_value(_RECIPIENT_TYPE) or _TO
-        people.setdefault(kind, []).append(f"{at.name} <{at.email_address}>")
-    heads = {
-        "From": message.sender,
-        "To": ", ".join(people.get(_TO, ())),
-        "Cc": ", ".join(people.get(_CC, ())),
-        "Date": message.sent_date,
-        "Subject": message.subject,
-    }
-    text = message.body or html_to_text(message.html_body or "")
-    attached = [*map(_attach_of_outlook, message.attachments)]
-    return _append_attachments(
-        [*(f"{name}: {said}" for name, said in heads.items() if said), "", text], attached
-    )
+class _Item:
+    """The properties of a message, a recipient or an attachment of Outlook.
+
+    Args:
+        storage: the streams that hold them, as `oxmsg` loads them.
+        pages: code pages of the message that it belongs to.
+    """
+
+    def __init__(self, storage: Any, pages: Sequence[int]) -> None:
+        self._streams = {one.name: one.bytes_ for one in storage.streams}
+        rows = self._streams.get("__properties_version1.0", b"")
+        self._numbers = {  # the head of the rows is as long as one, one and a half, or two
+            int.from_bytes(rows[at + 2 : at + 4], "little"): rows[at + 8 : at + 16]
+            for at in range(len(rows) % 16, len(rows), 16)
+        }
+        self.pages = [*filter(None, map(self.number, (_MESSAGE_PAGE, _BODY_PAGE)))] or pages
+
+    def number(self, tag: int, size: int = 4) -> int:
+        """Return a number of so many bytes; 0 if there is none."""
+        return int.from_bytes(self._numbers.get(tag, b"")[:size], "little")
+
+    def binary(self, tag: int, kind: str = "0102") -> bytes:
+        """Return the bytes of a property; none if there are none."""
+        found: bytes = self._streams.get(f"__substg1.0_{tag:04X}{kind}", b"")
+        return found
+
+    def text(self, *tags: int) -> str:
+        """Return the first text that there is of these; "" without any.
+
+        It is in UTF-16, in the code page of the message or of its body or, if neither fits,
+        in the one that fits its letters.
+        """
+        for tag in tags:
+            if wide := self.binary(tag, "001F"):
+                return wide.decode("utf-16-le", "replace").rstrip("\0")
+            narrow = self.binary(tag, "001E") or self.binary(tag)
+            if narrow:
+                return self._decode(narrow, self.pages[:: -1 if tag in {_BODY, _HTML} else 1])
+        return ""
+
+    def _decode(self, content: bytes, pages: Sequence[int]) -> str:
+        for page in pages:
+            with suppress(LookupError, UnicodeError):
+                return content.decode(_PAGES.get(page) or f"cp{page}").rstrip("\0")
+        return decode(content).rstrip("\0")
 
 
-_RECIPIENT_TYPE, _TO, _CC = 0x0C15, 1, 2
-_HEAD_OF_INNER = 24
-"""Bytes before the properties of an attached message; those of a file have 8 more."""
+_MESSAGE_PAGE, _BODY_PAGE, _SENT, _TYPE = 0x3FFD, 0x3FDE, 0x0039, 0x0C15
+_BODY, _HTML, _HEADERS_SENT, _SUBJECT = 0x1000, 0x1013, 0x007D, 0x0037
+_SENDER, _SENDER_ADDRESS = (0x0C1A, 0x0042), (0x5D01, 0x0C1F, 0x0065)
+_NAME, _ADDRESS, _FILE, _FILE_NAME = 0x3001, (0x39FE, 0x3003), 0x3701, (0x3707, 0x3704, 0x3001)
+_PEOPLE = {1: "To", 2: "Cc", 3: "Bcc"}
+_PAGES = {20127: "ascii", 20866: "koi8_r", 20932: "euc_jp", 21866: "koi8_u", 54936: "gb18030"}
+_PAGES |= {28590 + part: f"iso8859_{part}" for part in range(1, 16)}
+_PAGES |= {50220: "iso2022_jp", 50221: "iso2022_jp", 51949: "euc_kr"}
+"""Encodings whose names in Python do not have the number of the code page."""
+_EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 
-def _attach_of_outlook(attached: Any) -> Attachment:
-    storages = attached._storage.storages  # noqa: SLF001 - no public name leads there
-    inner = next((one for one in storages if one.name == "__substg1.0_3701000D"), None)
-    if inner is None:
-        return _convert_attachment(attached.file_name or "", attached.file_bytes or b"")
-    from oxmsg import Message
+def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
+    """Return the text of a message from its storage; the arguments are those of `_Item`."""
+    item, attached = _Item(storage, pages), list[Attachment]()
+    headers = message_from_string(item.text(_HEADERS_SENT))
+    name, address = item.text(*_SENDER), item.text(*_SENDER_ADDRESS)
+    heads = {"From": str(headers["from"] or (f"{name} <{address}>" if address else name))}
+    for inner in storage.storages:
+        if inner.name.startswith("__recip"):
+            one = _Item(inner, item.pages)
+            kind = _PEOPLE.get(one.number(_TYPE) & 3, "To")
+            person = f"{one.text(_NAME)} <{one.text(*_ADDRESS)}>"
+            heads[kind] = ", ".join(filter(None, [heads.get(kind), person]))
+        elif inner.name.startswith("__attach"):
+            attached.append(_attach_of_outlook(inner, item.pages))
+    sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
+    heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
+    text = item.text(_BODY) or html_to_text(item.text(_HTML))
+    lines = (f"{name}: {said}" for name, said in heads.items() if said)
+    return _append_attachments([*lines, "", text], attached)
 
-    streams = [
-        replace(one, bytes_=one.bytes_[:_HEAD_OF_INNER] + bytes(8) + one.bytes_[_HEAD_OF_INNER:])
-        if one.name == "__properties_version1.0"
-        else one
-        for one in inner.streams
-    ]
-    found = read_outlook_message(Message(replace(inner, streams=tuple(streams))))
-    return "message", found.text, found.warnings
+
+def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
+    item = _Item(storage, pages)
+    name = item.text(*_FILE_NAME)
+    for inner in storage.storages:
+        if inner.name == f"__substg1.0_{_FILE:04X}000D":
+            found = read_outlook_storage(inner, pages)
+            return name or "message", found.text, found.warnings
+    return _convert_attachment(name, item.binary(_FILE))

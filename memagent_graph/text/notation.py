@@ -1,12 +1,13 @@
-"""Write raised numbers, formulas, numbers of lists, signs and tables as plain text."""
+"""Write raised numbers, formulas, numbers of lists, signs, links and tables as plain text."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def raise_text(text: str, level: float) -> str:
@@ -109,6 +110,65 @@ def in_style(count: int, style: str) -> str:
     return found.upper() if "pper" in style else found
 
 
+class ListLevel(NamedTuple):
+    """How a list numbers the items of one level.
+
+    Attributes:
+        text: what stands before an item; "%1" is the number on the first level.
+        style: style of its number, as for `in_style`.
+        start: the first number.
+        restart: an item of a level above this one makes it start again.
+        is_legal: whether the numbers of all levels are written in digits.
+    """
+
+    text: str
+    style: str = ""
+    start: int = 1
+    restart: int = 99
+    is_legal: bool = False
+
+
+def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int]) -> str:
+    """Count an item of a list, and return what is shown before it.
+
+    Args:
+        levels: the levels of the list, from 0.
+        at: the level of the item.
+        counts: the number of the last item of each level, which this changes.
+    """
+    level, none = levels[at], ListLevel("")
+    counts[at] = counts.get(at, level.start - 1) + 1
+    for deeper in [key for key in counts if key > at]:
+        if at < levels.get(deeper, none).restart:
+            del counts[deeper]
+    text = level.text
+    for above in range(at + 1):
+        found = levels.get(above, none)
+        style = "" if level.is_legal else found.style
+        text = text.replace(f"%{above + 1}", in_style(counts.get(above, found.start), style))
+    return f"{text} " if text.strip() else ""
+
+
+STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+"""Styles of numbers by the names that HTML and OpenDocument have for them."""
+
+
+def write_link(text: str, address: str) -> str:
+    """Return the text of a link with its address, unless it is in the document or shown."""
+    shown = not address or address[0] in "#./" or not text.strip() or text.strip() in address
+    return text if shown else f"{text} <{address}>"
+
+
+def name_hidden(rows: Iterable[int]) -> str:
+    """Return a line that names the hidden rows of a sheet: "Hidden rows: 3, 5-8."; "" for none."""
+    runs = (
+        [row for _, row in run]
+        for _, run in groupby(enumerate(rows), key=lambda found: found[1] - found[0])
+    )
+    spans = ["-".join(map(str, (*run[:1], *run[1:][-1:]))) for run in runs]
+    return f"Hidden rows: {', '.join(spans)}." if spans else ""
+
+
 _SYMBOLS = range(0xF020, 0xF07F)
 """Code points under which fonts of symbols have those of ASCII."""
 TICKS = {
@@ -151,7 +211,7 @@ def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[st
     for row in rows:
         cells: list[str] = []
         for text, columns, height in row:
-            width = min(columns, MOST_REPEATED)
+            width = min(max(columns, 1), MOST_REPEATED)
             while covered.get(len(cells)):
                 covered[len(cells)] -= 1
                 cells.append("")

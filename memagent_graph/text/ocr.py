@@ -25,7 +25,7 @@ from memagent_graph.pictures.media import (
 )
 from memagent_graph.pictures.picture import Picture, has_ocr, write_mark
 from memagent_graph.templates import plural
-from memagent_graph.text.source import ENDS_AT, Converted
+from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -147,11 +147,12 @@ class Album:
     Attributes:
         pictures: the references so far; `start` is set when the text is complete.
         unread: number of pictures without a number or words in the text.
+        objects: number of documents within the document that were not read.
     """
 
     def __init__(self) -> None:
         self.pictures: list[Picture] = []
-        self.unread = 0
+        self.unread = self.objects = 0
         self._refused: dict[str, int] = {}
         self._words = PageReader("picture")
 
@@ -219,11 +220,12 @@ class Album:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines on pictures that were refused, and on words from OCR."""
+        """Lines on what was not read, on pictures that were refused, and on words from OCR."""
         refused = (
             f"refused {plural(count, 'picture')}: {why}." for why, count in self._refused.items()
         )
-        return (*refused, *self._words.warnings)
+        unread = warn_of(picture=self.unread, embedded_object=self.objects)
+        return (*unread, *refused, *self._words.warnings)
 
 
 def read_picture(content: bytes) -> Converted:

@@ -19,17 +19,21 @@ from lxml import etree
 from memagent_graph.pictures.picture import write_mark
 from memagent_graph.text.notation import (
     MOST_REPEATED,
+    STYLES,
     TICKS,
-    in_style,
+    ListLevel,
+    count_item,
+    name_hidden,
     raise_text,
     spread_cells,
     symbol,
     write_formula,
+    write_link,
     write_scripts,
     write_table,
 )
 from memagent_graph.text.ocr import Album
-from memagent_graph.text.source import Converted, PasswordError, warn_of
+from memagent_graph.text.source import Converted, PasswordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,65 +42,41 @@ Element: TypeAlias = Any
 """An element of lxml, which has no types."""
 
 
-_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w{1,20})/")
-"""Beginning of the namespaces of ISO's strict form, which some libraries do not know."""
-_USUAL = rb"http://schemas.openxmlformats.org/\1/2006/"
-_RAISED = re.compile(
-    rb'(vertAlign val="(?:(super)|sub)script" ?/>[^&]{0,500}?'
-    rb"<(?:\w{1,9}:)?t(?: [^<>]{0,99})?>)([^<]+)"
-)
-"""Text of a cell that is raised or lowered, of which openpyxl says nothing."""
+_EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
 
 
 class Package:
     """The parts of an archive of XML files, and how they refer to each other."""
 
-    def __init__(self, content: bytes) -> None:
-        self._archive = ZipFile(BytesIO(content))
+    def __init__(self, content: bytes, *, is_single: bool = False) -> None:
+        self._single = content if is_single else b""  # all parts in one file of XML
+        self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if is_single else content))
         self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
 
-    def holds(self, part: str) -> bool:
-        """Whether the archive has a part; the case of its name does not matter."""
-        return part.lstrip("/").lower() in self._names
-
-    def read(self, part: str) -> bytes:
-        """Return the bytes of a part."""
-        return self._archive.read(self._names[part.lstrip("/").lower()])
+    def read(self, part: str) -> bytes | None:
+        """Return the bytes of a part; None without one. The case of its name does not matter."""
+        name = self._names.get(part.lstrip("/").lower())
+        return None if name is None else self._archive.read(name)
 
     def parse(self, part: str) -> Element | None:
         """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
-        return parse_xml(self.read(part), part) if self.holds(part) else None
+        is_whole = self._single and not part.startswith("META-INF")
+        content = self._single if is_whole else self.read(part)
+        return None if content is None else parse_xml(content, part)
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether `repack` changes nothing."""
-        listed = self._right_names()
-        return (
-            not _STRICT.search(self.read(self.main()))
-            and all(name == listed[key] for key, name in self._names.items())
-            and not any(_RAISED.search(self.read(key)) for key in self._names if key[-4:] == ".xml")
-        )
+    def stream(self, part: str, *names: str) -> Iterator[Element]:
+        """Yield the elements of a part with these names, each as soon as it is complete.
 
-    def repack(self) -> BytesIO:
-        """Return the archive as openpyxl reads it.
-
-        It has the names that it lists, the usual namespaces, and signs round what is raised.
+        What was yielded is freed: a sheet may have a million rows. Raises as `parse_xml`.
         """
-        listed, packed = self._right_names(), BytesIO()
-        with ZipFile(packed, "w") as archive:
-            for key, name in self._names.items():
-                content = _STRICT.sub(_USUAL, self._archive.read(name))
-                archive.writestr(listed[key], _RAISED.sub(_mark_raised, content))
-        return packed
-
-    def _right_names(self) -> dict[str, str]:
-        """Return the names of parts as the archive lists them."""
-        types = self.parse("[Content_Types].xml")
-        listed = () if types is None else types.iter("{*}Override")
-        usual = {key: name.replace("\\", "/") for key, name in self._names.items()}
-        return usual | {
-            name.lower(): name for part in listed if (name := get(part, "PartName")[1:])
-        }
+        tags = [f"{{*}}{name}" for name in names]
+        found = BytesIO(self.read(part) or b"<none/>")
+        for _, element in etree.iterparse(found, tag=tags, resolve_entities=False, huge_tree=True):
+            _refuse_doctype(element, part)
+            yield element
+            element.clear()
+            while element.getprevious() is not None:
+                del element.getparent()[0]
 
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""
@@ -122,12 +102,6 @@ class Package:
         raise ValueError("it is no Office file, or a damaged one")
 
 
-def _mark_raised(found: re.Match[bytes]) -> bytes:
-    before, is_above, text = found.groups()
-    begin, end = (b"_x000E_", b"_x000F_") if is_above else (b"_x0010_", b"_x0011_")
-    return before + begin + text + end
-
-
 def parse_xml(content: bytes, name: str) -> Element:
     """Return the root of a file of XML.
 
@@ -136,10 +110,14 @@ def parse_xml(content: bytes, name: str) -> Element:
     """
     parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
     root = etree.fromstring(content, parser)
-    if root.getroottree().docinfo.doctype:
+    _refuse_doctype(root, name)
+    return root
+
+
+def _refuse_doctype(element: Element, name: str) -> None:
+    if element.getroottree().docinfo.doctype:
         message = f"{name} declares a document type, which no Office program does"
         raise ValueError(message)
-    return root
 
 
 def local(element: Element) -> str:
@@ -168,10 +146,6 @@ _FORMULAS = {"d", "f", "nary", "rad", "sSub", "sSubSup", "sSup"}
 """Elements of Office whose parts stand above each other."""
 
 
-def _is_formula(element: Element) -> bool:
-    return local(element) in _FORMULAS and "/math}" in element.tag
-
-
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
     """Return a formula of Office; `inline` reads its parts."""
     name, settings = local(element), child(element, f"{local(element)}Pr")
@@ -187,24 +161,36 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
 
 
 def _chart_text(root: Element | None) -> str:
-    """Return the words of a chart or diagram."""
+    """Return the words of a chart or diagram, and the values of its series with their names."""
     if root is None:
         return ""
-    runs = [element.text or "" for element in root.iter("{*}t", "{*}v") if element.text]
-    return " | ".join(dict.fromkeys(run.strip() for run in runs if run.strip()))
+    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
+    rows = list[list[str]]()
+    for series in root.iter("{*}ser", "{*}data"):
+        name = " ".join(_points(child(series, "tx")))
+        for part in series:
+            is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
+            row = [name if is_value else "", *_points(part)]
+            if row[1:] and local(part) != "tx" and (is_value or row not in rows):
+                rows.append(row)
+    return "\n\n".join(filter(None, [words, write_table(rows)]))
 
 
-_SIGNS = {
-    "tab": "\t",
-    "ptab": "\t",
-    "br": "\n",
-    "cr": "\n",
-    "noBreakHyphen": "-",
-    "line-break": "\n",
-    "s": " ",
-}
+def _points(part: Element | None) -> list[str]:
+    """Return the values of a series, in order; one that is missing is empty."""
+    found = dict[int, str]()
+    for point in part.iter("{*}pt") if part is not None else ():
+        value = child(point, "v")
+        found[_number(point, "idx", len(found))] = (point if value is None else value).text or ""
+    if not found and part is not None:
+        return [value.text for value in part.iter("{*}v") if value.text]
+    return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
+
+
+_SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
+_SIGNS |= dict.fromkeys(("br", "cr", "line-break"), "\n")
 _LEFT_OUT = {
-    "del", "moveFrom", "instrText", "delText", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
+    "del", "moveFrom", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
 }  # fmt: skip
 
@@ -213,7 +199,210 @@ _DEEPEST = 6
 """Deepest level of a heading."""
 
 
-class Word:
+_HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
+
+
+class Drawing:
+    """The text of parts of an Office file: paragraphs, tables, shapes, charts and pictures.
+
+    Args:
+        package: the file.
+        part: the part in which this begins, to which links refer.
+    """
+
+    def __init__(self, package: Package, part: str) -> None:
+        self._package, self._part = package, part
+        self._links = package.targets(part)
+        self.album, self.page = Album(), 0
+        self._counts: dict[int, int] = {}
+        self._begun: dict[int, ListLevel] = {}
+        self._styles: dict[str, Element] = {}
+        self._described, self._address = "", ""
+
+    def _read_part(self, part: str, *path: str) -> Iterator[str]:
+        """Yield the blocks of a part, or of what stands at a path of names in it."""
+        before, self._links = self._links, self._package.targets(part)
+        root = child(self._package.parse(part), *path)
+        if root is not None:
+            yield from self._blocks(root)
+        self._links = before
+
+    def _part_of(self, entry: Element) -> str:
+        """Return the part of a slide or sheet, by its entry in the list of all."""
+        relation = next((value for key, value in entry.attrib.items() if key[:1] == "{"), "")
+        return self._links.get(str(relation), ("", ""))[1]
+
+    def _target(self, element: Element | None, *names: str) -> str:
+        """Return the part or address that an element refers to by one of its attributes."""
+        found = next(filter(None, (get(element, name) for name in names)), "")
+        return self._links.get(found, ("", ""))[1]
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        for element in parent:
+            name = local(element)
+            if name == "p":
+                yield from self._paragraph(element)
+            elif name == "tbl":
+                yield self._table(element)
+            elif name == "sp":
+                yield from self._shape(element)
+            elif name == "pic":
+                described = get(child(element, "nvPicPr", "cNvPr"), "descr").strip()
+                part = self._target(child(element, "blipFill", "blip"), "embed")
+                yield self.album.add(self._package.read(part), part, described, self.page)
+            elif name in {"chart", "relIds"}:
+                yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
+            elif name in {"altChunk", "oleObj"}:
+                self.album.objects += 1
+            elif name == "AlternateContent":
+                forms = ([*self._blocks(form)] for form in element)
+                yield from next(filter(any, forms), [])
+            elif name not in _LEFT_OUT:
+                yield from self._blocks(element)
+
+    def _shape(self, element: Element) -> Iterator[str]:
+        place, self._counts = next(element.iter("{*}ph"), None), {}
+        role = "" if place is None else get(place, "type", "body")
+        text = "\n".join(filter(None, self._blocks(element)))
+        if text and role not in _MARGINS:
+            yield f"# {' '.join(text.split())}" if role in {"title", "ctrTitle"} else text
+
+    def _paragraph(self, element: Element) -> Iterator[str]:
+        boxes: list[str] = []
+        text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
+        settings = child(element, "pPr")
+        at, numbered = _number(settings, "lvl"), child(settings, "buAutoNum")
+        if numbered is None and child(settings, "buNone") is None:  # as the shape says
+            style = child(element.getparent(), "lstStyle", f"lvl{at + 1}pPr")
+            numbered = child(style, "buAutoNum")
+        if text and numbered is None:
+            self._counts = {key: count for key, count in self._counts.items() if key < at}
+        elif text:
+            level = _level_of_slide(numbered, at)
+            if self._begun.get(at) != level:  # another kind of numbers begins anew
+                self._counts.pop(at, None)
+            self._begun[at] = level
+            text = count_item({at: level}, at, self._counts) + text
+        yield from filter(None, [text, *boxes])
+
+    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
+        """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
+        for element in parent:
+            name = local(element)
+            if name == "t":
+                yield element.text or ""
+            elif name in _SIGNS:
+                yield _SIGNS[name]
+            elif name == "r":
+                yield self._run(element, boxes)
+            elif name in _FORMULAS and "/math}" in element.tag:
+                yield _read_formula(element, partial(self._inline, boxes=boxes))
+            elif name == "sym":
+                yield symbol(get(element, "char"), get(element, "font"))
+            elif name == "ffData":
+                yield _form_field(element)
+            elif name == "txbxContent":
+                boxes += self._blocks(element)
+            elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
+                mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
+                yield f"[{mark}{get(element, 'id')}]"
+            elif name == "instrText":
+                found = _HYPERLINK.search(element.text or "")
+                self._address = found[1] if found else self._address
+            elif name == "fldSimple":
+                found = _HYPERLINK.search(get(element, "instr"))
+                yield write_link("".join(self._inline(element, boxes)), found[1] if found else "")
+            elif name == "fldChar" and get(element, "fldCharType") == "end":
+                yield f" <{self._address}>" if self._address else ""
+                self._address = ""
+            elif name == "hyperlink":
+                yield write_link("".join(self._inline(element, boxes)), self._target(element, "id"))
+            elif name == "AlternateContent":
+                yield from self._choose(element, boxes)
+            elif name in {"docPr", "imagedata", "blip", "OLEObject", "control"}:
+                yield from self._picture(element, name)
+            elif name in {"chart", "relIds"}:
+                boxes.append(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
+            elif name not in _LEFT_OUT:
+                yield from self._inline(element, boxes)
+
+    def _run(self, element: Element, boxes: list[str]) -> str:
+        text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
+        style = child(self._styles.get(get(child(settings, "rStyle"), "val")), "rPr")
+        font = get(child(settings, "rFonts"), "ascii").lower()
+        if font in TICKS:
+            text = "".join(TICKS[font].get(ord(sign) & 0xFF, sign) for sign in text)
+        raised = (get(child(place, "vertAlign"), "val") for place in (settings, style))
+        baseline = get(settings, "baseline", "0")
+        level = int(baseline) if baseline.lstrip("-").isdecimal() else 0
+        text = raise_text(text, LEVELS.get(next(filter(None, raised), ""), level))
+        address = self._target(child(settings, "hlinkClick"), "id")
+        return write_link(text, address if ":" in address else "")
+
+    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
+        """Yield one of two forms of the same content."""
+        for form in element:
+            found: list[str] = []
+            text = "".join(self._inline(form, found))
+            if text.strip() or found or local(form) == "Fallback":
+                boxes += found
+                yield text
+                return
+
+    def _picture(self, element: Element, name: str) -> Iterator[str]:
+        if name == "docPr":
+            described = get(element, "descr").strip()
+            frame = element.getparent()
+            if next(frame.iter("{*}blip"), None) is not None:
+                self._described = described
+            elif described:  # of a chart
+                yield write_mark(described)
+        elif name in {"imagedata", "blip"}:
+            part = self._target(element, "embed", "id")
+            described = self._described or get(element, "title").strip()
+            yield self.album.add(self._package.read(part), part, described)
+            self._described = ""
+        else:
+            self.album.objects += 1
+
+    def _table(self, element: Element) -> str:
+        rows = (
+            [
+                (
+                    " ".join(self._blocks(cell)),
+                    _number(child(cell, "tcPr", "gridSpan"), "val", 1),
+                    1,
+                )
+                for cell in _own(row, "tc", "tr")
+            ]
+            for row in _own(element, "tr", "tbl")
+        )
+        return write_table(spread_cells(rows))
+
+
+def _own(parent: Element, name: str, kind: str) -> Iterator[Element]:
+    """Yield the elements of a name whose nearest ancestor of a kind is this one."""
+    for element in parent.iter(f"{{*}}{name}"):
+        if next(element.iterancestors(f"{{*}}{kind}")) is parent:
+            yield element
+
+
+_MARGINS = {"sldNum", "dt", "hdr", "ftr", "sldImg"}
+_AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
+_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
+_AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
+_ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
+
+
+def _level_of_slide(element: Element, at: int) -> ListLevel:
+    """Return how a paragraph of a slide on a level is numbered."""
+    kind = get(element, "type")
+    style = next((_AUTOMATIC[name] for name in _AUTOMATIC if kind.startswith(name)), "")
+    text = next((_ENCLOSING[name] for name in _ENCLOSING if kind.endswith(name)), "%{}")
+    return ListLevel(text.format(at + 1), style, _number(element, "startAt", 1))
+
+
+class Word(Drawing):
     """The text of a DOCX, part by part.
 
     Args:
@@ -221,13 +410,8 @@ class Word:
     """
 
     def __init__(self, package: Package) -> None:
-        self._package = package
-        self._part = package.main()
-        self._album, self._objects, self._described = Album(), 0, ""
-        targets = package.targets(self._part)
-        self._parts = dict(targets.values())
-        self._links = targets
-        self._styles: dict[str, Element] = {}
+        super().__init__(package, package.main())
+        self._parts = dict(self._links.values())
         styles = package.parse(self._parts.get("styles", "-"))
         for style in styles if styles is not None else ():
             self._styles[get(style, "styleId")] = style
@@ -245,23 +429,13 @@ class Word:
             raise ValueError("it has no text of its own, or is damaged")
         margins: dict[str, dict[str, None]] = {"headerReference": {}, "footerReference": {}}
         for reference in body.iter("{*}headerReference", "{*}footerReference"):
-            _, part = self._links.get(get(reference, "id"), ("", ""))
-            text = "\n\n".join(self._read_part(part))
+            text = "\n\n".join(self._read_part(self._target(reference, "id")))
             margins[local(reference)][text] = None
         blocks = [*margins["headerReference"], *self._blocks(body), *margins["footerReference"]]
         for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
             blocks += self._notes(self._parts.get(kind, ""), mark)
-        album = self._album
-        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
-        return Converted("\n\n".join(filter(None, blocks)), (), warnings, album.pictures)
-
-    def _read_part(self, part: str) -> Iterator[str]:
-        root = self._package.parse(part)
-        if root is None:
-            return
-        before, self._links = self._links, self._package.targets(part)
-        yield from self._blocks(root)
-        self._links = before
+        text = "\n\n".join(filter(None, blocks))
+        return Converted(text, (), self.album.warnings, self.album.pictures)
 
     def _notes(self, part: str, mark: str) -> Iterator[str]:
         root = self._package.parse(part)
@@ -272,18 +446,6 @@ class Word:
                 author = get(note, "author")
                 yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
         self._links = before
-
-    def _blocks(self, parent: Element) -> Iterator[str]:
-        for element in parent:
-            name = local(element)
-            if name == "p":
-                yield from self._paragraph(element)
-            elif name == "tbl":
-                yield self._table(element)
-            elif name == "altChunk":
-                self._objects += 1
-            elif name not in _LEFT_OUT:
-                yield from self._blocks(element)
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
@@ -320,114 +482,16 @@ class Word:
                 return number + 1 if number < _DEEPEST else 0
         return 0
 
-    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
-        """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
-        for element in parent:
-            name = local(element)
-            if name == "t":
-                yield element.text or ""
-            elif name in _SIGNS:
-                yield _SIGNS[name]
-            elif name == "r":
-                yield self._run(element, boxes)
-            elif name == "sym":
-                yield symbol(get(element, "char"), get(element, "font"))
-            elif name == "ffData":
-                yield _form_field(element)
-            elif _is_formula(element):
-                yield _read_formula(element, partial(self._inline, boxes=boxes))
-            elif name == "txbxContent":
-                boxes += self._blocks(element)
-            elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
-                mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
-                yield f"[{mark}{get(element, 'id')}]"
-            elif name == "hyperlink":
-                yield self._link(element, boxes)
-            elif name == "AlternateContent":
-                yield from self._choose(element, boxes)
-            elif name in {"docPr", "imagedata", "blip", "OLEObject", "control"}:
-                yield from self._picture(element, name)
-            elif name in {"chart", "relIds"}:
-                _, part = self._links.get(get(element, "id") or get(element, "dm"), ("", ""))
-                boxes.append(_chart_text(self._package.parse(part)))
-            elif name not in _LEFT_OUT:
-                yield from self._inline(element, boxes)
 
-    def _run(self, element: Element, boxes: list[str]) -> str:
-        text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
-        style = child(self._styles.get(get(child(settings, "rStyle"), "val")), "rPr")
-        font = get(child(settings, "rFonts"), "ascii").lower()
-        if font in TICKS:
-            text = "".join(TICKS[font].get(ord(sign) & 0xFF, sign) for sign in text)
-        raised = (get(child(place, "vertAlign"), "val") for place in (settings, style))
-        return raise_text(text, _LEVELS.get(next(filter(None, raised), ""), 0))
-
-    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
-        """Yield one of two forms of the same content."""
-        for form in element:
-            found: list[str] = []
-            text = "".join(self._inline(form, found))
-            if text.strip() or found or local(form) == "Fallback":
-                boxes += found
-                yield text
-                return
-
-    def _picture(self, element: Element, name: str) -> Iterator[str]:
-        if name == "docPr":
-            described = get(element, "descr").strip()
-            frame = element.getparent()
-            if next(frame.iter("{*}blip"), None) is not None:
-                self._described = described
-            elif described:  # of a chart
-                yield write_mark(described)
-        elif name in {"imagedata", "blip"}:
-            _, part = self._links.get(get(element, "embed") or get(element, "id"), ("", ""))
-            described = self._described or get(element, "title").strip()
-            yield add_picture(self._album, self._package, part, described)
-            self._described = ""
-        else:
-            self._objects += 1
-
-    def _link(self, element: Element, boxes: list[str]) -> str:
-        text = "".join(self._inline(element, boxes))
-        kind, address = self._links.get(get(element, "id"), ("", ""))
-        shown = kind != "hyperlink" or not text.strip() or text.strip() in address
-        return text if shown else f"{text} <{address}>"
-
-    def _table(self, element: Element) -> str:
-        rows = []
-        for row in element.iter("{*}tr"):
-            if next(row.iterancestors("{*}tbl")) is element:
-                cells = [
-                    cell for cell in row.iter("{*}tc") if next(cell.iterancestors("{*}tr")) is row
-                ]
-                rows.append(
-                    [
-                        (
-                            " ".join(self._blocks(cell)),
-                            max(_number(child(cell, "tcPr", "gridSpan"), "val", 1), 1),
-                            1,
-                        )
-                        for cell in cells
-                    ]
-                )
-        return write_table(spread_cells(rows))
-
-
-_LEVELS = {"superscript": 1, "subscript": -1}
+LEVELS = {"superscript": 1, "subscript": -1}
 
 
 def _form_field(element: Element) -> str:
     """Return what a field of a form shows that is no text: a tick, or what was chosen."""
     box, choices = child(element, "checkBox"), child(element, "ddList")
-    setting = next(
-        (
-            get(at, "val", "1")
-            for name in ("checked", "result", "default")
-            if (at := child(box if box is not None else choices, name)) is not None
-        ),
-        "0",
-    )
+    field = choices if box is None else box
+    settings = (child(field, name) for name in ("checked", "result", "default"))
+    setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
         return "\u2610" if setting in _OFF else "\u2612"
     entries = [*choices.iter("{*}listEntry")] if choices is not None else []
@@ -468,37 +532,35 @@ class _Numbers:
             styles: the names of these styles.
         """
         settings = [child(place, "numPr") for place in places]
-        used, depth = (_first(settings, name) for name in ("numId", "ilvl"))
+        used, depth = (
+            next(filter(None, (get(child(at, name), "val") for at in settings)), "")
+            for name in ("numId", "ilvl")
+        )
         name, own = self._used.get(used, ("", {}))
         levels = self._lists.get(name, {}) | {
             at: found for at in own if (found := child(own[at], "lvl")) is not None
         }
         named = (at for at in levels if get(child(levels[at], "pStyle"), "val") in styles)
         at = int(depth) if depth.isdecimal() else next(named, 0)
-        level, counts = levels.get(at), self._counts[name]
-        if level is None:
+        if at not in levels:
             return ""
         begin = child(own.get(at), "startOverride")
         if begin is not None and (used, at) not in self._begun:
             self._begun.add((used, at))
-            counts[at] = _number(begin, "val", 1) - 1
-        counts[at] = counts.get(at, _number(child(level, "start"), "val", 1) - 1) + 1
-        for deeper in [key for key in counts if key > at]:
-            if at < _number(child(levels.get(deeper), "lvlRestart"), "val", deeper):
-                del counts[deeper]
-        if get(child(level, "numFmt"), "val") == "bullet":
-            return "- "
-        text = get(child(level, "lvlText"), "val")
-        for above in range(at + 1):
-            place = levels.get(above)
-            style = get(child(place, "numFmt"), "val") if child(level, "isLgl") is None else ""
-            count = counts.get(above, _number(child(place, "start"), "val", 1))
-            text = text.replace(f"%{above + 1}", in_style(count, style))
-        return f"{text} " if text.strip() else ""
+            self._counts[name][at] = _number(begin, "val", 1) - 1
+        shown = {key: _level_of_word(level, key) for key, level in levels.items()}
+        return count_item(shown, at, self._counts[name])
 
 
-def _first(settings: Iterable[Element | None], name: str) -> str:
-    return next((found for at in settings if (found := get(child(at, name), "val"))), "")
+def _level_of_word(element: Element, at: int) -> ListLevel:
+    style = get(child(element, "numFmt"), "val")
+    return ListLevel(
+        "-" if style == "bullet" else get(child(element, "lvlText"), "val"),
+        style,
+        _number(child(element, "start"), "val", 1),
+        _number(child(element, "lvlRestart"), "val", at),
+        child(element, "isLgl") is not None,
+    )
 
 
 def _number(element: Element | None, name: str, default: int = 0) -> int:
@@ -506,136 +568,48 @@ def _number(element: Element | None, name: str, default: int = 0) -> int:
     return int(value) if value.isdecimal() else default
 
 
-def add_picture(album: Album, package: Package, part: str, caption: str, page: int = 0) -> str:
-    """Add a picture that is a part of a package, and return its mark."""
-    return album.add(package.read(part) if package.holds(part) else None, part, caption, page)
-
-
-class Slides:
+class Slides(Drawing):
     """The text of a PPTX, slide by slide, with notes and comments."""
 
     def __init__(self, package: Package) -> None:
-        self._package = package
-        self._album, self._objects, self._number = Album(), 0, 0
-        self._links: dict[str, tuple[str, str]] = {}
+        super().__init__(package, package.main())
 
     def convert(self) -> Converted:
         """Return a page for each slide."""
-        main = self._package.main()
-        targets = self._package.targets(main)
-        order = child(self._package.parse(main), "sldIdLst")
+        order = child(self._package.parse(self._part), "sldIdLst")
         pages = []
-        for number, slide in enumerate(order if order is not None else (), 1):
-            relation = next((value for key, value in slide.attrib.items() if key[:1] == "{"), "")
-            _, part = targets.get(str(relation), ("", ""))
-            pages.append("\n\n".join(filter(None, self._slide(number, part))) + "\n\n")
+        for slide in order if order is not None else ():
+            self.page += 1
+            found = filter(None, self._slide(self._part_of(slide)))
+            pages.append("\n\n".join(found) + "\n\n")
         starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
-        album = self._album
-        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
-        return Converted("".join(pages), starts, warnings, album.pictures)
+        return Converted("".join(pages), starts, self.album.warnings, self.album.pictures)
 
-    def _slide(self, number: int, part: str) -> Iterator[str]:
-        yield f"<!-- Slide number: {number} -->"
-        self._number = number
-        self._links = self._package.targets(part)
-        yield from self._shapes(child(self._package.parse(part), "cSld", "spTree"))
-        for kind, target in self._links.values():
+    def _slide(self, part: str) -> Iterator[str]:
+        shown = get(self._package.parse(part), "show", "1")
+        yield f"<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
+        yield from self._read_part(part, "cSld", "spTree")
+        for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
-                tree = child(self._package.parse(target), "cSld", "spTree")
-                shapes = (
-                    [shape for shape in tree if local(shape) == "sp"] if tree is not None else []
-                )
-                texts = [_paragraphs(shape) for shape in shapes if _role(shape) not in _MARGINS]
-                if notes := "\n".join(filter(None, texts)):
-                    yield f"Notes: {notes}"
+                notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
+                yield f"Notes: {notes}" if notes else ""
             elif kind == "comments":
                 root = self._package.parse(target)
                 for text in root.iter("{*}text", "{*}t") if root is not None else ():
                     yield f"Comment: {text.text}" if text.text else ""
 
-    def _shapes(self, parent: Element | None) -> Iterator[str]:
-        for shape in parent if parent is not None else ():
-            name = local(shape)
-            if name == "pic":
-                described = get(child(shape, "nvPicPr", "cNvPr"), "descr").strip()
-                _, part = self._links.get(get(child(shape, "blipFill", "blip"), "embed"), ("", ""))
-                yield add_picture(self._album, self._package, part, described, self._number)
-            elif name == "graphicFrame":
-                yield from self._frame(shape)
-            elif name == "AlternateContent":
-                forms = [[*self._shapes(form)] for form in shape]
-                yield from next(filter(None, forms), [])
-            elif name == "grpSp":
-                yield from self._shapes(shape)
-            elif name == "sp" and (text := _paragraphs(shape)):
-                is_title = _role(shape) in {"title", "ctrTitle"}
-                yield f"# {' '.join(text.split())}" if is_title else text
-
-    def _frame(self, frame: Element) -> Iterator[str]:
-        for element in frame.iter("{*}tbl", "{*}chart", "{*}relIds", "{*}oleObj"):
-            if local(element) == "tbl":
-                rows = (
-                    [_paragraphs(cell) for cell in row.iter("{*}tc")]
-                    for row in element.iter("{*}tr")
-                )
-                yield write_table(rows)
-            elif local(element) == "oleObj":
-                self._objects += 1
-            else:
-                name = get(element, "dm") or get(element, "id")
-                yield _chart_text(self._package.parse(self._links.get(name, ("", ""))[1]))
-
-
-_MARGINS = {"sldNum", "dt", "hdr", "ftr", "sldImg"}
-
-
-def _role(shape: Element) -> str:
-    place = next(shape.iter("{*}ph"), None)
-    return "" if place is None else get(place, "type", "body")
-
-
-def _paragraphs(shape: Element) -> str:
-    """Return the paragraphs of a shape or cell, each on a line."""
-    lines = (write_scripts("".join(_runs(at))) for at in shape.iter("{*}p"))
-    return "\n".join(filter(None, (line.replace("\v", "\n").strip() for line in lines)))
-
-
-def _runs(parent: Element) -> Iterator[str]:
-    for element in parent:
-        name = local(element)
-        if name == "t":
-            yield element.text or ""
-        elif name in _SIGNS:
-            yield _SIGNS[name]
-        elif name == "r":
-            baseline = get(child(element, "rPr"), "baseline", "0")
-            level = int(baseline) if baseline.lstrip("-").isdecimal() else 0
-            yield raise_text("".join(_runs(element)), level)
-        elif _is_formula(element):
-            yield _read_formula(element, _runs)
-        elif name not in _LEFT_OUT:
-            yield from _runs(element)
-
-
-class SingleFile:
-    """A document whose parts are all in one file of XML."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def parse(self, part: str) -> Element | None:
-        """Return the root, for each of its parts; raises as `parse_xml`."""
-        return None if part.startswith("META-INF") else parse_xml(self._content, part)
-
 
 class OpenDocument:
     """The text of an ODT, ODS or ODP."""
 
-    def __init__(self, package: Package | SingleFile) -> None:
+    def __init__(self, package: Package) -> None:
         self._package = package
-        self._album, self._objects = Album(), 0
-        self._pages: list[int] = []
+        self._album, self._pages = Album(), 0
         self._levels: dict[str, int] = {}
+        self._hidden: set[str] = set()
+        self._lists: dict[str, dict[int, ListLevel]] = {}
+        self._counted: dict[str, dict[int, int]] = defaultdict(dict)
+        self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
 
     def convert(self) -> Converted:
         """Return headers, body and footers; each sheet or slide is a page.
@@ -651,9 +625,8 @@ class OpenDocument:
             raise ValueError("it has no text of its own, or is damaged")
         styles = self._package.parse("styles.xml")
         for root in (styles, body.getparent()):
-            for style in root.iter("{*}style") if root is not None else ():
-                position = get(child(style, "text-properties"), "text-position").split(" ")[0]
-                self._levels[get(style, "name")] = _POSITIONS.get(position.strip("0123456789%"), 0)
+            if root is not None:
+                self._learn_styles(root)
         margins: dict[str, list[str]] = {"header": [], "footer": []}
         for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
             margins[local(margin)] += self._blocks(margin)
@@ -662,41 +635,91 @@ class OpenDocument:
             if block.startswith("\f"):
                 pages.append(len(text))
             text += block.removeprefix("\f") + "\n\n"
-        album = self._album
-        warnings = warn_of(picture=album.unread, embedded_object=self._objects) + album.warnings
-        return Converted(text.rstrip("\n"), pages, warnings, album.pictures)
+        return Converted(text.rstrip("\n"), pages, self._album.warnings, self._album.pictures)
+
+    def _learn_styles(self, root: Element) -> None:
+        for style in root.iter("{*}style"):
+            name = get(style, "name")
+            position = get(child(style, "text-properties"), "text-position").split(" ")[0]
+            self._levels[name] = _POSITIONS.get(position.strip("0123456789%"), 0)
+            shown = get(child(style, "table-properties"), "display")
+            seen = get(child(style, "drawing-page-properties"), "visibility")
+            if shown == "false" or seen == "hidden":
+                self._hidden.add(name)
+        for style in root.iter("{*}list-style", "{*}outline-style"):
+            name = get(style, "name") if local(style) == "list-style" else _OUTLINE
+            self._lists[name] = {_number(at, "level", 1) - 1: _list_level(at) for at in style}
 
     def _blocks(self, parent: Element) -> Iterator[str]:
         for element in parent:
             name = local(element)
             if name in {"p", "h"}:
-                boxes: list[str] = []
-                text = write_scripts(self._inline(element, boxes)).strip()
-                level = min(_number(element, "outline-level", 1), _DEEPEST) if name == "h" else 0
-                yield f"{'#' * level} {text}" if level and text else text
-                yield from boxes
+                yield from self._paragraph(element, name)
+            elif name == "list":
+                yield from self._list(element)
             elif name == "table":
                 is_sheet = local(parent) == "spreadsheet"
-                yield (f"\f## {get(element, 'name')}\n\n" if is_sheet else "") + self._table(
-                    element
-                )
+                heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
+                yield heading * is_sheet + self._table(element)
             elif name == "page":
-                self._pages.append(0)
-                yield f"\f<!-- Slide number: {len(self._pages)} -->"
+                self._pages += 1
+                yield f"\f<!-- Slide number: {self._pages}{self._say_hidden(element)} -->"
                 yield from self._blocks(element)
             elif name == "image":
                 yield self._picture(element)
             elif name in {"object", "object-ole"}:
-                self._objects += 1
+                yield from self._object(element)
             elif name not in _LEFT_OUT:
                 yield from self._blocks(element)
+
+    def _say_hidden(self, element: Element) -> str:
+        return " (hidden)" if get(element, "style-name") in self._hidden else ""
+
+    def _paragraph(self, element: Element, name: str) -> Iterator[str]:
+        boxes: list[str] = []
+        level = min(_number(element, "outline-level", 1), _DEEPEST) if name == "h" else 0
+        outline = self._lists.get(_OUTLINE, {})
+        label, self._label = self._label, ""
+        if not label and level - 1 in outline and get(element, "is-list-header") != "true":
+            label = count_item(outline, level - 1, self._counted[_OUTLINE])
+        text = write_scripts(self._inline(element, boxes)).strip()
+        yield f"{'#' * level} {label}{text}".lstrip(" ") if text else ""
+        yield from boxes
+
+    def _list(self, element: Element) -> Iterator[str]:
+        before = self._style, self._depth, self._counts
+        style = get(element, "style-name") or self._style
+        if self._depth < 0:
+            goes_on = style if get(element, "continue-numbering") == "true" else ""
+            counts = self._counted[get(element, "continue-list") or goes_on]
+            self._counts = counts if get(element, "continue-list") or goes_on else {}
+            self._counted[get(element, "id")] = self._counted[style] = self._counts
+        self._style, self._depth = style, self._depth + 1
+        levels = self._lists.get(style, {})
+        for item in element:
+            if local(item) == "list-item" and self._depth in levels:
+                begin = _number(item, "start-value", -1)
+                if begin >= 0:
+                    self._counts[self._depth] = begin - 1
+                self._label = count_item(levels, self._depth, self._counts)
+            yield from self._blocks(item)
+            self._label = ""
+        self._style, self._depth, self._counts = before
+
+    def _object(self, element: Element) -> Iterator[str]:
+        """Yield what a document within the document says, such as the values of a chart."""
+        part = f"{get(element, 'href').removeprefix('./')}/content.xml"
+        content = self._package.read(part)
+        body = child(parse_xml(content, part), "body") if content else None
+        if body is None:
+            self._album.objects += 1
+        else:
+            yield from self._blocks(body)
 
     def _picture(self, element: Element) -> str:
         part, frame = get(element, "href").removeprefix("./"), element.getparent()
         caption = next((at.text for at in frame.iter("{*}desc", "{*}title") if at.text), "")
-        if isinstance(self._package, SingleFile):
-            return self._album.add(None, part, caption)
-        return add_picture(self._album, self._package, part, caption, len(self._pages))
+        return self._album.add(self._package.read(part), part, caption, self._pages)
 
     def _inline(self, element: Element, boxes: list[str]) -> str:
         pieces = [element.text or ""]
@@ -710,6 +733,8 @@ class OpenDocument:
                     pieces.append(f" [{' '.join(inner)}]")
                 else:
                     boxes += inner
+            elif name == "a":
+                pieces.append(write_link(self._inline(found, boxes), get(found, "href")))
             elif name not in _LEFT_OUT:
                 level = self._levels.get(get(found, "style-name"), 0) if name == "span" else 0
                 pieces.append(raise_text(self._inline(found, boxes), level))
@@ -717,21 +742,36 @@ class OpenDocument:
         return "".join(pieces)
 
     def _table(self, element: Element) -> str:
-        rows = []
-        for row in element.iter("{*}table-row"):
-            if next(row.iterancestors("{*}table")) is not element:
-                continue
+        rows, number, hidden = list[list[str]](), 0, list[int]()
+        for row in _own(element, "table-row", "table"):
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
                     times = min(_number(cell, "number-columns-repeated", 1), MOST_REPEATED)
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            times = _number(row, "number-rows-repeated", 1) if any(cells) else 1
-            rows += [cells] * min(times, MOST_REPEATED)
-        return write_table(rows)
+            number += (times := _number(row, "number-rows-repeated", 1))
+            if any(cells):
+                times = min(times, MOST_REPEATED)
+                rows += [cells] * times
+                is_hidden = get(row, "visibility") in _COLLAPSED
+                hidden += range(number - times + 1, number + 1) if is_hidden else ()
+        return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden)]))
 
 
 _POSITIONS = {"super": 1, "sub": -1, "-": -1}
+_COLLAPSED = {"collapse", "filter"}
+_OUTLINE = "\n"
+"""Stands for the numbers of headings in the place of a name, which has no line end."""
+
+
+def _list_level(element: Element) -> ListLevel:
+    """Return how a list of OpenDocument numbers a level."""
+    style, at = get(element, "num-format"), _number(element, "level", 1)
+    numbers = range(at - _number(element, "display-levels", 1) + 1, at + 1)
+    text = ".".join(f"%{number}" for number in numbers) if style else ""
+    text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
+    text = "-" if "bullet" in local(element) else text.strip()
+    return ListLevel(text, STYLES.get(style, ""), _number(element, "start-value", 1))
 
 
 def _value(cell: Element) -> str:
@@ -752,32 +792,4 @@ def read_pptx(content: bytes) -> Converted:
 
 def read_opendocument(content: bytes) -> Converted:
     """Read an ODT, ODS or ODP, also one that is a single file of XML."""
-    package = Package(content) if content.startswith(b"PK") else SingleFile(content)
-    return OpenDocument(package).convert()
-
-
-def comments_of(package: Package, part: str) -> dict[str, str]:
-    """Return the comments of a sheet by the reference of their cell."""
-    found: dict[str, str] = {}
-    for kind, target in package.targets(part).values():
-        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
-        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
-            said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
-            if said and (kind == "threadedComment" or get(comment, "ref") not in found):
-                found[get(comment, "ref")] = said
-    return found
-
-
-def drawings_of(package: Package, part: str) -> tuple[list[str], int]:
-    """Return the texts of a sheet's boxes and charts, and the number of its pictures."""
-    texts, pictures = [], 0
-    for kind, target in package.targets(part).values():
-        root = package.parse(target) if kind == "drawing" else None
-        for shape in root.iter("{*}sp", "{*}pic", "{*}chart") if root is not None else ():
-            pictures += local(shape) == "pic"
-            if local(shape) == "sp":
-                texts.append(_paragraphs(shape))
-            elif local(shape) == "chart":
-                _, chart = package.targets(target).get(get(shape, "id"), ("", ""))
-                texts.append(_chart_text(package.parse(chart)))
-    return texts, pictures
+    return OpenDocument(Package(content, is_single=not content.startswith(b"PK"))).convert()

@@ -111,7 +111,8 @@ def read_pdf(content: bytes) -> Converted:
         torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."
         warnings = (*warnings, torn)
     warnings = (*warnings, *ocr.warnings, *album.warnings)
-    return Converted("".join(texts), starts, warnings, album.pictures)
+    lost = (damaged + garbled) / max(len(texts), 1)
+    return Converted("".join(texts), starts, warnings, album.pictures, lost)
 
 
 def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:

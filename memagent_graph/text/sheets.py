@@ -10,27 +10,28 @@ from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from functools import cache
-from io import BytesIO
-from itertools import zip_longest
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any
 
-from openpyxl import load_workbook
+from openpyxl.formula.translate import Translator, TranslatorError
+from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
+from openpyxl.utils.cell import column_index_from_string
+from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel, from_ISO8601
 from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
-from memagent_graph.text.notation import write_scripts, write_table
-from memagent_graph.text.office import (
-    Package,
-    comments_of,
-    drawings_of,
-    get,
+from memagent_graph.text.notation import (
+    name_hidden,
+    raise_text,
+    write_link,
+    write_scripts,
+    write_table,
 )
-from memagent_graph.text.source import Converted, warn_of
+from memagent_graph.text.office import LEVELS, Drawing, Package, child, get, local
+from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from openpyxl import Workbook
 
 
 def read_xlsx(content: bytes) -> Converted:
@@ -38,73 +39,171 @@ def read_xlsx(content: bytes) -> Converted:
 
     A formula without a stored value, as programs write it, is shown itself.
     """
-    package = Package(content)
-    if not package.is_usual:
-        content = package.repack().getvalue()
-    values = load_workbook(BytesIO(content), read_only=True, data_only=True)
-    formulas = load_workbook(BytesIO(content), read_only=True) if _has_formulas(package) else None
-    text, pages, unknown, pictures = "", [], 0, 0
-    for name, part in _sheet_parts(package).items():
-        rows = []
-        for row, same in zip_longest(_rows(values, name), _rows(formulas, name), fillvalue=()):
-            cells = [*map(_text, row)]
-            for column, cell in enumerate(same):
-                if cell.data_type == "f" and not (column < len(cells) and cells[column]):
-                    cells += [""] * (column + 1 - len(cells))
-                    cells[column] = str(getattr(cell.value, "text", cell.value))
-                    unknown += 1
-            rows.append(cells)
-        drawn, shown = drawings_of(package, part)
-        pictures += shown
-        notes = [f"Comment on {at}: {said}" for at, said in comments_of(package, part).items()]
-        pages.append(len(text))
-        text += (
-            "\n\n".join(filter(None, [f"## {name}", write_table(rows), *notes, *drawn])) + "\n\n"
-        )
-    warnings = [*warn_of(picture=pictures)]
-    if unknown:
-        warnings.append(
-            f"did not compute {plural(unknown, 'formula')}: save the file in a spreadsheet program."
-        )
-    return Converted(text.rstrip("\n"), pages, warnings)
+    return _Workbook(Package(content)).convert()
 
 
-def _has_formulas(package: Package) -> bool:
-    parts = filter(package.holds, _sheet_parts(package).values())
-    return any(b"<f" in package.read(part) for part in parts)
+class _Workbook(Drawing):
+    """The cells of a workbook, from the XML of its parts.
+
+    A library that reads the whole workbook refuses one with a blemish in a style or property.
+    """
+
+    def __init__(self, package: Package) -> None:
+        super().__init__(package, package.main())
+        self._root, parts = package.parse(self._part), dict(self._links.values())
+        strings = parts.get("sharedStrings", "xl/sharedStrings.xml")
+        self._strings = [*map(_rich_text, package.stream(strings, "si"))]
+        self._formats = [*_formats(package.parse(parts.get("styles", "-")))]
+        since = get(child(self._root, "workbookPr"), "date1904")
+        self._epoch = MAC_EPOCH if since in {"1", "true"} else WINDOWS_EPOCH
+        self._shared: dict[str, tuple[str, str]] = {}
+        self._unknown = 0
+
+    def convert(self) -> Converted:
+        """Return a page for each sheet."""
+        text, pages = "", []
+        for sheet in self._root.iter("{*}sheet") if self._root is not None else ():
+            hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
+            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(self._part_of(sheet))]
+            pages.append(len(text))
+            text += "\n\n".join(filter(None, blocks)) + "\n\n"
+        warnings = [*self.album.warnings]
+        if self._unknown:
+            formulas = plural(self._unknown, "formula")
+            warnings.append(f"did not compute {formulas}: save the file in a spreadsheet program.")
+        return Converted(text.rstrip("\n"), pages, warnings, self.album.pictures)
+
+    def _sheet(self, part: str) -> Iterator[str]:
+        """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
+        rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
+        links, at = self._package.targets(part), 0
+        for element in self._package.stream(part, "row", "hyperlink", "headerFooter"):
+            if local(element) == "headerFooter":
+                margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
+            elif local(element) == "hyperlink":
+                letters, row = _split(get(element, "ref"))
+                column, cells = column_index_from_string(letters or "A") - 1, rows.get(row, [])
+                if column < len(cells):
+                    address = links.get(get(element, "id"), ("", ""))[1]
+                    cells[column] = write_link(cells[column], address)
+            else:
+                at = _integer(get(element, "r"), at + 1)
+                rows[at] = self._row(element)
+                is_hidden = get(element, "hidden") in {"1", "true"}
+                hidden += [at] if is_hidden and any(rows[at]) else []
+        yield write_table(rows.values())
+        yield name_hidden(hidden)
+        yield from (" ".join(said.split()) for said in margins)
+        comments = _comments_of(self._package, part)
+        yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
+        for kind, target in links.values():
+            if kind == "drawing":
+                yield from self._read_part(target)
+
+    def _row(self, row: Any) -> list[str]:
+        cells: list[str] = []
+        for cell in row.iter("{*}c"):
+            letters, _ = _split(cell.get("r", ""))
+            column = column_index_from_string(letters) - 1 if letters else len(cells)
+            cells += [""] * (column + 1 - len(cells))
+            cells[column] = self._cell(cell)
+        return cells
+
+    def _cell(self, cell: Any) -> str:
+        kind, value, formula = cell.get("t", "n"), child(cell, "v"), child(cell, "f")
+        text = value.text or "" if value is not None else ""
+        if kind == "inlineStr":
+            return _rich_text(child(cell, "is"))
+        if formula is not None:
+            shared = get(formula, "si")
+            if formula.text and shared:
+                self._shared[shared] = formula.text, cell.get("r", "")
+            if not text and kind != "str":
+                self._unknown += 1
+                return self._formula(formula.text or "", shared, cell.get("r", ""))
+        at = _integer(text, -1)
+        if kind == "s":
+            return self._strings[at] if 0 <= at < len(self._strings) else ""
+        if kind == "b":
+            return str(text in {"1", "true"}).upper()
+        if kind in {"str", "e"} or not text:
+            return str(unescape(text))
+        style = _integer(cell.get("s", ""), 0)
+        number_format = self._formats[style] if style < len(self._formats) else "General"
+        return show(_value(text, kind, number_format, self._epoch), number_format)
+
+    def _formula(self, text: str, shared: str, cell: str) -> str:
+        """Return a formula; one that a cell shares with others is written for this cell."""
+        text, origin = (text, cell) if text else self._shared.get(shared, ("", cell))
+        try:
+            return str(Translator(f"={text}", origin=origin).translate_formula(cell))
+        except (TranslatorError, ValueError):
+            return f"={text}"
 
 
-def _sheet_parts(package: Package) -> dict[str, str]:
-    """Return the parts of the sheets by name, in order."""
-    main = package.main()
-    targets = package.targets(main)
-    found = {}
-    root = package.parse(main)
-    for sheet in root.iter("{*}sheet") if root is not None else ():
-        relation = next((value for key, value in sheet.attrib.items() if key[:1] == "{"), "")
-        found[get(sheet, "name")] = targets.get(str(relation), ("", ""))[1]
+def _comments_of(package: Package, part: str) -> dict[str, str]:
+    """Return the comments of a sheet by the reference of their cell."""
+    found: dict[str, str] = {}
+    for kind, target in package.targets(part).values():
+        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
+        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
+            said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
+            if said and (kind == "threadedComment" or get(comment, "ref") not in found):
+                found[get(comment, "ref")] = said
     return found
 
 
-def _rows(book: Workbook | None, name: str) -> Iterator[tuple[Any, ...]]:
-    if book is None or name not in book.sheetnames or not hasattr(book[name], "rows"):
-        return iter(())  # a sheet that is a chart
-    book[name].reset_dimensions()  # programs write wrong ones
-    rows: Iterator[tuple[Any, ...]] = book[name].rows
-    return rows
+_is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
+_CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
+"""Codes for the place, font and fields of what stands in the margins of a printed sheet."""
+_CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 
 
-def _text(cell: Any) -> str:
-    value = cell.value
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        value = write_scripts(unescape(value))  # "_x000D_" is a carriage return
+def _split(reference: str) -> tuple[str, int]:
+    """Return the letters of the column and the number of the row of the first cell of a range."""
+    found = _CELL.match(reference)
+    return (found[1], int(found[2])) if found else ("", 0)
+
+
+def _integer(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() else default
+
+
+def _rich_text(element: Any) -> str:
+    """Return the text of a cell, without the marks of how it is pronounced."""
+    pieces = []
+    for part in element if element is not None else ():
+        level = LEVELS.get(get(child(part, "rPr", "vertAlign"), "val"), 0)
+        said = part if local(part) == "t" else child(part, "t") if local(part) == "r" else None
+        text = unescape(said.text or "") if said is not None else ""  # "_x000D_": a line end
+        pieces.append(raise_text(text, level))
+    return write_scripts("".join(pieces))
+
+
+def _formats(styles: Any) -> Iterator[str]:
+    """Yield the number format of each style of cells."""
+    own = dict[str, str]()
+    for element in styles.iter("{*}numFmt") if styles is not None else ():
+        own[get(element, "numFmtId")] = get(element, "formatCode")
+    used = child(styles, "cellXfs")
+    for element in used if used is not None else ():
+        number = get(element, "numFmtId", "0")
+        yield own.get(number) or BUILTIN_FORMATS.get(_integer(number, 0)) or "General"
+
+
+def _value(text: str, kind: str, number_format: str, epoch: datetime) -> object:
+    """Return the value of a cell that is a number or a date; its text if it is neither."""
     try:
-        number_format = cell.number_format
-    except (IndexError, TypeError):  # the workbook lacks the style that the cell names
-        number_format = None
-    return show(value, number_format or "General")
+        if kind == "d":
+            return from_ISO8601(text)
+        number = float(text) if {*text} & set(".eE") else int(text)
+        if _is_date(number_format):
+            return from_excel(number, epoch, _is_span(number_format))
+    except OverflowError:  # a number that is no day
+        return number
+    except ValueError:
+        return text
+    return number
 
 
 _TOKEN = re.compile(
@@ -167,7 +266,7 @@ def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
     sections = _sections(number_format)[:3]
     conditions = [_CONDITION.search(section) for section in sections]
     for section, condition in zip(sections, conditions, strict=True):
-        if condition and _holds(number, condition[1], Decimal(condition[2])):
+        if condition and _COMPARED[condition[1]](number, Decimal(condition[2])):
             return section, abs(number) if number < 0 and len(sections) > 1 else number
     if any(conditions):
         others = [at for at, condition in zip(sections, conditions, strict=True) if not condition]
@@ -178,15 +277,7 @@ def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
     return first if number or not others[1:] else others[1], number
 
 
-def _holds(number: Decimal, sign: str, other: Decimal) -> bool:
-    return {
-        "<": number < other,
-        "<=": number <= other,
-        ">": number > other,
-        ">=": number >= other,
-        "=": number == other,
-        "<>": number != other,
-    }[sign]
+_COMPARED = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 
 
 def _literal(token: re.Match[str]) -> str:
@@ -313,23 +404,16 @@ def _moment(value: datetime | date | time | timedelta) -> tuple[datetime, timede
 
 def _show_part(moment: datetime, code: str, *, half: bool) -> str:
     """Return a part of a moment by its code in a format; "n" is minutes."""
-    hour = (moment.hour % 12 or 12) if half else moment.hour
     unit, _, fraction = code.partition(".")
-    if fraction:
-        return f"{moment.second:0{len(unit)}}.{f'{moment.microsecond:06}'[: len(fraction)]}"
-    number = {
-        "m": moment.month,
-        "d": moment.day,
-        "h": hour,
-        "n": moment.minute,
-        "s": moment.second,
-    }
-    if unit[0] == "y":
-        return f"{moment.year % 100:02}" if unit in {"y", "yy"} else f"{moment.year:04}"
-    if unit in {"m", "mm", "d", "dd"} | _CLOCK:
-        return f"{number[unit[0]]:0{min(len(unit), 2)}}"
-    name = moment.strftime("%B" if unit[0] == "m" else "%A")
-    return {"mmm": name[:3], "ddd": name[:3], "mmmmm": name[:1]}.get(unit, name)
+    if unit in _NAMES:
+        return moment.strftime(_NAMES[unit])
+    if unit == "mmmmm":
+        return moment.strftime("%B")[:1]
+    number = moment.strftime("%I" if half and unit[0] == "h" else _PARTS[unit[0]])
+    shown = number if unit[1:] else number.lstrip("0") or "0"
+    return f"{shown}.{f'{moment.microsecond:06}'[: len(fraction)]}" if fraction else shown
 
 
-_CLOCK = {"h", "hh", "n", "nn", "s", "ss"}
+_PARTS = {"m": "%m", "d": "%d", "h": "%H", "n": "%M", "s": "%S"}
+_NAMES = {"y": "%y", "yy": "%y", "yyy": "%Y", "yyyy": "%Y"}
+_NAMES |= {"mmm": "%b", "mmmm": "%B", "ddd": "%a", "dddd": "%A"}

@@ -47,18 +47,20 @@ class Converted:
         pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
         warnings: what the text lacks, such as "did not read 3 pictures.".
         pictures: references to the pictures of which it has the marks, in order.
+        lost: share of its parts (pages, chapters, attachments) whose words were not read, 0 to 1.
     """
 
     text: str = ""
     pages: Sequence[int] = ()
     warnings: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
+    lost: float = 0.0
 
     def encode(self) -> tuple[bytes, bytes, bytes]:
-        """Return text, pages, and as JSON warnings and pictures, as bytes."""
-        about = json.dumps([[*self.warnings], [astuple(one) for one in self.pictures]]).encode()
+        """Return text, pages, and the rest as JSON, as bytes."""
+        about = [*self.warnings], [astuple(one) for one in self.pictures], self.lost
         text = self.text.encode("utf-8", "surrogatepass")
-        return text, array("I", self.pages).tobytes(), about
+        return text, array("I", self.pages).tobytes(), json.dumps(about).encode()
 
     @classmethod
     def decode(cls, text: bytes, pages: bytes, about: bytes) -> Converted:
@@ -69,9 +71,9 @@ class Converted:
         """
         starts = array("I")
         starts.frombytes(pages)
-        text_, (lines, found) = text.decode("utf-8", "surrogatepass"), json.loads(about)
+        text_, (lines, found, lost) = text.decode("utf-8", "surrogatepass"), json.loads(about)
         pictures = tuple(Picture(*one) for one in found)
-        return cls(text_, starts.tolist(), tuple(map(str, lines)), pictures)
+        return cls(text_, starts.tolist(), tuple(map(str, lines)), pictures, float(lost))
 
 
 ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=inf)
@@ -249,15 +251,6 @@ class JoinedSource:
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
 
-    def reports(self) -> list[OpenedSource]:
-        """Return a record of each source that was opened, in order, and of each skipped one."""
-        read = [report for part in self.parts for report in sources_of(part)]
-        skipped = [
-            OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
-            for name, reason in self.skips
-        ]
-        return read + skipped
-
     @property
     def parts(self) -> list[Source]:
         """The joined sources, in order."""
@@ -349,7 +342,11 @@ def parts_with_offsets(
 def sources_of(source: Source) -> list[OpenedSource]:
     """Return a record of each source that was opened for a document, skipped ones last."""
     if isinstance(source, JoinedSource):
-        return source.reports()
+        skipped = [
+            OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
+            for name, reason in source.skips
+        ]
+        return [report for part in source.parts for report in sources_of(part)] + skipped
     report = OpenedSource(
         name=source.name,
         by=getattr(source, "read_by", "text"),
@@ -358,6 +355,17 @@ def sources_of(source: Source) -> list[OpenedSource]:
         skipped=None,
     )
     return [report]
+
+
+def share_opened(source: Source) -> float:
+    """Return the share of the documents of a source that was opened, 0 to 1.
+
+    A document that was skipped counts as one, and so does one whose conversion lost parts of it,
+    by their share.
+    """
+    parts, skipped = [*flat_parts(source)], [*flat_skips(source)]
+    opened = sum(1 - getattr(part, "lost", 0.0) for part in parts)
+    return opened / (len(parts) + sum(file.is_document for file in skipped))
 
 
 def is_lost(source: OpenedSource) -> bool:
@@ -370,18 +378,6 @@ def digests_of(source: Source) -> list[str]:
     """Return the digests of a source and of all sources that it is joined from."""
     parts = source.parts if isinstance(source, JoinedSource) else []
     return [source.digest, *(digest for part in parts for digest in digests_of(part))]
-
-
-def parts_at(source: Source, start: int, end: int) -> list[Source]:
-    """Return the single sources between two offsets of a source, which may be joined."""
-    return [part for part, _ in parts_with_offsets(source, start, end)]
-
-
-def identify_parts(source: Source, start: int, end: int) -> tuple[tuple[str, str], ...]:
-    """Return (digest, name) of the sources between two offsets; () if the source is not joined."""
-    if not isinstance(source, JoinedSource):
-        return ()
-    return tuple((part.digest, part.name) for part, _ in source.parts_between(start, end))
 
 
 MARKDOWN = frozenset({".md", ".markdown"})

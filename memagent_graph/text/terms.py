@@ -358,15 +358,11 @@ def figures(text: str) -> tuple[Figure, ...]:
     found = []
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
-        values, parts = _KINDS[_kind(match)](match, text)
+        values, parts = _read_figure(match, text)
         if values:
             spelled = kind in {"words", "ordinal", "han"}
             found.append(Figure(match[0], *match.span(), values, parts, spelled))
     return (*found,)
-
-
-def _kind(match: regex.Match[str]) -> str:
-    return next(kind for kind in _KINDS if match[kind])
 
 
 _Values = tuple[frozenset[str], frozenset[str]]
@@ -428,48 +424,29 @@ def _scale(value: str, scale: str) -> str:
     return _plain(round(float(value) * factor, 6))
 
 
-def _words(match: regex.Match[str], _: str) -> _Values:
-    values, parts = in_words(match["words"])
-    return frozenset(values), frozenset(parts)
-
-
-def _ordinal(match: regex.Match[str], _: str) -> _Values:
-    word = match["ordinal"].lower()
-    values = ORDINALS | OTHERS
-    return frozenset({str(values.get(word) or values[word.removesuffix("s")])}), _NONE
-
-
-def _roman(match: regex.Match[str], _: str) -> _Values:
-    signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
-    total = sum(
-        -value if any(value < later for later in signs[place + 1 : place + 2]) else value
-        for place, value in enumerate(signs)
-    )
-    return frozenset({str(total)}), _NONE
-
-
-def _month(match: regex.Match[str], text: str) -> _Values:
-    name = match["month"]
-    beside = (
-        _DAY_BESIDE.match(text, match.end()) or text[: match.start()].rstrip(" ")[-1:].isdigit()
-    )
-    if name in _AMBIGUOUS_MONTHS and not beside:
-        return _NONE, _NONE
-    return frozenset({f"month:{_MONTHS[name]}"}), frozenset({str(_MONTHS[name])})
-
-
-def _han(match: regex.Match[str], _: str) -> _Values:
-    return (frozenset({in_han(match[0])}), _NONE) if len(match[0]) <= _LONGEST else (_NONE, _NONE)
-
-
-_KINDS = {
-    "digits": _digits,
-    "words": _words,
-    "ordinal": _ordinal,
-    "roman": _roman,
-    "month": _month,
-    "han": _han,
-}
+def _read_figure(match: regex.Match[str], text: str) -> _Values:
+    """Return the values of a number, and others that a note may take from it."""
+    if match["digits"]:
+        return _digits(match, text)
+    if match["words"]:
+        values, parts = in_words(match["words"])
+        return frozenset(values), frozenset(parts)
+    if word := (match["ordinal"] or "").lower():
+        known = ORDINALS | OTHERS
+        return frozenset({str(known.get(word) or known[word.removesuffix("s")])}), _NONE
+    if match["roman"]:
+        signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
+        pairs = zip(signs, [*signs[1:], 0], strict=True)
+        return frozenset(
+            {str(sum(-sign if sign < later else sign for sign, later in pairs))}
+        ), _NONE
+    if name := match["month"]:
+        before = text[: match.start()].rstrip(" ")[-1:].isdigit()
+        if name in _AMBIGUOUS_MONTHS and not (before or _DAY_BESIDE.match(text, match.end())):
+            return _NONE, _NONE
+        return frozenset({f"month:{_MONTHS[name]}"}), frozenset({str(_MONTHS[name])})
+    found = match["han"]
+    return (frozenset({in_han(found)}), _NONE) if len(found) <= _LONGEST else (_NONE, _NONE)
 
 
 _STEM_VALUES = {stem(word): f"={value}" for word, value in (SMALL | ORDINALS).items()}
@@ -485,6 +462,6 @@ def simple_values(terms: Iterable[str], text: str) -> list[str]:
         elif term[0].isdigit():
             found.append(f"={_trim_zeros(term)}")
     if not text.isascii():
-        for match in _HAN_NUMERAL.finditer(text):
-            found += [f"={value}" for value in _han(match, text)[0]]
+        numerals = _HAN_NUMERAL.findall(text)
+        found += [f"={in_han(signs)}" for signs in numerals if len(signs) <= _LONGEST]
     return found

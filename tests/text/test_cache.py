@@ -23,7 +23,6 @@ from memagent_graph.text import converter
 from memagent_graph.text import converter as conversions
 from memagent_graph.text.cache import (
     Cache,
-    clear_converted,
     forget_converted,
     open_cache,
     seal,
@@ -58,9 +57,9 @@ def converted(monkeypatch):
     names = []
     convert = converter.Converters.convert
 
-    def count(self, path, limits, suffix=None):
-        names.append(path.name)
-        return convert(self, path, limits, suffix)
+    def count(self, request):
+        names.append(Path(request.path).name)
+        return convert(self, request)
 
     monkeypatch.setattr(converter.Converters, "convert", count)
     return names
@@ -164,9 +163,9 @@ class TestKey:
         original, swapped = page.read_bytes(), b"<p>planted</p>"
         convert = converter.Converters.convert
 
-        def swap(self, path, limits, suffix=None):
-            path.write_bytes(swapped)
-            return convert(self, path, limits, suffix)
+        def swap(self, request):
+            page.write_bytes(swapped)
+            return convert(self, request)
 
         with monkeypatch.context() as patched:
             patched.setattr(converter.Converters, "convert", swap)
@@ -252,7 +251,7 @@ class TestEntries:
         open_source(page)
 
         assert converted == ["a.html"] * 2
-        clear_converted()
+        forget_converted()
         open_source(page)
         assert not entries(folder)
 
@@ -298,7 +297,7 @@ class TestSettings:
         monkeypatch.setattr(Path, "home", homeless)
 
         assert whole(open_source(page)) == "swordfish"
-        assert forget_converted("0" * 64) == clear_converted() == size_of_converted() == 0
+        assert forget_converted("0" * 64) == forget_converted() == size_of_converted() == 0
 
     @pytest.mark.parametrize("limit", ["much", "-1", "0"])
     def test_a_limit_that_is_none_is_refused(self, limit, folder, page, monkeypatch):
@@ -392,7 +391,7 @@ class TestLimit:
         self.keep(Cache(cache.folder, 8000), 3)
 
         assert cache.size() < 8000
-        assert cache.clear() == 2
+        assert cache.forget() == 2
         assert all(path.exists() for path in mine)
 
 
@@ -498,7 +497,7 @@ class TestForgetting:
         monkeypatch.setenv("MEMAGENT_CACHE", "off")
 
         assert size_of_converted() > len("swordfish")
-        assert clear_converted() == 1
+        assert forget_converted() == 1
         assert size_of_converted() == 0
 
 

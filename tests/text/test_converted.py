@@ -184,9 +184,9 @@ class TestSeveral:
         meeting = threading.Barrier(min(2, converter.AT_ONCE))
         convert = converter.Converters.convert
 
-        def meet(self, path, limits, suffix=None):
+        def meet(self, request):
             meeting.wait(HANG)
-            return convert(self, path, limits, suffix)
+            return convert(self, request)
 
         monkeypatch.setattr(converter.Converters, "convert", meet)
 

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from datetime import date, datetime, time, timedelta
 from email.message import EmailMessage
+from io import BytesIO
 from zipfile import ZipFile
 
 import pytest
-from bombs import DOCUMENTS, OFFICE, PACKAGE, WORD, write_archive, write_docx, write_opendocument
+from bombs import (
+    DOCUMENTS,
+    OASIS,
+    OFFICE,
+    PACKAGE,
+    WORD,
+    write_archive,
+    write_docx,
+    write_opendocument,
+    write_xlsx,
+)
 from documents import write_pages
 
 pytest.importorskip("openpyxl")
 pytest.importorskip("pypdfium2")
 pytest.importorskip("selectolax")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml.etree import fromstring
 from openpyxl import Workbook
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.comments import Comment
-from oxmsg import Message
+from openpyxl.utils.datetime import MAC_EPOCH
 from oxmsg.storage import Storage, Stream
 from pptx import Presentation
 
 from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
-from memagent_graph.text.mail import read_outlook_message
+from memagent_graph.text.mail import read_outlook_storage
 from memagent_graph.text.notation import in_style
 from memagent_graph.text.pdf import mirror_brackets
 from memagent_graph.text.sheets import show
@@ -250,6 +262,21 @@ class TestWord:
 
         assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓"
 
+    def test_links_have_their_addresses(self, tmp_path):
+        def field(kind):
+            return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+        said = "<w:r><w:t>here</w:t></w:r>"
+        code = '<w:r><w:instrText> HYPERLINK "http://example.org/a" </w:instrText></w:r>'
+        body = (
+            f"<w:p>{field('begin')}{code}{field('separate')}{said}{field('end')}</w:p>"
+            f"<w:p><w:fldSimple w:instr='HYPERLINK \"http://example.org/b\"'>{said}</w:fldSimple></w:p>"
+        )
+
+        assert read(write_docx(tmp_path / "a.docx", body)).text == (
+            "here <http://example.org/a>\n\nhere <http://example.org/b>"
+        )
+
     def test_pictures_and_embedded_objects_are_reported_and_their_description_is_read(
         self, tmp_path
     ):
@@ -293,6 +320,99 @@ def test_slides_have_their_tables_groups_and_notes(tmp_path):
     assert found.text.strip().split("\n\n") == [
         *("<!-- Slide number: 1 -->", "# Plans"),
         *("| who | when |\n| --- | --- |\n| Ann | May |", "grouped", "Notes: Say it slowly."),
+    ]
+
+
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+
+
+def write_slides(path, tree, links=(), parts=(), more=""):
+    """A PPTX of one slide; links are (kind, target) with the ids r0, r1 and so on."""
+    declared = f'xmlns:a="{DRAWING}" xmlns:p="p" xmlns:r="{OFFICE}"'
+    external = ' TargetMode="External"'
+    found = "".join(
+        f'<Relationship Id="r{number}" Type="{OFFICE}/{kind}" Target="{target}"'
+        f"{external if ':' in target else ''}/>"
+        for number, (kind, target) in enumerate(links)
+    )
+    order = '<p:sldIdLst><p:sldId r:id="r0"/></p:sldIdLst>'
+    relations = f'<Relationships xmlns="{PACKAGE}/relationships">{{}}</Relationships>'
+    to = f'<Relationship Id="r0" Type="{OFFICE}/{{}}" Target="{{}}"/>'
+    return write_archive(
+        path,
+        {
+            "_rels/.rels": relations.format(to.format("officeDocument", "ppt/p.xml")),
+            "ppt/p.xml": f"<p:presentation {declared}>{order}</p:presentation>",
+            "ppt/_rels/p.xml.rels": relations.format(to.format("slide", "s.xml")),
+            "ppt/s.xml": (
+                f"<p:sld {declared}{more}><p:cSld><p:spTree>{tree}</p:spTree></p:cSld></p:sld>"
+            ),
+            "ppt/_rels/s.xml.rels": relations.format(found),
+            **{f"ppt/{name}": content.format(declared) for name, content in parts},
+        },
+    )
+
+
+def line(text, settings="", run=""):
+    return f"<a:p>{settings}<a:r><a:rPr>{run}</a:rPr><a:t>{text}</a:t></a:r></a:p>"
+
+
+def shape_of(*lines):
+    return f"<p:sp><p:txBody>{''.join(lines)}</p:txBody></p:sp>"
+
+
+def test_lists_and_links_of_slides_are_as_they_are_shown_and_a_hidden_slide_is_named(tmp_path):
+    def numbered(text, kind, more=""):
+        return line(text, f'<a:pPr {more}><a:buAutoNum type="{kind}" startAt="3"/></a:pPr>')
+
+    lines = [
+        *(numbered("a", "alphaLcParenR"), numbered("b", "alphaLcParenR")),
+        *(numbered("c", "arabicPeriod", 'lvl="1"'), numbered("d", "alphaLcParenR")),
+        *(line("e"), numbered("f", "romanUcParenBoth"), numbered("g", "arabicPlain")),
+        line("here", run='<a:hlinkClick r:id="r0"/>'),
+    ]
+    links = [("hyperlink", "http://example.org/a")]
+    style = '<a:lstStyle><a:lvl1pPr><a:buAutoNum type="arabicPlain"/></a:lvl1pPr></a:lstStyle>'
+    usual = shape_of(style, line("g"), line("h", "<a:pPr><a:buNone/></a:pPr>"))
+    tree = shape_of(*lines) + usual
+
+    text = read(write_slides(tmp_path / "a.pptx", tree, links, (), ' show="0"')).text
+
+    assert text.strip().split("\n") == [
+        *("<!-- Slide number: 1 (hidden) -->", "", "c) a", "d) b", "3. c", "e) d", "e", "(III) f"),
+        "3 g",
+        *("here <http://example.org/a>", "", "1 g", "h"),
+    ]
+
+
+def test_a_chart_has_all_values_of_its_series_and_notes_have_their_tables(tmp_path):
+    def cached(name, values):
+        points = "".join(
+            f'<c:pt idx="{at}"><c:v>{value}</c:v></c:pt>' for at, value in enumerate(values)
+        )
+        return f"<c:{name}><c:cache>{points}</c:cache></c:{name}>"
+
+    series = "".join(
+        f"<c:ser>{cached('tx', [name])}{cached('cat', ['May', 'June'])}{cached('val', values)}"
+        "</c:ser>"
+        for name, values in (("Kiel", [5, 5]), ("Bonn", [5, 6]))
+    )
+    title = f'<c:title xmlns:a="{DRAWING}">{line("Rents")}</c:title>'
+    cell = f"<a:tc><a:txBody>{line('due')}</a:txBody></a:tc>"
+    table = f"<p:graphicFrame><a:tbl><a:tr>{cell}</a:tr></a:tbl></p:graphicFrame>"
+    parts = [
+        ("c.xml", f'<c:chartSpace xmlns:c="c">{title}{series}</c:chartSpace>'),
+        ("n.xml", f"<p:notes {{}}><p:cSld><p:spTree>{table}</p:spTree></p:cSld></p:notes>"),
+    ]
+    frame = '<p:graphicFrame><c:chart xmlns:c="c" r:id="r0"/></p:graphicFrame>'
+    links = [("chart", "c.xml"), ("notesSlide", "n.xml")]
+
+    text = read(write_slides(tmp_path / "a.pptx", frame, links, parts)).text
+
+    assert text.strip().split("\n\n")[1:] == [
+        "Rents",
+        "|  | May | June |\n| --- | --- | --- |\n| Kiel | 5 | 5 |\n| Bonn | 5 | 6 |",
+        "Notes: | due |\n| --- |",
     ]
 
 
@@ -394,6 +514,51 @@ class TestSheets:
 
         assert "| 12.5 | Ann K. |" in read(tmp_path / "a.xlsx").text
 
+    def test_hidden_sheets_and_rows_links_and_margins_are_read_in_spite_of_blemishes(
+        self, tmp_path
+    ):
+        book = Workbook()
+        sheet = book.active
+        for row in (["rent", 900], ["due", 12], ["paid", 7]):
+            sheet.append(row)
+        sheet["A1"].hyperlink = "http://example.org/a"
+        for row in (2, 3):
+            sheet.row_dimensions[row].hidden = True
+        sheet.oddHeader.left.text, sheet.oddHeader.left.font = "Page &P of Kiel", "Arial,Bold"
+        book.create_sheet("Costs").sheet_state = "veryHidden"
+        book.save(tmp_path / "whole.xlsx")
+        with ZipFile(tmp_path / "whole.xlsx") as whole, ZipFile(tmp_path / "a.xlsx", "w") as other:
+            for name in whole.namelist():
+                content = whole.read(name).replace(b'<family val="2"', b'<family val="99"')
+                other.writestr(name, content.replace(b"<dcterms:created", b"<dcterms:broken"))
+
+        text = read(tmp_path / "a.xlsx").text
+
+        assert text == (
+            "## Sheet\n\n| rent <http://example.org/a> | 900 |\n| --- | --- |\n| due | 12 |\n"
+            "| paid | 7 |\n\nHidden rows: 2-3.\n\nPage of Kiel\n\n## Costs (hidden)"
+        )
+
+    def test_a_shared_formula_is_shown_for_each_cell(self, tmp_path):
+        cells = '<c r="B{0}"><f t="shared" si="0">{1}</f></c>'
+        rows = "".join(
+            f'<row r="{at}"><c r="A{at}"><v>{at}</v></c>{cells.format(at, text)}</row>'
+            for at, text in ((1, "A1*2"), (2, ""))
+        )
+
+        found = read(write_xlsx(tmp_path / "a.xlsx", rows))
+
+        assert "| 1 | =A1*2 |\n| --- | --- |\n| 2 | =A2*2 |" in found.text
+        assert found.warnings[0].startswith("did not compute 2 formulas")
+
+    def test_dates_count_from_the_day_that_the_workbook_names(self, tmp_path):
+        book = Workbook()
+        book.epoch = MAC_EPOCH
+        book.active.append([date(2024, 3, 5), time(9, 5)])
+        book.save(tmp_path / "a.xlsx")
+
+        assert "| 2024-03-05 | 9:05:00 |" in read(tmp_path / "a.xlsx").text
+
 
 class TestPdf:
     def test_a_word_that_a_hyphen_breaks_is_whole_and_a_number_keeps_its_hyphen(self, tmp_path):
@@ -428,6 +593,7 @@ class TestPdf:
         assert found.text.split() == ["Ann", "Eve"]
         assert len(found.pages) == 3
         assert found.warnings == ("did not read 1 damaged page.",)
+        assert found.lost == 1 / 3
 
     def test_the_values_of_forms_have_their_names(self, tmp_path):
         pdfium = pytest.importorskip("reportlab.pdfgen.canvas")
@@ -476,6 +642,89 @@ def test_an_opendocument_has_headings_tables_notes_and_spaces(tmp_path):
     text = read(write_opendocument(tmp_path / "a.odt", body)).text
 
     assert text == "## Lease\n\nAnn  signed [in May].\n\n| x | x |\n| --- | --- |"
+
+
+def write_open(path, body, styles="", parts=()):
+    names = ("office", "text", "style", "table", "presentation")
+    declared = "".join(f' xmlns:{name}="{OASIS}:{name}:1.0"' for name in names)
+    declared += ' xmlns:draw="draw" xmlns:xlink="xlink"'
+    content = f"<office:document-content{declared}>{styles}<office:body>{body}</office:body>"
+    whole = f"{content}</office:document-content>"
+    return write_archive(path, {"content.xml": whole, **dict(parts)})
+
+
+def item(*inner, more=""):
+    said = "".join(one if one[0] == "<" else f"<text:p>{one}</text:p>" for one in inner)
+    return f"<text:list-item {more}>{said}</text:list-item>"
+
+
+def list_of(*items, more=""):
+    return f"<text:list {more}>{''.join(items)}</text:list>"
+
+
+def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(tmp_path):
+    def at(level, style, more=""):
+        named = f'text:level="{level}" style:num-format="{style}" style:num-suffix="."'
+        return f"<text:list-level-style-number {named} {more}/>"
+
+    levels = at(1, "1", 'text:start-value="3"') + at(2, "a", 'text:display-levels="2"')
+    bullet = '<text:list-level-style-bullet text:level="1"/>'
+    heading = '<text:outline-level-style text:level="1" style:num-format="I"/>'
+    styles = (
+        f'<text:list-style style:name="L">{levels}</text:list-style>'
+        f'<text:list-style style:name="B">{bullet}</text:list-style>'
+        f"<text:outline-style>{heading}</text:outline-style>"
+    )
+    of = 'text:style-name="L"'
+    body = (
+        '<text:h text:outline-level="1">Lease</text:h>'
+        + list_of(item("a", list_of(item("b"), item("c"))), item("d", "more"), more=of)
+        + list_of(item("e"), more=f'{of} text:continue-numbering="true"')
+        + list_of(item("f"), item("g", more='text:start-value="9"'), item("h"), more=of)
+        + list_of(item("i"), more='text:style-name="B"')
+        + '<text:p>See <text:a xlink:href="http://example.org">here</text:a>.</text:p>'
+    )
+
+    text = read(write_open(tmp_path / "a.odt", f"<office:text>{body}</office:text>", styles)).text
+
+    assert text.split("\n\n") == [
+        *("# I Lease", "3. a", "3.a. b", "3.b. c", "4. d", "more", "5. e"),
+        *("3. f", "9. g", "10. h", "- i", "See here <http://example.org>."),
+    ]
+
+
+def test_hidden_sheets_rows_and_slides_of_an_opendocument_are_read_and_named(tmp_path):
+    styles = (
+        '<style:style style:name="T"><style:table-properties table:display="false"/></style:style>'
+        '<style:style style:name="D"><style:drawing-page-properties '
+        'presentation:visibility="hidden"/></style:style>'
+    )
+    cell = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
+    row = f"<table:table-row {{}}>{cell}</table:table-row>"
+    rows = row.format("", "a") + row.format('table:visibility="collapse"', "b")
+    table = f'<table:table table:name="Costs" table:style-name="T">{rows}</table:table>'
+    sheet = f"<office:spreadsheet>{table}</office:spreadsheet>"
+    slide = '<draw:page draw:style-name="D"><text:p>Odo</text:p></draw:page>'
+
+    sheets = read(write_open(tmp_path / "a.ods", sheet, styles)).text
+    slides = read(write_open(tmp_path / "a.odp", slide, styles)).text
+
+    assert sheets == "## Costs (hidden)\n\n| a |\n| --- |\n| b |\n\nHidden rows: 2."
+    assert slides == "<!-- Slide number: 1 (hidden) -->\n\nOdo"
+
+
+def test_a_chart_of_an_opendocument_has_its_values(tmp_path):
+    cells = "".join(
+        f"<table:table-cell><text:p>{said}</text:p></table:table-cell>" for said in ("Kiel", 5, 5)
+    )
+    rows = f"<table:table-row>{cells}</table:table-row>"
+    chart = f'<d xmlns:table="t" xmlns:text="x"><body><table:table>{rows}</table:table></body></d>'
+    body = '<draw:frame><draw:object xlink:href="./Object 1"/></draw:frame>'
+
+    found = read(write_open(tmp_path / "a.odt", body, "", {"Object 1/content.xml": chart}))
+
+    assert found.text == "| Kiel | 5 | 5 |\n| --- | --- | --- |"
+    assert found.warnings == ()
 
 
 def test_a_cell_of_an_opendocument_without_a_text_has_its_value(tmp_path):
@@ -591,7 +840,17 @@ def test_a_page_of_xml_goes_on_after_an_element_that_closes_itself(tmp_path, tag
         "<![CDATA[May < June]]></p></body></html>"
     )
 
-    assert read(page).text == "Ann\xa0& Bo\nin May < June"
+    assert read(page).text == "# T\n\nAnn\xa0& Bo\nin May < June"
+
+
+def test_a_page_of_html_has_its_title_and_the_frames_that_it_holds(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text(
+        "<title>Rents &amp; dues</title><p>Kiel."
+        "<iframe srcdoc='<p>Rent <b>900</b></p>'>none</iframe>"
+    )
+
+    assert read(page).text == "# Rents & dues\n\nKiel.\n\nRent 900"
 
 
 def test_a_page_that_only_says_that_it_is_xml_is_read_as_html(tmp_path):
@@ -657,7 +916,30 @@ def test_a_book_is_read_in_its_order(tmp_path):
     found = read(write_archive(tmp_path / "a.epub", {**parts, **pages}))
 
     assert found.text == "# Tides\n\nFirst.\n\nSecond."
-    assert found.warnings == ("did not read 1 missing chapter.",)
+    assert found.warnings == ["did not read the chapter gone.html: it is missing."]
+
+
+def test_a_chapter_that_is_broken_is_named_and_the_others_are_read(tmp_path):
+    container = '<container><rootfiles><rootfile full-path="a.opf"/></rootfiles></container>'
+    opf = (
+        '<package><manifest><item id="1" href="a.html"/><item id="2" href="b.html"/></manifest>'
+        '<spine><itemref idref="1"/><itemref idref="2"/></spine></package>'
+    )
+    pages = {"a.html": "<p>First.</p>", "b.html": f"<p>{'Second. ' * 99}</p>"}
+    book = write_archive(
+        tmp_path / "a.epub", {"META-INF/container.xml": container, "a.opf": opf, **pages}
+    )
+    with ZipFile(book) as archive:
+        place = archive.getinfo("a.html").header_offset + 40
+    content = bytearray(book.read_bytes())
+    content[place] ^= 255
+    book.write_bytes(content)
+
+    found = read(book)
+
+    assert found.text.startswith("Second.")
+    assert found.warnings[0].startswith("did not read the chapter a.html: it is broken")
+    assert found.lost == 1 / 2
 
 
 mails = st.recursive(
@@ -708,6 +990,17 @@ class TestMail:
         assert "## Attachment: lease.docx\n\nSigned by Odo." in found.text
         assert "## Attachment: note.txt\n\nlate" in found.text
         assert found.warnings == ("attachment map.png was not read.",)
+        assert found.lost == 0
+
+    def test_an_attachment_that_is_not_read_is_named_and_counted(self):
+        message = EmailMessage()
+        message.set_content("See the lease.")
+        message.add_attachment(b"PK", maintype="application", subtype="x", filename="lease.docx")
+
+        found = convert(bytes(message), ".eml")
+
+        assert found.warnings[0].startswith("attachment lease.docx was not read: ")
+        assert found.lost == 1 / 2
 
     @given(mails)
     def test_each_word_of_each_part_is_read_in_order(self, parts):
@@ -765,32 +1058,47 @@ class TestMail:
             "Subject: b\n\nTwo.",
         ]
 
-    def test_a_message_of_outlook_has_people_in_copy_and_messages_attached(self):
-        def storage(path, texts, numbers=(), head=8, storages=()):
+    @pytest.mark.parametrize(
+        ("pages", "encoding"),
+        [
+            ({}, "utf-16-le"),
+            ({0x3FFD: 1251}, "cp1251"),
+            ({0x3FDE: 1251}, "cp1251"),
+            ({0x3FFD: 1251, 0x3FDE: 65001}, "cp1251"),
+            ({0x3FFD: 20866}, "koi8_r"),
+            ({0x3FFD: 99999}, "cp1251"),
+        ],
+    )
+    def test_a_message_of_outlook_has_people_in_copy_and_messages_attached(self, pages, encoding):
+        kind = "001F" if encoding == "utf-16-le" else "001E"
+
+        def storage(name, texts, numbers=(), head=8, storages=()):
             kept = [
-                Stream(f"{path}/__substg1.0_{tag:04X}001F", text.encode("utf-16-le"))
+                Stream(f"{name}/__substg1.0_{tag:04X}{kind}", text.encode(encoding))
                 for tag, text in texts.items()
             ]
-            rows = [struct.pack("<IIII", tag << 16 | 0x1F, 6, 2, 0) for tag in texts]
-            rows += [struct.pack("<IIII", tag << 16 | 3, 6, value, 0) for tag, value in numbers]
-            properties = Stream(f"{path}/__properties_version1.0", bytes(head) + b"".join(rows))
-            return Storage(path, (*kept, properties), (*storages,))
+            rows = [
+                struct.pack("<IIII", tag << 16 | 3, 6, value, 0)
+                for tag, value in dict(numbers).items()
+            ]
+            properties = Stream(f"{name}/__properties_version1.0", bytes(head) + b"".join(rows))
+            return Storage(name, (*kept, properties), (*storages,))
 
-        inner = storage("__substg1.0_3701000D", {0x1000: "The code is 4711."}, head=24)
-        attached = storage("__attach_version1.0_#0", {}, storages=[inner])
+        copied = storage("__recip_version1.0_#0", {0x3001: "Cy", 0x3003: "c@y.z"}, {0x0C15: 2})
+        body = "Код двери снова назван в этом письме: 4711."
+        inner = storage("__substg1.0_3701000D", {0x1000: body}, {}, 24, [copied])
+        attached = storage("__attach_version1.0_#0", {0x3001: "Письмо"}, storages=[inner])
         people = [
-            storage(
-                f"__recip_version1.0_#{kind}", {0x3001: name, 0x3003: "x@y.z"}, [(0x0C15, kind)]
-            )
-            for name, kind in (("Ann", 1), ("Bo", 2))
+            storage(f"__recip_version1.0_#{kind}", {0x3001: name, 0x3003: "x@y.z"}, {0x0C15: kind})
+            for name, kind in (("Анна Иванова", 1), ("Bo", 2))
         ]
-        message = Message(
-            storage("", {0x0037: "Fwd", 0x1000: "See below."}, (), 32, [*people, attached])
-        )
+        texts = {0x0037: "Аренда и договор", 0x1000: "Смотри ниже.", 0x0C1A: "Eve"}
 
-        assert read_outlook_message(message).text == (
-            "To: Ann <x@y.z>\nCc: Bo <x@y.z>\nSubject: Fwd\n\nSee below.\n\n"
-            "## Attachment: message\n\nThe code is 4711."
+        message = storage("", texts, pages, 32, [*people, attached])
+
+        assert read_outlook_storage(message).text == (
+            "From: Eve\nTo: Анна Иванова <x@y.z>\nCc: Bo <x@y.z>\nSubject: Аренда и договор\n\n"
+            f"Смотри ниже.\n\n## Attachment: Письмо\n\nCc: Cy <c@y.z>\n\n{body}"
         )
 
     def test_a_message_of_html_alone_is_read_as_text(self, tmp_path):
@@ -799,6 +1107,55 @@ class TestMail:
         )
 
         assert read(tmp_path / "a.eml").text == "Subject: x\n\nHello Ann"
+
+
+WORDS = st.one_of(st.from_regex("[a-z]{1,8}", fullmatch=True), st.integers(-(10**9), 10**9))
+ROWS = st.lists(st.lists(WORDS, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def words_of(text):
+    return re.findall(r"[a-z]+|-?[0-9]+", text)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=3))
+def test_each_word_and_number_of_a_workbook_is_read_in_order(sheets):
+    book, file = Workbook(), BytesIO()
+    book.remove(book.active)
+    for number, rows in enumerate(sheets):
+        sheet = book.create_sheet(f"S{number}")
+        for row in rows:
+            sheet.append(row)
+    book.save(file)
+
+    found = convert(file.getvalue(), ".xlsx")
+
+    tables = re.sub(r"^## S\d\n", "", found.text, flags=re.MULTILINE)
+    assert words_of(tables) == [str(cell) for rows in sheets for row in rows for cell in row]
+    assert len(found.pages) == len(sheets)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=3), st.booleans())
+def test_each_word_and_number_of_slides_is_read_in_order(slides, is_table):
+    presentation, file = Presentation(), BytesIO()
+    for rows in slides:
+        shapes = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes
+        width = max(map(len, rows))
+        table = shapes.add_table(len(rows), width, 0, 0, 9, 9).table if is_table else None
+        for at, row in enumerate(rows):
+            frame = shapes.add_textbox(0, 0, 9, 9).text_frame if table is None else None
+            for column, word in enumerate(row):
+                if table is not None:
+                    table.cell(at, column).text = str(word)
+                else:
+                    frame.add_paragraph().add_run().text = str(word)
+    presentation.save(file)
+
+    found = convert(file.getvalue(), ".pptx")
+
+    text = re.sub("<!-- .* -->", "", found.text)
+    assert words_of(text) == [str(word) for rows in slides for row in rows for word in row]
 
 
 def test_a_notebook_has_texts_code_and_results(tmp_path):
@@ -882,6 +1239,11 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("f.rtf", r"{\rtf1\deleted A\plain B\mvf  C{\mvf0  D}\emdash{\bin3 }\}}}", "B D"),
         ("g.rtf", b"{\\rtf1 A{\\*\\shppict{\\pict\\bin4 }{\\*}}B{\\pict \\bin ff}C}", "ABC"),
         ("h.rtf", r"{\rtf1 A {\b\*\ul B} {\*\cs2 C}{\*\x D}{\*\footnote E}}", "A B C\n E"),
+        (
+            "i.rtf",
+            r'{\rtf1 See {\field{\*\fldinst {\b HYPERLINK "http://a.org"}}{\fldrslt {\ul me}}}.}',
+            "See me <http://a.org>.",
+        ),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         ("a.ass", "Dialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,{\\i1}Odo,\\NAnn", "Odo, Ann"),

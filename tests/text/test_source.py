@@ -27,6 +27,7 @@ from memagent_graph.text.source import (
     TextSource,
     flat_parts,
     parts_with_offsets,
+    share_opened,
 )
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
@@ -490,3 +491,17 @@ def test_parts_between_two_offsets_are_those_of_all_that_are_there(texts, one, o
     there = [(part, at) for part, at in every if at < end and start < at + part.length]
     assert [pair for pair in found if pair in there] == there
     assert [pair for pair in every if pair in found] == found
+
+
+def test_documents_that_were_skipped_or_lost_parts_lower_the_share_that_was_opened(tmp_path):
+    (tmp_path / "a.txt").write_text("Ann signed.")
+    (tmp_path / ".hidden").write_text("Nobody reads this.")
+
+    assert share_opened(open_source(tmp_path)) == 1
+
+    (tmp_path / "b.docx").write_bytes(b"PK broken")
+    torn = open_source("Odo signed.")
+    torn.lost = 0.5
+
+    assert share_opened(open_source(tmp_path)) == 1 / 2
+    assert share_opened(open_source([tmp_path, torn])) == 1.5 / 3
