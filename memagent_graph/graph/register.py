@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import asdict
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.state import VERSIONS, count_covered, fold_name, mark_taken
 from memagent_graph.memory import sharing
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.lookup import edit_of, newest_edit, versions
-from memagent_graph.memory.sharing import Edit, UnderWay, enlist, holder_of
+from memagent_graph.memory.sharing import UnderWay
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    from langgraph.store.base import PutOp
-
     from memagent_graph.graph.state import Fold, Progress
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.sharing import Lease
 
 
 class EditedError(Exception):
@@ -39,7 +36,7 @@ class Register:
 
     Attributes:
         since: when the reading began, ISO 8601, UTC.
-        places: where the entries are that this reading has made.
+        leases: those of its folds.
     """
 
     def __init__(self, records: Records, memory: str, *, shares: bool) -> None:
@@ -47,30 +44,11 @@ class Register:
         self.memory = memory
         self.shares = shares
         self.since = datetime.now(UTC).isoformat()
-        self.places: set[Place] = set()
-        self._nonce = enlist(self)
-
-    @property
-    def holder(self) -> str:
-        """Names this reading to others."""
-        return holder_of(self._nonce)
+        self.leases: list[Lease] = []
 
     async def end(self) -> None:
-        """Remove this reading's entries, but none that another one has made since."""
-        with suppress(Exception):  # of a run that is cancelled, the store may be closed
-            for lost in range(MOST_LOST_RACES if self.places else 0):
-                await pause(lost)
-                places = [*self.places]
-                values = await self.records.values(places, refresh=False)
-                ours = {
-                    place: value
-                    for place, value in zip(places, values, strict=True)
-                    if isinstance(value, dict) and value.get("holder") == self.holder
-                }
-                gone = [self.records.put(*place, None) for place in ours]
-                if not gone or await self.records.commit(gone, ours):
-                    self.places.clear()
-                    return
+        """Let others read on, and let nobody see a reading that is over."""
+        await asyncio.gather(*(lease.release() for lease in self.leases))
 
 
 class Entry:
@@ -81,43 +59,39 @@ class Entry:
         root: the id before its first chunk.
 
     Attributes:
-        noted: the edit of its memory that was last seen beside it.
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
     """
 
     def __init__(self, register: Register, root: str) -> None:
         self.register = register
-        self.noted: Edit | None = None
         self.due = False
         self._records, self._root = register.records, root
+        self._lease: Lease | None = None
         self._not_ours: str | None = None  # an edit of another lineage
 
-    def note(self, fold: Fold) -> PutOp:
-        """Return the write that lets others see how far the fold is."""
-        op = sharing.note_reading(self._records, self._describe(fold))
-        self.register.places.add((op.namespace, op.key))
-        return op
+    def lease(self, fold: Fold) -> Lease:
+        """Return the lease of the fold: that of the head at which it began, until it moves."""
+        if self._lease is None:
+            self._lease = sharing.Lease(self._records, self._key(fold))
+            self.register.leases.append(self._lease)
+        return self._lease
 
-    def edit_place(self, fold: Fold) -> Place:
-        """Return where an edit of the fold's memory is noted."""
-        return sharing.edit_place(self._records, self._describe(fold))
+    async def move(self, fold: Fold) -> None:
+        """Free the lease: the fold begins anew at another head."""
+        await self.lease(fold).move(self._key(fold))
 
-    def see(self, value: object) -> None:
-        """Take in what is at `edit_place`."""
-        self.noted = sharing.edit_noted(value)
+    def _key(self, fold: Fold) -> str | None:
+        return lease_key(fold, self._root) if self.register.shares else None
 
-    async def look(self, fold: Fold) -> None:
-        """Read what is at `edit_place`.
+    @property
+    def noted(self) -> UnderWay | None:
+        """Return the record in which the last edit of the memory is noted; None without one."""
+        seen = None if self._lease is None else sharing.make_record(self._lease.seen)
+        return seen if seen and seen.edit and seen.memory == self.memory else None
 
-        Raises:
-            StoreError: The store cannot be reached.
-        """
-        (value,) = await self._records.values([self.edit_place(fold)], refresh=False)
-        self.see(value)
-
-    def get_pending(self, fold: Fold) -> Edit | None:
-        """Return the edit that is noted, if the fold has not continued from it."""
+    def get_pending(self, fold: Fold) -> UnderWay | None:
+        """Return the record with the edit that is noted, if the fold has not continued from it."""
         noted, taken = self.noted, fold["layers"].get(VERSIONS, {}).get("edit")
         return None if noted is None or noted.edit in {taken, self._not_ours} else noted
 
@@ -146,11 +120,10 @@ class Entry:
         """
         head, at = fold["scope"]["head"], str(fold["progress"]["version"])
         if self.due:
-            self.due = False
-            await self.look(fold)
+            await self.lease(fold).look()
             edit = None if at == head else await newest_edit(self._records, at, self.memory)
-            if edit is not None:  # it is noted, for another attempt if this one fails
-                self.noted = Edit(at, edit.id, fold["source"]["digest"])
+            self.due = edit is not None  # it is found again if this attempt fails
+            if edit is not None:
                 return edit, at
         if (noted := self.get_pending(fold)) is None:
             return None
@@ -161,28 +134,31 @@ class Entry:
         return None
 
     async def leave(self, fold: Fold, ended: str | None) -> bool:
-        """Remove the entry, unless the memory has been edited since `noted`; say whether.
+        """Remove the entry, unless the fold has yet to continue from an edit; say whether.
 
         Args:
             fold: the fold.
             ended: id of the version with which a reading without a name ends: it is listed as one
                 that has ended in the same step. None for another fold.
         """
-        described = self._describe(fold)
-        place = sharing.place_of(self._records, described)
-        edited = sharing.edit_place(self._records, described)
-        if place not in self.register.places:  # another reading of the same is listed
-            (value,) = await self._records.values([edited], refresh=False)
-            return sharing.edit_noted(value) == self.noted
-        puts = [self._records.put(*one, None) for one in (place, edited)]
-        given: dict[Place, Value | EllipsisType | None]
-        given = {edited: None if self.noted is None else asdict(self.noted)}
+        lease = self.lease(fold)
+        if not lease.held:
+            await lease.look()
+        if self.get_pending(fold) is not None:
+            return False
+        if lease.foreign and not lease.is_free:  # another reading of the same is listed
+            return True
+        puts = [self._records.put(*lease.place, None)]
+        given: dict[Place, Value | EllipsisType | None] = {lease.place: lease.seen}
         if ended is not None:
             puts.append(self._records.put(self._records.readings, self.memory, {"version": ended}))
             given[self._records.versions, ended] = ...
         left = await self._records.commit(puts, given)
         if left:
-            self.register.places.discard(place)
+            lease.held = False
+            lease.see(None)
+        else:
+            await lease.look()
         return left
 
     @property
@@ -190,7 +166,8 @@ class Entry:
         """Return the memory's name, or the reading's key."""
         return self.register.memory
 
-    def _describe(self, fold: Fold) -> UnderWay:
+    def describe(self, fold: Fold) -> UnderWay:
+        """Return what others are to see of the fold."""
         source, scope, progress = fold["source"], fold["scope"], fold["progress"]
         start, end, state = scope["start"], scope["end"], fold["layers"].get(VERSIONS, {})
         passed = progress["position"] - start
@@ -206,8 +183,6 @@ class Entry:
             length=end - start,
             version=None if progress["version"] == self._root else progress["version"],
             since=self.register.since,
-            holder=self.register.holder,
-            lease=lease_key(fold, self._root) if self.register.shares else "",
             edit=state.get("edit") or "",
             taken=state.get("taken", ""),
         )

@@ -21,12 +21,13 @@ from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
+from memagent_graph.memory.sharing import find_readings
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import count_converted, forget_converted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
@@ -186,10 +187,7 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         raise _nameless(name)
     for topic in (name, *roots):
         await forget_topic(records, topic)
-    listed = records.under_way(name)  # what was left by readings that were killed
-    gone = [records.put(listed, key, None) for key in await records.keys(listed)]
-    if gone:
-        await records.items(gone)
+    await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
 
 
@@ -406,8 +404,7 @@ async def _forget(
             done = done.plus(ForgottenSource(cached=cached))
         done = done._replace(unreadable=tuple(found.unreadable), unsure=tuple(found.unsure))
         if not found.gone:
-            await _forget_leases(records, touched)
-            await _forget_under_way(records, touched)
+            await _unlist(records, sources=touched)
             return done
         done = done.plus(await _remove(records, found))
     raise MemoryConflictError(_AGAIN)
@@ -469,22 +466,15 @@ async def _release(records: Records, name: str) -> int:
     return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
 
 
-async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
-    """Delete the leases of the documents; their holders take them again."""
-    endings = tuple(f"-{digest}" for digest in digests)
-    held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
-    if held:
-        await records.items([records.put(records.leases, key, None) for key in held])
-
-
-async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
-    """Remove readings of the documents from the list; those that continue enter it again."""
-    listed = [item async for item in records.scan(records.all_under_way)]
-    found = [item for item in listed if not isinstance(item, BadRecordError)]
+async def _unlist(
+    records: Records, *, memory: str | None = None, sources: Collection[str] = ()
+) -> None:
+    """Delete the records of folds of a memory or documents; those that continue make new ones."""
+    listed = await find_readings(records, memory, gone=True)
     puts = [
-        records.put(tuple(item.namespace), item.key, None)
-        for item in found
-        if item.value.get("source") in digests
+        records.put(*place, None)
+        for place, fold in listed.items()
+        if memory is not None or fold.source in sources
     ]
     if puts:
         await records.items(puts)

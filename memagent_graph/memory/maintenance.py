@@ -71,7 +71,7 @@ async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion
     found = await take_contents(records)
     versions = _verify(found)
     bad = [*found.bad]
-    for namespace in (records.all_members, records.leases, records.threads, records.runs):
+    for namespace in (records.all_members, records.under_way, records.threads, records.runs):
         scanned = records.scan(namespace)
         bad += [item async for item in scanned if isinstance(item, BadRecordError)]
     bad += [error async for error in _bad_proposals(records)]

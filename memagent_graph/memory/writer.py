@@ -19,13 +19,13 @@ from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, read
 from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import EllipsisType
+    from collections.abc import Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.sharing import Lease, UnderWay
     from memagent_graph.memory.version import MemoryVersion
 
 _log = logging.getLogger(__name__)
@@ -155,8 +155,8 @@ class VersionWriter:
         owner: the memory that the versions belong to.
         topic: topic whose watchers are notified of each version.
         after: another writer; nothing is written before all that it has.
-        beside: an item that is as it was seen last, or is read anew, with each write.
-        saw: called with the value at `beside` when it has changed.
+        lease: the fold's: each write depends on it as it was seen last, and shows how far the fold
+            is.
 
     Attributes:
         seconds: how long the last write took, or the one under way has taken, in seconds.
@@ -169,18 +169,15 @@ class VersionWriter:
         owner: str,
         topic: str | None,
         *,
+        lease: Lease,
         after: VersionWriter | None = None,
-        beside: Place | None = None,
-        saw: Callable[[Value | BadRecordError | None], object] = lambda _: None,
     ) -> None:
         self.records = records
         self._owner = owner
         self._topic = topic
         self._after = after
-        self._beside = beside
-        self._saw = saw
-        self._seen: Value | EllipsisType | None = None
-        self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
+        self._lease = lease
+        self._waiting: list[tuple[MemoryVersion, UnderWay]] = []
         self._counted = 0
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
@@ -188,14 +185,14 @@ class VersionWriter:
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
 
-    def add(self, version: MemoryVersion, *also: PutOp) -> None:
+    def add(self, version: MemoryVersion, fold: UnderWay) -> None:
         """Queue a version, without waiting.
 
         Args:
             version: the version.
-            also: further puts in the same round trip.
+            fold: what to show others of the fold when it is written.
         """
-        self._waiting.append((version, also))
+        self._waiting.append((version, fold))
         self._other = None
         self.begin()
 
@@ -314,17 +311,17 @@ class VersionWriter:
             self._since = 0.0
         self._tried.set()
 
-    async def _append(self, some: Sequence[tuple[MemoryVersion, Sequence[PutOp]]]) -> Appended:
-        versions, also = [one for one, _ in some], [put for _, puts in some for put in puts]
+    async def _append(self, some: Sequence[tuple[MemoryVersion, UnderWay]]) -> Appended:
+        versions, lease = [one for one, _ in some], self._lease
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            given = {} if self._beside is None else {self._beside: self._seen}
+            also, given = lease.renew(some[-1][1])
             done = await append_versions(
                 self.records, versions, self._owner, self._topic, also=also, given=given
             )
             if done is not None:
+                for put in also:
+                    lease.see(put.value)
                 return done
-            (value,) = await self.records.values([*given], refresh=False)
-            self._seen = ... if isinstance(value, BadRecordError) else value
-            self._saw(value)
+            await lease.look()
         raise _conflict_at(versions[-1])
