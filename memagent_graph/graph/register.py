@@ -14,11 +14,8 @@ from memagent_graph.memory.sharing import UnderWay
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from memagent_graph.graph.state import Fold, Progress
-    from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Records
     from memagent_graph.memory.sharing import Lease
 
 
@@ -133,14 +130,8 @@ class Entry:
         self._not_ours = noted.edit
         return None
 
-    async def leave(self, fold: Fold, ended: str | None) -> bool:
-        """Remove the entry, unless the fold has yet to continue from an edit; say whether.
-
-        Args:
-            fold: the fold.
-            ended: id of the version with which a reading without a name ends: it is listed as one
-                that has ended in the same step. None for another fold.
-        """
+    async def leave(self, fold: Fold) -> bool:
+        """Remove the entry, unless the fold has yet to continue from an edit; say whether."""
         lease = self.lease(fold)
         if not lease.held:
             await lease.look()
@@ -148,18 +139,7 @@ class Entry:
             return False
         if lease.foreign and not lease.is_free:  # another reading of the same is listed
             return True
-        puts = [self._records.put(*lease.place, None)]
-        given: dict[Place, Value | EllipsisType | None] = {lease.place: lease.seen}
-        if ended is not None:
-            puts.append(self._records.put(self._records.readings, self.memory, {"version": ended}))
-            given[self._records.versions, ended] = ...
-        left = await self._records.commit(puts, given)
-        if left:
-            lease.held = False
-            lease.see(None)
-        else:
-            await lease.look()
-        return left
+        return await lease.drop()
 
     @property
     def memory(self) -> str:

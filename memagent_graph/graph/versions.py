@@ -176,7 +176,6 @@ class Chain:
         )
         self.entry = Entry(self.register, self.lineage.root)
         self.reuse = Reuse(self.lineage, self.bank, self.entry)
-        self.reuse.mends = whole is not None and whole.reuse.mends
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -252,19 +251,13 @@ class Chain:
         taken, stopped = fold, fold["progress"]["stopped"]
         with suppress(StoreError):  # the next reading of the same takes it
             if self._writer is not None and not late and (last or self._is_near(self._writer)):
-                other = await self._writer.settle(None if last else _NOTHING * self._took)
-                self.entry.due |= other is not None and other.edited
-            lists = self.entry.lease(fold).held
-            self.entry.due |= last and not lists  # whom it followed may have left the list
+                await self._writer.settle(None if last else _NOTHING * self._took)
+            # Whom it followed may have left the list.
+            self.entry.due |= last and not self.entry.lease(fold).held
             taken = await self._take(fold)
-            lists = lists and self._whole is None
             while last and not late and taken["progress"]["stopped"] == stopped:
-                ended = taken["progress"]["version"] if lists and self._finished else None
-                if await self.entry.leave(taken, ended):
-                    self._finished = None if ended else self._finished
+                if await self.entry.leave(taken):
                     break
-                # Otherwise the version was forgotten meanwhile.
-                lists &= self.entry.get_pending(taken) is not None
                 taken = await self._take(taken)
         self._begun_at = asyncio.get_running_loop().time()
         return taken
@@ -310,7 +303,7 @@ class Chain:
         look = partial(self._find_stored, fold, self.lineage.child(self.parent, chunk))
         left = partial(self._reading.seconds_left, self._run)
         found = await self.entry.lease(fold).follow(self.entry.describe(fold), look, left)
-        if found is None and (self._replays or self.reuse.mends):
+        if found is None and self._replays:
             found = await look()
             self._replays = found is not None
         if found is None:
@@ -360,11 +353,9 @@ class Chain:
             return None
         is_slow = self._writer.seconds > max(_SLOW, self._took)
         other = await self._writer.settle(0 if is_slow else store_seconds())
-        if other is None or (other.id != self.parent and not other.edited):
+        if other is None or other.id != self.parent:
             return None
-        if self.at is not None and (other.id, other.text) == (self.at.id, self.at.text):
-            return None  # an edit that was taken already
-        self.parent, self.at = other.id, other
+        self.at = other
         return other.memory
 
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
@@ -470,8 +461,8 @@ class Chain:
         if self._unmoved is None:  # else it was waited for already
             self._left = await self._flush(self._writer)
         other = await self._writer.settle()
-        edited = other is not None and other.id != fold["progress"]["version"]
-        return None if other is None or edited else other.memory
+        is_last = other is not None and other.id == fold["progress"]["version"]
+        return other.memory if other is not None and is_last else None
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong.

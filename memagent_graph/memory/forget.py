@@ -402,7 +402,8 @@ async def _forget(
         if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
             cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
             done = done.plus(ForgottenSource(cached=cached))
-        done = done._replace(unreadable=tuple(found.unreadable), unsure=tuple(found.unsure))
+        unreadable = tuple(error.key for error in found.contents.bad)
+        done = done._replace(unreadable=unreadable, unsure=tuple(found.unsure))
         if not found.gone:
             await _unlist(records, sources=touched)
             return done
@@ -415,7 +416,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
     done = ForgottenSource()
     pointing = _find_pointers(found)
     topics = {name for (_, name), _ in pointing}
-    topics |= {str(found.values[key].get("root")) for key in found.gone}
+    topics |= {str(found.contents.versions[key].get("root")) for key in found.gone}
     for topic in topics:
         await forget_topic(records, topic)
     for place, target in pointing:
@@ -429,7 +430,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
             if before is None
             else ForgottenSource(fell_back=moved, unread=lost)
         )
-    versions = await delete_versions(records, found.values, found.pointers, found.gone)
+    versions = await delete_versions(records, found.contents, found.gone)
     for name in done.forgotten:
         versions += await _release(records, name)
     return done.plus(ForgottenSource(versions=versions))
@@ -438,7 +439,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
 def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
     """Heads and readings that point to versions from the documents, with those versions."""
     gone = {*found.gone}
-    pointing = found.pointers.items()
+    pointing = found.contents.pointers.items()
     targets = [(place, str((value or {}).get("version"))) for place, value in pointing]
     return [(place, target) for place, target in targets if target in gone]
 
@@ -449,10 +450,10 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
     Which readings moved it is forgotten as well: each is to be read again.
     """
     name, also = place[1], runs.forget(records, place[1])
-    seen = found.pointers.pop(place) or {}
+    seen = found.contents.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})
-    found.pointers[place] = {"version": before}
+    found.contents.pointers[place] = {"version": before}
     with suppress(MemoryNotFoundError):  # it is being deleted
         expected = str(seen.get("version"))
         return await owners.move_head(records, name, before, expected=expected, also=[also])

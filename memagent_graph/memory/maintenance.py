@@ -60,7 +60,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
         kept, versions = _led_to(found), found.versions
         old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}
         gone = [key for key in old if key not in kept]
-        count += (done := await delete_versions(records, versions, found.pointers, gone))
+        count += (done := await delete_versions(records, found, gone))
         if done == len(gone):
             break
     return count

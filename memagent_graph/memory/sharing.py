@@ -236,9 +236,21 @@ class Lease:
         if not self._answers():
             return
         with _ignore_failures():
-            while self._is_ours(self.seen) and not await self._swap(None):
-                await self.look()
+            while self._is_ours(self.seen) and not await self.drop():
+                pass
         self.held = False
+
+    async def drop(self) -> bool:
+        """Delete the record if it is as it was seen last; return whether it is gone.
+
+        Raises:
+            StoreError: The store cannot be reached. Some stores raise errors of their own.
+        """
+        if await self._swap(None):
+            self.held = False
+            return True
+        await self.look()
+        return False
 
     async def move(self, key: str | None) -> None:
         """Free the lease, and be that of another key from now on, unless it is its own."""
@@ -317,10 +329,8 @@ class Lease:
         return {**value, "version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": ""}
 
     async def _swap(self, value: Value | None) -> bool:
-        seen = self.seen
-        done = await self._records.commit(
-            [self._records.put(*self.place, value)], {self.place: seen}
-        )
+        put = self._records.put(*self.place, value)
+        done = await self._records.commit([put], {self.place: self.seen})
         if done:
             self.see(value)
         return done

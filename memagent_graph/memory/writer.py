@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
     BadRecordError,
@@ -15,7 +15,7 @@ from memagent_graph.errors import (
     StoreRefusedError,
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
-from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
+from memagent_graph.memory.lookup import list_owners, readable
 from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
@@ -35,24 +35,12 @@ _AT_ONCE = 64
 """Versions that are written in one step, at most."""
 
 
-class Appended(NamedTuple):
-    """The result of `append_versions`.
-
-    Attributes:
-        versions: the versions now stored: the given ones, or those of writers who were first.
-        edited: whether a person has replaced the last one by an edit.
-    """
-
-    versions: list[MemoryVersion]
-    edited: bool = False
-
-
 async def append_version(
     records: Records, version: MemoryVersion, owner: str | None = None, topic: str | None = None
 ) -> MemoryVersion:
     """See `MemoryBank.aappend`."""
     done = await append_versions(records, [version], owner, topic)
-    return version if done is None else done.versions[0]
+    return version if done is None else done[0]
 
 
 async def append_versions(
@@ -63,7 +51,7 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
-) -> Appended | None:
+) -> list[MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
     Args:
@@ -75,7 +63,8 @@ async def append_versions(
         given: further conditions; see `AtomicStore.acommit`.
 
     Returns:
-        What is stored; None if other items are not as given.
+        The versions now stored: the given ones, or those of writers who were first. None if other
+        items are not as given.
 
     Raises:
         MemoryConflictError: Other writers kept changing them.
@@ -101,7 +90,7 @@ async def append_versions(
         puts = [*new, *more, *also]
         announced = (topic or versions[0].root) if new else None
         if not puts or await records.commit(puts, {**given, **seen}, announced, len(new)):
-            return Appended(kept, edit_of(found[places[-1]], owner) is not None)
+            return kept
         now = dict(zip(given, await records.values([*given], refresh=False), strict=True))
         if not all(agrees(_value(now[place]), value) for place, value in given.items()):
             return None
@@ -293,9 +282,7 @@ class VersionWriter:
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
-            done = await self._append(some)
-            last, version = done.versions[-1], some[-1][0]
-            edit = await newest_edit(self.records, version.id, self._owner) if done.edited else None
+            stored = (await self._append(some))[-1]
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
             self._tried.set()
@@ -303,15 +290,14 @@ class VersionWriter:
         else:
             self.error = None
             self._seconds = loop.time() - self._since
-            stored = edit or last
-            self._other = stored if stored.text != version.text else None
+            self._other = stored if stored.text != some[-1][0].text else None
             del self._waiting[: len(some)]
             self._count(len(self._waiting))
         finally:
             self._since = 0.0
         self._tried.set()
 
-    async def _append(self, some: Sequence[tuple[MemoryVersion, UnderWay]]) -> Appended:
+    async def _append(self, some: Sequence[tuple[MemoryVersion, UnderWay]]) -> list[MemoryVersion]:
         versions, lease = [one for one, _ in some], self._lease
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
