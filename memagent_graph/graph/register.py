@@ -58,11 +58,12 @@ class Entry:
     Attributes:
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
+        resumed: whether what is listed may be of the call that this one resumes.
     """
 
     def __init__(self, register: Register, root: str) -> None:
         self.register = register
-        self.due = False
+        self.due = self.resumed = False
         self._records, self._root = register.records, root
         self._lease: Lease | None = None
         self._not_ours: str | None = None  # an edit of another lineage
@@ -130,16 +131,26 @@ class Entry:
         self._not_ours = noted.edit
         return None
 
-    async def leave(self, fold: Fold) -> bool:
-        """Remove the entry, unless the fold has yet to continue from an edit; say whether."""
+    async def leave(self, fold: Fold, ended: str | None) -> bool:
+        """Remove the entry, unless the fold has yet to continue from an edit; say whether.
+
+        Args:
+            fold: the fold.
+            ended: id of the version with which a reading without a name ends: it is listed as one
+                that has ended in the same step. None for another fold.
+        """
         lease = self.lease(fold)
         if not lease.held:
             await lease.look()
         if self.get_pending(fold) is not None:
             return False
-        if lease.foreign and not lease.is_free:  # another reading of the same is listed
-            return True
-        return await lease.drop()
+        if lease.foreign and not (lease.is_free or self.resumed):
+            return True  # another reading of the same is listed
+        if ended is None:
+            return await lease.drop()
+        records = self._records
+        put = records.put(records.readings, self.memory, {"version": ended})
+        return await lease.drop(put, given={(records.versions, ended): ...})
 
     @property
     def memory(self) -> str:

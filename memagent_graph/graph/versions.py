@@ -252,12 +252,17 @@ class Chain:
         with suppress(StoreError):  # the next reading of the same takes it
             if self._writer is not None and not late and (last or self._is_near(self._writer)):
                 await self._writer.settle(None if last else _NOTHING * self._took)
-            # Whom it followed may have left the list.
-            self.entry.due |= last and not self.entry.lease(fold).held
+            lists = self.entry.lease(fold).held
+            self.entry.due |= last and not lists  # whom it followed may have left the list
             taken = await self._take(fold)
+            lists &= self._whole is None
             while last and not late and taken["progress"]["stopped"] == stopped:
-                if await self.entry.leave(taken):
+                ended = taken["progress"]["version"] if lists and self._finished else None
+                if await self.entry.leave(taken, ended):
+                    self._finished = None if ended else self._finished
                     break
+                # Otherwise the version was forgotten meanwhile.
+                lists &= self.entry.get_pending(taken) is not None
                 taken = await self._take(taken)
         self._begun_at = asyncio.get_running_loop().time()
         return taken
@@ -647,7 +652,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     chain = run.chains.get(chain_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
-        chain.entry.due = True
+        chain.entry.due = chain.entry.resumed = True
     return chain
 
 

@@ -27,6 +27,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
+from memagent_graph.memory.atomic import NO_CONDITIONS
 from memagent_graph.memory.items import GetThenPut
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
 
 
@@ -240,13 +241,17 @@ class Lease:
                 pass
         self.held = False
 
-    async def drop(self) -> bool:
+    async def drop(self, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
         """Delete the record if it is as it was seen last; return whether it is gone.
+
+        Args:
+            also: further puts in the same step.
+            given: further conditions; see `AtomicStore.acommit`.
 
         Raises:
             StoreError: The store cannot be reached. Some stores raise errors of their own.
         """
-        if await self._swap(None):
+        if await self._swap(None, *also, given=given):
             self.held = False
             return True
         await self.look()
@@ -328,9 +333,9 @@ class Lease:
             return {**value, "of": seen.of}
         return {**value, "version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": ""}
 
-    async def _swap(self, value: Value | None) -> bool:
+    async def _swap(self, value: Value | None, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
         put = self._records.put(*self.place, value)
-        done = await self._records.commit([put], {self.place: self.seen})
+        done = await self._records.commit([put, *also], {self.place: self.seen, **given})
         if done:
             self.see(value)
         return done
@@ -401,10 +406,10 @@ async def find_readings(
     """
     found: dict[Place, UnderWay] = {}
     async for item in records.scan(records.under_way):
-        fold = make_record(item.value) if isinstance(item, Item) else None
-        if fold is None or memory not in (None, fold.memory) or (not gone and is_gone(fold.holder)):
+        if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
             continue
-        found[tuple(item.namespace or ()), item.key] = replace(fold, seen=_time(item))
+        if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
+            found[tuple(item.namespace), item.key] = replace(fold, seen=_time(item))
     return found
 
 
