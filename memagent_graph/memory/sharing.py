@@ -14,16 +14,17 @@ import re
 import socket
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from langgraph.store.base import GetOp, Item
 from langgraph.store.memory import InMemoryStore
+from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
@@ -439,23 +440,11 @@ def _time(item: Item) -> str:
     return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
-_TYPES: dict[object, type | tuple[type, ...]] = {
-    "str": str,
-    "int": int,
-    "str | None": (str, type(None)),
-}
+_record = TypeAdapter(UnderWay)
 
 
 def make_record(value: object) -> UnderWay | None:
     """Return the fold that a record describes; None if it is none."""
-    if not isinstance(value, dict):
-        return None
-    known: dict[str, Any] = {}
-    for item in fields(UnderWay):
-        if item.name in value:
-            if not isinstance(value[item.name], _TYPES[item.type]):
-                return None
-            known[item.name] = value[item.name]
-    with suppress(TypeError):  # one that it needs is not there
-        return UnderWay(**known)
+    with suppress(ValidationError):
+        return _record.validate_python(value)
     return None
