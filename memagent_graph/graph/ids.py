@@ -51,6 +51,7 @@ class Lineage:
         fingerprint: distinguishes its versions from those of other settings; if memories are not
             reused, from those of any other run.
         reuses: whether versions are taken over from readings of the same.
+        thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
@@ -67,6 +68,7 @@ class Lineage:
         known, question = _fingerprint(reading, fold["scope"]), fold["question"]
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else make_fingerprint(known, uuid4())
+        self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
         self.root = root_id(question, self.fingerprint)

@@ -15,7 +15,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import forget, runs
-from memagent_graph.memory.lookup import find, newest_edit
+from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import VersionMerge, make_reading_key
 
@@ -56,6 +56,7 @@ class Reuse:
         begun: the stored version that it began after; None without one.
         noticed: number of the last notice of forgotten documents before it began; None if unknown.
         missed: why the store was not asked; None if it was.
+        mends: whether versions after a gap are stored: the gap is read, and they are taken over.
     """
 
     def __init__(self, lineage: Lineage, bank: MemoryBank, entry: Entry) -> None:
@@ -63,6 +64,7 @@ class Reuse:
         self.begun: MemoryVersion | None = None
         self.noticed: int | None = None
         self.missed: str | None = None
+        self.mends = False
 
     async def begin(
         self,
@@ -211,7 +213,7 @@ class Reuse:
             found = await find(self._bank.records, chain([first], ids), memory)
         if alone:
             ended = await self._read_to_its_end(cutter.source) if ended_before else None
-            found = _further(found, ended)  # versions before it were thinned out, or are lost
+            found = await self._last_known(found, ended)
         if found is None:
             return fold
         edit = await newest_edit(self._bank.records, found.id, memory)
@@ -274,6 +276,20 @@ class Reuse:
             raise MemoryConflictError(message)
         fold["scope"]["head"] = fold["progress"]["version"]
 
+    async def _last_known(
+        self, found: MemoryVersion | None, ended: MemoryVersion | None
+    ) -> MemoryVersion | None:
+        """The version to read on from: the end of an earlier reading, or one before a gap.
+
+        Args:
+            found: the last of those whose ids are known ahead.
+            ended: the end of an earlier reading.
+        """
+        if ended is None or (found is not None and found.document.end >= ended.document.end):
+            return found
+        self.mends = found is not None or await self._has_gap(ended)
+        return found if self.mends else ended
+
     async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
         """Look in one round trip whether the store knows anything, and once which notices it has.
 
@@ -307,18 +323,21 @@ class Reuse:
         is_same = found is not None and (found.root, found.document.digest) == (root, digest)
         return found if is_same else None
 
+    async def _has_gap(self, found: MemoryVersion) -> bool:
+        """Whether what led to a version is lost, and was neither thinned out nor has expired."""
+        records = self._bank.records
+        if self._lineage.thins or records.lives is not None:
+            return False
+        history = await self._bank.ahistory(found.id)
+        gone = {*history.gaps}  # but what was only shown with a chunk may have been forgotten
+        after = [one.id for one in history if gone & {*one.parents}]
+        return any(not is_thinned(value) for _, value in await records.by_id(after))
+
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
     while (not read or read[-1].end < end) and next(ids, None):
         pass
-
-
-def _further(found: MemoryVersion | None, ended: MemoryVersion | None) -> MemoryVersion | None:
-    """That of two versions for which more was read, the first if it is the same."""
-    if found is None or ended is None:
-        return found or ended
-    return ended if found.document.end < ended.document.end else found
 
 
 def _has_next_round(made_by: object) -> bool:

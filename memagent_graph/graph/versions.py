@@ -176,6 +176,7 @@ class Chain:
         )
         self.entry = Entry(self.register, self.lineage.root)
         self.reuse = Reuse(self.lineage, self.bank, self.entry)
+        self.reuse.mends = whole is not None and whole.reuse.mends
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -308,7 +309,7 @@ class Chain:
         look = partial(self._find_stored, fold, self.lineage.child(self.parent, chunk))
         left = partial(self._reading.seconds_left, self._run)
         found = await self.entry.lease(fold).follow(self.entry.describe(fold), look, left)
-        if found is None and self._replays:
+        if found is None and (self._replays or self.reuse.mends):
             found = await look()
             self._replays = found is not None
         if found is None:
