@@ -23,56 +23,51 @@ class EditedError(Exception):
     """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
-class Register:
-    """The entries of all folds that read for one question.
-
-    Args:
-        records: of the bank.
-        memory: its name, or the reading's key.
-        shares: whether the work is shared with others that read the same.
-
-    Attributes:
-        since: when the reading began, ISO 8601, UTC.
-        leases: those of its folds.
-    """
-
-    def __init__(self, records: Records, memory: str, *, shares: bool) -> None:
-        self.records = records
-        self.memory = memory
-        self.shares = shares
-        self.since = datetime.now(UTC).isoformat()
-        self.leases: list[Lease] = []
-
-    async def end(self) -> None:
-        """Let others read on, and let nobody see a reading that is over."""
-        await asyncio.gather(*(lease.release() for lease in self.leases))
-
-
 class Entry:
     """One fold among those under way.
 
     Args:
-        register: of its reading.
-        root: the id before its first chunk.
+        records: of the bank.
+        memory: the memory's name, or the reading's key.
+        root: the id before the fold's first chunk.
+        shares: whether the work is shared with others that read the same.
+        whole: of a segment, the entry of the fold that it is merged into.
 
     Attributes:
+        memory: see above.
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
         resumed: whether what is listed may be of the call that this one resumes.
+        since: when the reading began, ISO 8601, UTC.
+        leases: those of all folds of the reading.
     """
 
-    def __init__(self, register: Register, root: str) -> None:
-        self.register = register
+    def __init__(
+        self,
+        records: Records,
+        memory: str,
+        root: str,
+        *,
+        shares: bool,
+        whole: Entry | None = None,
+    ) -> None:
+        self.memory = memory
         self.due = self.resumed = False
-        self._records, self._root = register.records, root
+        self._records, self._root, self._shares = records, root, shares
+        self.since = datetime.now(UTC).isoformat() if whole is None else whole.since
+        self.leases: list[Lease] = [] if whole is None else whole.leases
         self._lease: Lease | None = None
         self._not_ours: str | None = None  # an edit of another lineage
+
+    async def end(self) -> None:
+        """Let others read on, and let nobody see a reading that is over, with all its folds."""
+        await asyncio.gather(*(lease.release() for lease in self.leases))
 
     def lease(self, fold: Fold) -> Lease:
         """Return the lease of the fold: that of the head at which it began, until it moves."""
         if self._lease is None:
             self._lease = sharing.Lease(self._records, self._key(fold))
-            self.register.leases.append(self._lease)
+            self.leases.append(self._lease)
         return self._lease
 
     async def move(self, fold: Fold) -> None:
@@ -80,7 +75,7 @@ class Entry:
         await self.lease(fold).move(self._key(fold))
 
     def _key(self, fold: Fold) -> str | None:
-        return lease_key(fold, self._root) if self.register.shares else None
+        return lease_key(fold, self._root) if self._shares else None
 
     @property
     def noted(self) -> UnderWay | None:
@@ -152,11 +147,6 @@ class Entry:
         put = records.put(records.readings, self.memory, {"version": ended})
         return await lease.drop(put, given={(records.versions, ended): ...})
 
-    @property
-    def memory(self) -> str:
-        """Return the memory's name, or the reading's key."""
-        return self.register.memory
-
     def describe(self, fold: Fold) -> UnderWay:
         """Return what others are to see of the fold."""
         source, scope, progress = fold["source"], fold["scope"], fold["progress"]
@@ -173,7 +163,7 @@ class Entry:
             position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,
             version=None if progress["version"] == self._root else progress["version"],
-            since=self.register.since,
+            since=self.since,
             edit=state.get("edit") or "",
             taken=state.get("taken", ""),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ class Reuse:
             if name or not self._lineage.reuses:
                 await self._look(None, None)
             if name:
-                self._entry.register.memory = name
+                self._entry.memory = name
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 if head is not None:
@@ -319,9 +320,10 @@ class Reuse:
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
         root, digest = self._lineage.root, source.digest
-        found = await self._bank.aget_reading(make_reading_key(root, digest))
-        is_same = found is not None and (found.root, found.document.digest) == (root, digest)
-        return found if is_same else None
+        with suppress(BadRecordError, MemoryNotFoundError):
+            found = await self._bank.aget(make_reading_key(root, digest))
+            return found if (found.root, found.document.digest) == (root, digest) else None
+        return None
 
     async def _has_gap(self, found: MemoryVersion) -> bool:
         """Whether what led to a version is lost, and was neither thinned out nor has expired."""

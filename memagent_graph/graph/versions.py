@@ -22,7 +22,7 @@ from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
-from memagent_graph.graph.register import Entry, Register, begin_anew, move_to_edit
+from memagent_graph.graph.register import Entry, begin_anew, move_to_edit
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
@@ -136,8 +136,7 @@ class Chain:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
         bank: has those that are stored.
-        register: has the entries of the reading among those under way.
-        entry: the fold's.
+        entry: the fold's among those under way.
         parent: id of the version that the chunk is read from.
         at: that version; None for the root, or if it is not known.
     """
@@ -169,12 +168,13 @@ class Chain:
         )
         records = self.bank.records
         shares = self.lineage.reuses and reading.config.lease and can_lease(records)
-        self.register: Register = (
-            self._whole.register
-            if self._whole
-            else Register(records, self.lineage.memory(fold), shares=shares)
+        self.entry = Entry(
+            records,
+            self.lineage.memory(fold),
+            self.lineage.root,
+            shares=shares,
+            whole=None if self._whole is None else self._whole.entry,
         )
-        self.entry = Entry(self.register, self.lineage.root)
         self.reuse = Reuse(self.lineage, self.bank, self.entry)
         self.reuse.mends = whole is not None and whole.reuse.mends
         self._missed: str | None = None  # an edit that a lost race took away
@@ -189,11 +189,6 @@ class Chain:
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
-
-    @property
-    def memory(self) -> str:
-        """Return the memory that the versions belong to: its name, or the reading's key."""
-        return self.register.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -281,7 +276,7 @@ class Chain:
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to_edit(fold, edit, edited)
-        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
+        self._run.emit(edit_event(self._reading, self._run, after, self.entry.memory))
         if self.entry.lease(after).held:
             await self.enlist(after)
         if edited != at and after["progress"]["stopped"]:
@@ -347,7 +342,7 @@ class Chain:
         if self._writer is not None:
             await self._writer.settle()
             await self._without_forgotten()
-        await self.register.end()
+        await self.entry.end()
 
     async def find_other(self) -> Memory | None:
         """Return the memory that another agent stored first in place of this one, if it differs.
@@ -562,7 +557,7 @@ class Chain:
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
         if self._whole is None:
-            await self.register.end()
+            await self.entry.end()
 
     async def _without_forgotten(self) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""

@@ -228,10 +228,6 @@ class MemoryBank:
         """Return the newest version of a named memory; None if there is no such name."""
         return await lookup.head(self.records, name)
 
-    async def aget_reading(self, key: str) -> MemoryVersion | None:
-        """Return the newest version of a reading without a name; None if it cannot be read."""
-        return await lookup.get_reading(self.records, key)
-
     async def amove_head(
         self, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
     ) -> bool:
