@@ -54,7 +54,7 @@ class Entry:
         self.memory = memory
         self.due = self.resumed = False
         self._records, self._root, self._shares = records, root, shares
-        self.since = datetime.now(UTC).isoformat() if whole is None else whole.since
+        self.since: str = datetime.now(UTC).isoformat() if whole is None else whole.since
         self.leases: list[Lease] = [] if whole is None else whole.leases
         self._lease: Lease | None = None
         self._not_ours: str | None = None  # an edit of another lineage

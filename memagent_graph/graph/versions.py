@@ -168,7 +168,7 @@ class Chain:
         )
         records = self.bank.records
         shares = self.lineage.reuses and reading.config.lease and can_lease(records)
-        self.entry = Entry(
+        self.entry: Entry = Entry(
             records,
             self.lineage.memory(fold),
             self.lineage.root,
@@ -189,6 +189,11 @@ class Chain:
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
+
+    @property
+    def memory(self) -> str:
+        """Return the memory that the versions belong to: its name, or the reading's key."""
+        return self.entry.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -276,9 +281,9 @@ class Chain:
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to_edit(fold, edit, edited)
-        self._run.emit(edit_event(self._reading, self._run, after, self.entry.memory))
         if self.entry.lease(after).held:
             await self.enlist(after)
+        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after

@@ -148,17 +148,18 @@ class Lease:
         Returns:
             Whether it is held now. False as well if the store fails.
         """
-        self._fold, first = fold, self.held or not self._beats
+        self._fold, held = fold, self.held
         self.held = False
         with _ignore_failures():
-            if first and await self._put():  # free, as mostly at first
+            if (held or not self._beats) and await self._put():  # free, as mostly at first
                 self.held = True
                 return True
             await self.look()
-            if self._is_ours(self.seen):  # the reply to an earlier put was lost
-                self.held = True
-            elif self.is_free:
-                self.held = await self._put()
+            ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
+            if self.is_free or (ours and held):
+                self.held = await self._put() or ours
+            else:
+                self.held = ours
         return self.held
 
     @property
