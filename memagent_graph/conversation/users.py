@@ -124,7 +124,7 @@ def _put(records: Records, row: object, line: str) -> PutOp:
 def _of_the_bank(records: Records) -> list[tuple[str, ...]]:
     """Namespaces that the bank itself exports, or that are not exported."""
     lists = (records.versions, records.heads, records.readings, records.all_members)
-    return [*lists, records.leases, records.forgotten]
+    return [*lists, records.under_way, records.forgotten]
 
 
 def _begins(namespace: tuple[str, ...], places: set[tuple[str, ...]]) -> bool:

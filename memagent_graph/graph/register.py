@@ -2,122 +2,89 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import asdict
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.state import VERSIONS, count_covered, fold_name, mark_taken
 from memagent_graph.memory import sharing
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.lookup import edit_of, newest_edit, versions
-from memagent_graph.memory.sharing import Edit, UnderWay, enlist, holder_of
+from memagent_graph.memory.sharing import UnderWay
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
-    from langgraph.store.base import PutOp
-
     from memagent_graph.graph.state import Fold, Progress
-    from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Records
+    from memagent_graph.memory.sharing import Lease
 
 
 class EditedError(Exception):
     """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
-class Register:
-    """The entries of all folds that read for one question.
-
-    Args:
-        records: of the bank.
-        memory: its name, or the reading's key.
-        shares: whether the work is shared with others that read the same.
-
-    Attributes:
-        since: when the reading began, ISO 8601, UTC.
-        places: where the entries are that this reading has made.
-    """
-
-    def __init__(self, records: Records, memory: str, *, shares: bool) -> None:
-        self.records = records
-        self.memory = memory
-        self.shares = shares
-        self.since = datetime.now(UTC).isoformat()
-        self.places: set[Place] = set()
-        self._nonce = enlist(self)
-
-    @property
-    def holder(self) -> str:
-        """Names this reading to others."""
-        return holder_of(self._nonce)
-
-    async def end(self) -> None:
-        """Remove this reading's entries, but none that another one has made since."""
-        with suppress(Exception):  # of a run that is cancelled, the store may be closed
-            for lost in range(MOST_LOST_RACES if self.places else 0):
-                await pause(lost)
-                places = [*self.places]
-                values = await self.records.values(places, refresh=False)
-                ours = {
-                    place: value
-                    for place, value in zip(places, values, strict=True)
-                    if isinstance(value, dict) and value.get("holder") == self.holder
-                }
-                gone = [self.records.put(*place, None) for place in ours]
-                if not gone or await self.records.commit(gone, ours):
-                    self.places.clear()
-                    return
-
-
 class Entry:
     """One fold among those under way.
 
     Args:
-        register: of its reading.
-        root: the id before its first chunk.
+        records: of the bank.
+        memory: the memory's name, or the reading's key.
+        root: the id before the fold's first chunk.
+        shares: whether the work is shared with others that read the same.
+        whole: of a segment, the entry of the fold that it is merged into.
 
     Attributes:
-        noted: the edit of its memory that was last seen beside it.
+        memory: see above.
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
+        resumed: whether what is listed may be of the call that this one resumes.
+        since: when the reading began, ISO 8601, UTC.
+        leases: those of all folds of the reading.
     """
 
-    def __init__(self, register: Register, root: str) -> None:
-        self.register = register
-        self.noted: Edit | None = None
-        self.due = False
-        self._records, self._root = register.records, root
+    def __init__(
+        self,
+        records: Records,
+        memory: str,
+        root: str,
+        *,
+        shares: bool,
+        whole: Entry | None = None,
+    ) -> None:
+        self.memory = memory
+        self.due = self.resumed = False
+        self._records, self._root, self._shares = records, root, shares
+        self.since: str = datetime.now(UTC).isoformat() if whole is None else whole.since
+        self.leases: list[Lease] = [] if whole is None else whole.leases
+        self._lease: Lease | None = None
         self._not_ours: str | None = None  # an edit of another lineage
 
-    def note(self, fold: Fold) -> PutOp:
-        """Return the write that lets others see how far the fold is."""
-        op = sharing.note_reading(self._records, self._describe(fold))
-        self.register.places.add((op.namespace, op.key))
-        return op
+    async def end(self) -> None:
+        """Let others read on, and let nobody see a reading that is over, with all its folds."""
+        await asyncio.gather(*(lease.release() for lease in self.leases))
 
-    def edit_place(self, fold: Fold) -> Place:
-        """Return where an edit of the fold's memory is noted."""
-        return sharing.edit_place(self._records, self._describe(fold))
+    def lease(self, fold: Fold) -> Lease:
+        """Return the lease of the fold: that of the head at which it began, until it moves."""
+        if self._lease is None:
+            self._lease = sharing.Lease(self._records, self._key(fold))
+            self.leases.append(self._lease)
+        return self._lease
 
-    def see(self, value: object) -> None:
-        """Take in what is at `edit_place`."""
-        self.noted = sharing.edit_noted(value)
+    async def move(self, fold: Fold) -> None:
+        """Free the lease: the fold begins anew at another head."""
+        await self.lease(fold).move(self._key(fold))
 
-    async def look(self, fold: Fold) -> None:
-        """Read what is at `edit_place`.
+    def _key(self, fold: Fold) -> str | None:
+        return lease_key(fold, self._root) if self._shares else None
 
-        Raises:
-            StoreError: The store cannot be reached.
-        """
-        (value,) = await self._records.values([self.edit_place(fold)], refresh=False)
-        self.see(value)
+    @property
+    def noted(self) -> UnderWay | None:
+        """Return the record in which the last edit of the memory is noted; None without one."""
+        seen = None if self._lease is None else sharing.make_record(self._lease.seen)
+        return seen if seen and seen.edit and seen.memory == self.memory else None
 
-    def get_pending(self, fold: Fold) -> Edit | None:
-        """Return the edit that is noted, if the fold has not continued from it."""
+    def get_pending(self, fold: Fold) -> UnderWay | None:
+        """Return the record with the edit that is noted, if the fold has not continued from it."""
         noted, taken = self.noted, fold["layers"].get(VERSIONS, {}).get("edit")
         return None if noted is None or noted.edit in {taken, self._not_ours} else noted
 
@@ -146,11 +113,10 @@ class Entry:
         """
         head, at = fold["scope"]["head"], str(fold["progress"]["version"])
         if self.due:
-            self.due = False
-            await self.look(fold)
+            await self.lease(fold).look()
             edit = None if at == head else await newest_edit(self._records, at, self.memory)
-            if edit is not None:  # it is noted, for another attempt if this one fails
-                self.noted = Edit(at, edit.id, fold["source"]["digest"])
+            self.due = edit is not None  # it is found again if this attempt fails
+            if edit is not None:
                 return edit, at
         if (noted := self.get_pending(fold)) is None:
             return None
@@ -161,36 +127,28 @@ class Entry:
         return None
 
     async def leave(self, fold: Fold, ended: str | None) -> bool:
-        """Remove the entry, unless the memory has been edited since `noted`; say whether.
+        """Remove the entry, unless the fold has yet to continue from an edit; say whether.
 
         Args:
             fold: the fold.
             ended: id of the version with which a reading without a name ends: it is listed as one
                 that has ended in the same step. None for another fold.
         """
-        described = self._describe(fold)
-        place = sharing.place_of(self._records, described)
-        edited = sharing.edit_place(self._records, described)
-        if place not in self.register.places:  # another reading of the same is listed
-            (value,) = await self._records.values([edited], refresh=False)
-            return sharing.edit_noted(value) == self.noted
-        puts = [self._records.put(*one, None) for one in (place, edited)]
-        given: dict[Place, Value | EllipsisType | None]
-        given = {edited: None if self.noted is None else asdict(self.noted)}
-        if ended is not None:
-            puts.append(self._records.put(self._records.readings, self.memory, {"version": ended}))
-            given[self._records.versions, ended] = ...
-        left = await self._records.commit(puts, given)
-        if left:
-            self.register.places.discard(place)
-        return left
+        lease = self.lease(fold)
+        if not lease.held:
+            await lease.look()
+        if self.get_pending(fold) is not None:
+            return False
+        if lease.foreign and not (lease.is_free or self.resumed):
+            return True  # another reading of the same is listed
+        if ended is None:
+            return await lease.drop()
+        records = self._records
+        put = records.put(records.readings, self.memory, {"version": ended})
+        return await lease.drop(put, given={(records.versions, ended): ...})
 
-    @property
-    def memory(self) -> str:
-        """Return the memory's name, or the reading's key."""
-        return self.register.memory
-
-    def _describe(self, fold: Fold) -> UnderWay:
+    def describe(self, fold: Fold) -> UnderWay:
+        """Return what others are to see of the fold."""
         source, scope, progress = fold["source"], fold["scope"], fold["progress"]
         start, end, state = scope["start"], scope["end"], fold["layers"].get(VERSIONS, {})
         passed = progress["position"] - start
@@ -205,9 +163,7 @@ class Entry:
             position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,
             version=None if progress["version"] == self._root else progress["version"],
-            since=self.register.since,
-            holder=self.register.holder,
-            lease=lease_key(fold, self._root) if self.register.shares else "",
+            since=self.since,
             edit=state.get("edit") or "",
             taken=state.get("taken", ""),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.sharing import edit_noted
 from memagent_graph.memory.version import VersionMerge, make_reading_key
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ class Reuse:
         self.noticed: int | None = None
         self.missed: str | None = None
         self.mends = False
-        self._edited: Place | None = None  # where an edit of the fold is noted
-        self._edit: str | None = None  # the one before the fold began, which it begins after
 
     async def begin(
         self,
@@ -84,15 +82,6 @@ class Reuse:
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
-        if name:
-            self._entry.register.memory = name
-        self._edited = self._entry.edit_place(new)
-        fold = await self._begin(cutter, new, name, memory)
-        return fold if self._edit is None else mark_taken(fold, self._edit)
-
-    async def _begin(
-        self, cutter: Cutter, new: Fold, name: str | None, memory: Memory | None
-    ) -> Fold:
         begun = new["scope"]["head"]
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
@@ -103,6 +92,7 @@ class Reuse:
             if name or not self._lineage.reuses:
                 await self._look(None, None)
             if name:
+                self._entry.memory = name
                 head = await self._bank.ahead(name)
                 fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
                 if head is not None:
@@ -114,7 +104,7 @@ class Reuse:
                         return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self._begin(cutter, new, name, memory)
+            return await self.begin(cutter, new, name, memory)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -262,7 +252,7 @@ class Reuse:
             await self._name_known(fold, name)
         if edit is None or whole:
             return fold
-        return await self._past_what_is_known(cutter, fold, edited=True)
+        return await self._past_what_is_known(cutter, mark_taken(fold, edit.id), edited=True)
 
     def _ids(self, cutter: Cutter, fold: Fold, read: list[Chunk]) -> Iterator[str]:
         """Ids of the versions after each chunk, worked out as they are asked for."""
@@ -302,7 +292,7 @@ class Reuse:
     async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
         """Look in one round trip whether the store knows anything, and once which notices it has.
 
-        The notices come first: what is forgotten or edited later is found as the reading goes on.
+        The notices come first: what is forgotten later is found as the reading goes on.
 
         Args:
             first: id of the version after the first chunk; None if it is not known ahead.
@@ -315,8 +305,6 @@ class Reuse:
         places: dict[str, Place] = {}
         if self.noticed is None:
             places["notices"] = forget.notice_place(records)
-            if self._edited is not None:
-                places["edit"] = self._edited
         if first is not None:
             places["first"] = (records.versions, first)
         if source is not None:
@@ -325,16 +313,15 @@ class Reuse:
         found = dict(zip(places, await records.values([*places.values()]), strict=True))
         if self.noticed is None:
             self.noticed = forget.last_notice(found["notices"])
-            edit = edit_noted(found.get("edit"))
-            self._edit = None if edit is None else edit.edit
         return found.get("first") is not None, found.get("end") is not None
 
     async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
         """The end of a reading of this very document, whose earlier versions were thinned out."""
         root, digest = self._lineage.root, source.digest
-        found = await self._bank.aget_reading(make_reading_key(root, digest))
-        is_same = found is not None and (found.root, found.document.digest) == (root, digest)
-        return found if is_same else None
+        with suppress(BadRecordError, MemoryNotFoundError):
+            found = await self._bank.aget(make_reading_key(root, digest))
+            return found if (found.root, found.document.digest) == (root, digest) else None
+        return None
 
     async def _has_gap(self, found: MemoryVersion) -> bool:
         """Whether what led to a version is lost, and was neither thinned out nor has expired."""

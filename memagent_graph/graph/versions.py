@@ -22,7 +22,7 @@ from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer
-from memagent_graph.graph.register import Entry, Register, begin_anew, lease_key, move_to_edit
+from memagent_graph.graph.register import Entry, begin_anew, move_to_edit
 from memagent_graph.graph.reuse import Reuse
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
@@ -41,7 +41,7 @@ from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.lookup import readable, versions
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.sharing import Follower
+from memagent_graph.memory.sharing import can_lease
 from memagent_graph.memory.version import MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
@@ -82,13 +82,14 @@ class Versions(Layer):
         """Take the version after the chunk from the store, or read it and store it."""
         chain = step.call.chain
         assert isinstance(chain, Chain)  # noqa: S101 - the layer needs a store
+        lease = chain.entry.lease(step.fold)
         step = replace(step, memory=await chain.open(step.fold))
         update = await chain.follow(step.fold, step.chunk)
         if update is None:
-            async with chain.follower.beat():
+            async with lease.keep_alive():
                 update = await read(step)
             if other := await chain.find_other():  # another reading had stored the memory first
-                async with chain.follower.beat():
+                async with lease.keep_alive():
                     update = await read(replace(step, memory=other))
                 if update.memory is None:
                     update = replace(update, memory=other)
@@ -135,9 +136,7 @@ class Chain:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
         bank: has those that are stored.
-        register: has the entries of the reading among those under way.
-        entry: the fold's.
-        follower: follows a reading of the same, or leads others.
+        entry: the fold's among those under way.
         parent: id of the version that the chunk is read from.
         at: that version; None for the root, or if it is not known.
     """
@@ -167,18 +166,17 @@ class Chain:
             reuses=reading.config.reuse and reuses,
             whole=None if self._whole is None else self._whole.lineage,
         )
-        self._shares = self.lineage.reuses and reading.config.lease
-        self.register: Register = (
-            self._whole.register
-            if self._whole
-            else Register(self.bank.records, self.lineage.memory(fold), shares=self._shares)
+        records = self.bank.records
+        shares = self.lineage.reuses and reading.config.lease and can_lease(records)
+        self.entry: Entry = Entry(
+            records,
+            self.lineage.memory(fold),
+            self.lineage.root,
+            shares=shares,
+            whole=None if self._whole is None else self._whole.entry,
         )
-        self.entry = Entry(self.register, self.lineage.root)
         self.reuse = Reuse(self.lineage, self.bank, self.entry)
         self.reuse.mends = whole is not None and whole.reuse.mends
-        left = partial(reading.seconds_left, run)
-        self.follower = Follower(self.bank.records, left, alone=not self._shares)
-        self._listed = False
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -195,7 +193,7 @@ class Chain:
     @property
     def memory(self) -> str:
         """Return the memory that the versions belong to: its name, or the reading's key."""
-        return self.register.memory
+        return self.entry.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -217,11 +215,11 @@ class Chain:
         except MemoryNotFoundError:  # the root, or a version that was never written
             stored = made
             if made is not None:  # by a run that was killed after its checkpoint
-                self._writes(fold).add(made)
+                self._write(fold, made)
         except StoreError as error:  # not known: take it for the one that was stored
             self.reuse.missed, self.at = str(error), made
             if made is not None and not made.edited:
-                self._writes(fold).add(made)
+                self._write(fold, made)
             return memory
         if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
@@ -230,7 +228,7 @@ class Chain:
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
             self.parent = stored.id
-            self._writes(fold).add(stored)
+            self._write(fold, stored)
         self.at = stored
         if made is not None:
             self._last = stored
@@ -254,19 +252,18 @@ class Chain:
         taken, stopped = fold, fold["progress"]["stopped"]
         with suppress(StoreError):  # the next reading of the same takes it
             if self._writer is not None and not late and (last or self._is_near(self._writer)):
-                other = await self._writer.settle(None if last else _NOTHING * self._took)
-                self.entry.due |= other is not None and other.edited
-            self.entry.due |= last and not self._listed  # whom it followed may have left the list
+                await self._writer.settle(None if last else _NOTHING * self._took)
+            lists = self.entry.lease(fold).held
+            self.entry.due |= last and not lists  # whom it followed may have left the list
             taken = await self._take(fold)
-            lists = self._listed and self._whole is None
+            lists &= self._whole is None
             while last and not late and taken["progress"]["stopped"] == stopped:
                 ended = taken["progress"]["version"] if lists and self._finished else None
                 if await self.entry.leave(taken, ended):
-                    self._listed, self._finished = False, None if ended else self._finished
+                    self._finished = None if ended else self._finished
                     break
-                seen = self.entry.noted
-                await self.entry.look(taken)
-                lists &= seen != self.entry.noted  # otherwise the version was forgotten meanwhile
+                # Otherwise the version was forgotten meanwhile.
+                lists &= self.entry.get_pending(taken) is not None
                 taken = await self._take(taken)
         self._begun_at = asyncio.get_running_loop().time()
         return taken
@@ -284,17 +281,16 @@ class Chain:
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to_edit(fold, edit, edited)
-        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
-        if self.follower.leads:
+        if self.entry.lease(after).held:
             await self.enlist(after)
+        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after
 
     async def enlist(self, fold: Fold) -> None:
         """Show others how far the fold is, if the store can be reached."""
-        with suppress(StoreError):
-            await self.bank.records.items([self.entry.note(fold)])
+        await self.entry.lease(fold).acquire(self.entry.describe(fold))
 
     def _is_near(self, writer: VersionWriter) -> bool:
         return self._took >= _LONG and writer.seconds <= _NOTHING * self._took
@@ -310,22 +306,14 @@ class Chain:
             TimeoutError: The deadline came first.
             EditedError: The memory was edited.
         """
-        key, root = self.lineage.child(self.parent, chunk), self.lineage.root
-        begins, found, look = not self._listed, None, partial(self._find_stored, fold, key)
-        if self._shares:
-            lists = [self.entry.note(fold)] if begins else []
-            found = await self.follower.follow(lease_key(fold, root), look, lists)
-            self._listed |= begins and self.follower.has_lease
-        lists_alone = found is None and not self._listed
-        if lists_alone:
-            self._listed = True
-            await self.enlist(fold)
-        if found is None and (self._replays or self.reuse.mends or lists_alone):
+        look = partial(self._find_stored, fold, self.lineage.child(self.parent, chunk))
+        left = partial(self._reading.seconds_left, self._run)
+        found = await self.entry.lease(fold).follow(self.entry.describe(fold), look, left)
+        if found is None and (self._replays or self.reuse.mends):
             found = await look()
             self._replays = found is not None
         if found is None:
             return None
-        self._listed &= self.follower.leads
         return FoldUpdate(
             None if found.unchanged else found.memory,
             unfinished=found.cut,
@@ -338,12 +326,11 @@ class Chain:
         Raises:
             EditedError: The memory was edited.
         """
-        records = self.bank.records
-        edited = self.entry.edit_place(fold)
-        places = [(records.versions, key), (records.versions, self.parent), edited]
+        records, lease = self.bank.records, self.entry.lease(fold)
+        places = [(records.versions, key), (records.versions, self.parent), lease.place]
         try:
             child, before, noted = await records.values(places)
-            self.entry.see(noted)
+            lease.see(noted)
             own = self.parent == fold["progress"]["version"]
             await self.entry.check(fold, before if own else None)
             return None if child is None else await readable(records, key, child)
@@ -358,8 +345,7 @@ class Chain:
         if self._writer is not None:
             await self._writer.settle()
             await self._without_forgotten()
-        await self.register.end()
-        await self.follower.release()
+        await self.entry.end()
 
     async def find_other(self) -> Memory | None:
         """Return the memory that another agent stored first in place of this one, if it differs.
@@ -371,11 +357,9 @@ class Chain:
             return None
         is_slow = self._writer.seconds > max(_SLOW, self._took)
         other = await self._writer.settle(0 if is_slow else store_seconds())
-        if other is None or (other.id != self.parent and not other.edited):
+        if other is None or other.id != self.parent:
             return None
-        if self.at is not None and (other.id, other.text) == (self.at.id, self.at.text):
-            return None  # an edit that was taken already
-        self.parent, self.at = other.id, other
+        self.at = other
         return other.memory
 
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
@@ -406,9 +390,7 @@ class Chain:
         self._read |= {digest for digest, _ in version.documents + made.parts}
         self._took = asyncio.get_running_loop().time() - self._begun_at
         fold = self.lineage.with_version(fold, version)
-        # A follower is not listed: its leader is.
-        leads = self.follower.leads
-        writer.add(version, *([self.entry.note(fold)] if leads else []))
+        self._write(fold, version)
         return fold
 
     async def end(self, fold: Fold) -> Fold:
@@ -455,7 +437,7 @@ class Chain:
         if version is None:
             return fold
         fold = self.lineage.with_version(fold, version)
-        self._writes(fold).add(version, self.entry.note(fold))
+        self._write(fold, version)
         if query is not None and (other := await self._writes(fold).settle()) is not None:
             version = other
             fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
@@ -483,8 +465,8 @@ class Chain:
         if self._unmoved is None:  # else it was waited for already
             self._left = await self._flush(self._writer)
         other = await self._writer.settle()
-        edited = other is not None and other.id != fold["progress"]["version"]
-        return None if other is None or edited else other.memory
+        is_last = other is not None and other.id == fold["progress"]["version"]
+        return other.memory if other is not None and is_last else None
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong.
@@ -577,8 +559,8 @@ class Chain:
 
     async def _leave(self) -> None:
         """Let others read on, and let nobody see a reading that is over."""
-        ends = [self.register.end()] if self._whole is None else []
-        await asyncio.gather(self.follower.release(), *ends)
+        if self._whole is None:
+            await self.entry.end()
 
     async def _without_forgotten(self) -> str | None:
         """Delete what was written of a document that was forgotten meanwhile; say so."""
@@ -620,17 +602,19 @@ class Chain:
             raise MemoryConflictError(message)
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
-        await self.entry.look(fold)
+        await self.entry.lease(fold).look()
         taken = fold["layers"].get(VERSIONS, {}).get("edit")
         noted = self.entry.noted.edit if self.entry.noted else taken
         history = [] if head is None or not noted else await self.bank.ahistory(head.id)
         if noted and noted not in {one.id for one in history}:
             self._missed = _MISSED.format(memory=name, edit=noted)
-        await self.follower.release()
-        self._listed = False
         at = self.lineage.root if head is None else head.id
         after = begin_anew(fold, head, at)
+        await self.entry.move(after)
         return mark_taken(after, noted) if noted else after
+
+    def _write(self, fold: Fold, version: MemoryVersion) -> None:
+        self._writes(fold).add(version, self.entry.describe(fold))
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
@@ -639,9 +623,8 @@ class Chain:
                 self.bank.records,
                 self.lineage.memory(fold),
                 name,
+                lease=self.entry.lease(fold),
                 after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
-                beside=self.entry.edit_place(fold),
-                saw=self.entry.see,
             )
         return self._writer
 
@@ -668,8 +651,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     chain = run.chains.get(chain_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
-        chain.entry.due = True
-        chain.entry.note(fold)  # its entry is this run's now
+        chain.entry.due = chain.entry.resumed = True
     return chain
 
 

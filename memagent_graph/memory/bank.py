@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory import lookup, maintenance, owners, sharing
+from memagent_graph.memory import lookup, maintenance, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
 from memagent_graph.memory.lookup import EDITS
 from memagent_graph.memory.owners import owners_of, pointer_to
-from memagent_graph.memory.sharing import (
-    Edit,
-    edit_noted,
-    edit_place,
-    find_folds,
-    list_readings,
-    place_of,
-)
+from memagent_graph.memory.sharing import continues_from, find_readings, note_edit
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -80,9 +72,12 @@ async def replace_for(
     topic = after.root if memory == make_reading_key(after.root, after.document.digest) else memory
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        reading = await list_readings(records, memory, gone=True)
-        folds = await find_folds(records, reading, before.id)
-        noted = {edit_place(records, fold): fold for fold in folds}
+        reading = await find_readings(records, memory, gone=True)
+        noted = [
+            place
+            for place, fold in reading.items()
+            if await continues_from(records, fold, before.id)
+        ]
         places = [own, new, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
         value = stored[own]
@@ -91,27 +86,26 @@ async def replace_for(
         moved = [place for place in heads if stored[place] == {"version": before.id}]
         broken_off = not reading and all(stored[place] is None for place in heads)
         is_edited = lookup.edit_of(value, memory) not in (None, after.id)
-        if not moved and (is_edited or not (folds or broken_off)):
+        if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
         names = sorted({*owners_of(stored[new]), memory})
         notes = {
-            place: Edit(before.id, after.id, fold.source)
-            if fold.taken or (edit := edit_noted(stored[place])) is None
-            else replace(edit, edit=after.id)  # it has not taken the one before
-            for place, fold in noted.items()
+            place: note_edit(found, before.id, after.id)
+            for place in noted
+            if isinstance(found := stored[place], dict)  # else the commit fails: it has ended
         }
         puts = [
             records.put(*new, {**after.to_record(), "owners": names}),
             records.put(records.members(memory), after.id, {}),
             records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
-            *(records.put(*place, asdict(note)) for place, note in notes.items()),
+            *(records.put(*place, note) for place, note in notes.items()),
         ]
         given: dict[Place, Value | EllipsisType | None] = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        given |= {place_of(records, fold): ... for fold in folds}
+        given |= {place: ... for place in noted if place not in notes}
         if await records.commit(puts, given, topic=topic):
             return
     raise was_changed(memory)
@@ -234,10 +228,6 @@ class MemoryBank:
         """Return the newest version of a named memory; None if there is no such name."""
         return await lookup.head(self.records, name)
 
-    async def aget_reading(self, key: str) -> MemoryVersion | None:
-        """Return the newest version of a reading without a name; None if it cannot be read."""
-        return await lookup.get_reading(self.records, key)
-
     async def amove_head(
         self, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
     ) -> bool:
@@ -307,7 +297,8 @@ class MemoryBank:
         Args:
             memory: only readings that write to this memory.
         """
-        return await sharing.list_readings(self.records, memory)
+        found = await find_readings(self.records, memory)
+        return sorted(found.values(), key=lambda fold: (fold.since, fold.memory, fold.fold))
 
     async def adelete(self, name: str) -> None:
         """Delete a name; its versions stay until `collect` finds that no name leads to them.

@@ -21,12 +21,13 @@ from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
+from memagent_graph.memory.sharing import find_readings
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import forget_converted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
@@ -186,10 +187,7 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         raise _nameless(name)
     for topic in (name, *roots):
         await forget_topic(records, topic)
-    listed = records.under_way(name)  # what was left by readings that were killed
-    gone = [records.put(listed, key, None) for key in await records.keys(listed)]
-    if gone:
-        await records.items(gone)
+    await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
 
 
@@ -403,10 +401,10 @@ async def _forget(
         if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
             cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
             done = done.plus(ForgottenSource(cached=cached))
-        done = done._replace(unreadable=tuple(found.unreadable), unsure=tuple(found.unsure))
+        unreadable = tuple(error.key for error in found.contents.bad)
+        done = done._replace(unreadable=unreadable, unsure=tuple(found.unsure))
         if not found.gone:
-            await _forget_leases(records, touched)
-            await _forget_under_way(records, touched)
+            await _unlist(records, sources=touched)
             return done
         done = done.plus(await _remove(records, found))
     raise MemoryConflictError(_AGAIN)
@@ -417,7 +415,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
     done = ForgottenSource()
     pointing = _find_pointers(found)
     topics = {name for (_, name), _ in pointing}
-    topics |= {str(found.values[key].get("root")) for key in found.gone}
+    topics |= {str(found.contents.versions[key].get("root")) for key in found.gone}
     for topic in topics:
         await forget_topic(records, topic)
     for place, target in pointing:
@@ -431,7 +429,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
             if before is None
             else ForgottenSource(fell_back=moved, unread=lost)
         )
-    versions = await delete_versions(records, found.values, found.pointers, found.gone)
+    versions = await delete_versions(records, found.contents, found.gone)
     for name in done.forgotten:
         versions += await _release(records, name)
     return done.plus(ForgottenSource(versions=versions))
@@ -440,7 +438,7 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
 def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
     """Heads and readings that point to versions from the documents, with those versions."""
     gone = {*found.gone}
-    pointing = found.pointers.items()
+    pointing = found.contents.pointers.items()
     targets = [(place, str((value or {}).get("version"))) for place, value in pointing]
     return [(place, target) for place, target in targets if target in gone]
 
@@ -451,10 +449,10 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
     Which readings moved it is forgotten as well: each is to be read again.
     """
     name, also = place[1], runs.forget(records, place[1])
-    seen = found.pointers.pop(place) or {}
+    seen = found.contents.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})
-    found.pointers[place] = {"version": before}
+    found.contents.pointers[place] = {"version": before}
     with suppress(MemoryNotFoundError):  # it is being deleted
         expected = str(seen.get("version"))
         return await owners.move_head(records, name, before, expected=expected, also=[also])
@@ -468,22 +466,15 @@ async def _release(records: Records, name: str) -> int:
     return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
 
 
-async def _forget_leases(records: Records, digests: Iterable[str]) -> None:
-    """Delete the leases of the documents; their holders take them again."""
-    endings = tuple(f"-{digest}" for digest in digests)
-    held = [key for key in await records.keys(records.leases) if key.endswith(endings)]
-    if held:
-        await records.items([records.put(records.leases, key, None) for key in held])
-
-
-async def _forget_under_way(records: Records, digests: Collection[str]) -> None:
-    """Remove readings of the documents from the list; those that continue enter it again."""
-    listed = [item async for item in records.scan(records.all_under_way)]
-    found = [item for item in listed if not isinstance(item, BadRecordError)]
+async def _unlist(
+    records: Records, *, memory: str | None = None, sources: Collection[str] = ()
+) -> None:
+    """Delete the records of folds of a memory or documents; those that continue make new ones."""
+    listed = await find_readings(records, memory, gone=True)
     puts = [
-        records.put(tuple(item.namespace), item.key, None)
-        for item in found
-        if item.value.get("source") in digests
+        records.put(*place, None)
+        for place, fold in listed.items()
+        if memory is not None or fold.source in sources
     ]
     if puts:
         await records.items(puts)

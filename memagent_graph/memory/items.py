@@ -6,8 +6,7 @@
 | heads | a memory's name | `version`: where the memory is now |
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
-| leases | what is being read | its holder: see `Lease` |
-| underway, a digest of a memory's name | a fold | the fold's progress, see `UnderWay`, or `Edit` |
+| underway | what is being read, or who reads | the fold's progress: see `Lease`, `UnderWay` |
 | runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
@@ -199,8 +198,7 @@ class Records:
         self.heads = (*namespace, "heads")
         self.readings = (*namespace, "readings")
         self.all_members = (*namespace, "members")
-        self.leases = (*namespace, "leases")
-        self.all_under_way = (*namespace, "underway")
+        self.under_way = (*namespace, "underway")
         self.runs = (*namespace, "runs")
         self.threads = (*namespace, "threads")
         self.proposals = (*namespace, "proposals")
@@ -218,10 +216,6 @@ class Records:
     def members(self, name: str) -> Namespace:
         """Return the namespace that lists the ids of a memory's versions."""
         return (*self.all_members, label(name))
-
-    def under_way(self, name: str) -> Namespace:
-        """Return the namespace that lists the folds that write to a memory."""
-        return (*self.all_under_way, label(name))
 
     def led_to(self, name: str) -> str | None:
         """Return the id of the version that a name led to when this process looked last."""

@@ -108,15 +108,6 @@ async def head(records: Records, name: str) -> MemoryVersion | None:
     return found
 
 
-async def get_reading(records: Records, key: str) -> MemoryVersion | None:
-    """See `MemoryBank.aget_reading`."""
-    (pointer,) = await records.values([(records.readings, key)])
-    if not isinstance(pointer, dict):
-        return None
-    (version,) = await versions(records, [pointer.get("version", "")])
-    return version if isinstance(version, MemoryVersion) else None
-
-
 async def history(records: Records, reference: str) -> History:
     """See `MemoryBank.ahistory`."""
     tip = await get(records, reference)

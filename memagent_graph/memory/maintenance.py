@@ -60,7 +60,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
         kept, versions = _led_to(found), found.versions
         old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}
         gone = [key for key in old if key not in kept]
-        count += (done := await delete_versions(records, versions, found.pointers, gone))
+        count += (done := await delete_versions(records, found, gone))
         if done == len(gone):
             break
     return count
@@ -71,7 +71,7 @@ async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion
     found = await take_contents(records)
     versions = _verify(found)
     bad = [*found.bad]
-    for namespace in (records.all_members, records.leases, records.threads, records.runs):
+    for namespace in (records.all_members, records.under_way, records.threads, records.runs):
         scanned = records.scan(namespace)
         bad += [item async for item in scanned if isinstance(item, BadRecordError)]
     bad += [error async for error in _bad_proposals(records)]

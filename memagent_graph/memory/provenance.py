@@ -70,23 +70,13 @@ async def take_contents(records: Records) -> BankContents:
     return found
 
 
-async def delete_versions(
-    records: Records,
-    values: Mapping[str, Value],
-    pointers: Mapping[Place, Value | None],
-    ids: Sequence[str],
-) -> int:
-    """Delete versions in this order, until one or where its names lead is not as it was seen.
-
-    Args:
-        records: the bank's records.
-        values: the versions' records, as they were seen.
-        pointers: the names, as they were seen.
-        ids: ids of the versions.
+async def delete_versions(records: Records, found: BankContents, ids: Sequence[str]) -> int:
+    """Delete versions in this order, until one or where its names lead is not as it was found.
 
     Returns:
         The number of those that were deleted.
     """
+    values, pointers = found.versions, found.pointers
     for start in range(0, len(ids), _AT_ONCE):
         puts: list[PutOp] = []
         given: dict[Place, Value | None] = {}
@@ -138,25 +128,21 @@ class Inventory:
     """The parts of a bank that came from some documents.
 
     Attributes:
+        contents: all of the bank.
         sources: digests of the documents, and those of joined documents that contain one of them.
-        values: records of all versions, by id.
-        pointers: records of heads, and of readings without a name; None for unreadable ones.
-        unreadable: keys of items that cannot be read.
         gone: ids of the versions to delete, each before those that it follows.
         unsure: names of memories that stay though they may have read the documents: versions that
             led to them are lost, and were of joined documents.
     """
 
+    contents: BankContents
     sources: set[str]
-    values: dict[str, Value]
-    pointers: dict[Place, Value | None]
-    unreadable: list[str]
     gone: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
 
     def trace(self) -> None:
         """Find what came from the documents."""
-        digests, values = {*self.sources}, self.values
+        digests, values = {*self.sources}, self.contents.versions
         for value in values.values():
             if any(digest in digests for digest, _ in _sound(value.get("parts"))):
                 self.sources.add(str(value["digest"]))
@@ -169,10 +155,8 @@ class Inventory:
         unsure = {key for key in values.keys() - gone if self._lacks_parts(values[key])}
         self.unsure = sorted(
             name
-            for (_, name), pointer in self.pointers.items()
-            if unsure
-            and (key := str((pointer or {}).get("version"))) in values
-            and not unsure.isdisjoint(above(values, [key]))
+            for name, key in self.contents.targets.items()
+            if unsure and key in values and not unsure.isdisjoint(above(values, [key]))
         )
 
     def _lacks_parts(self, value: Value) -> bool:
@@ -181,7 +165,7 @@ class Inventory:
         A joined document that a version follows is named again, by an empty name.
         """
         joined = value.get("parts") or any(not name for _, name in rows_of(value))
-        is_whole = {*follows_of(value)} <= self.values.keys()
+        is_whole = {*follows_of(value)} <= self.contents.versions.keys()
         return bool(joined) and not is_whole and not is_thinned(value)
 
     def fall_back(self, name: str, key: str) -> tuple[str | None, list[str]]:
@@ -195,22 +179,22 @@ class Inventory:
             The nearest of the versions before it that stay, or beyond a gap its newest one; None
             without one. And the names of the documents that were read since, the oldest first.
         """
-        gone, left, has_gap = {*self.gone}, [key], False
+        values, gone, left, has_gap = self.contents.versions, {*self.gone}, [key], False
         own, inherited = Rows(), Rows()
         for at in left:
             if at not in gone:
                 break
-            value = self.values[at]
+            value = values[at]
             own += _own_rows(value)
             inherited += _sound(value.get("sources"))
             new = [one for one in follows_of(value) if one not in left]
-            left += [one for one in new if one in self.values]
-            has_gap |= not {*new} <= self.values.keys()
+            left += [one for one in new if one in values]
+            has_gap |= not {*new} <= values.keys()
         else:
-            stay = [one for one in self.values.keys() - gone if name in owners_of(self.values[one])]
-            age = {one: str(self.values[one].get("created_at")) for one in stay if has_gap}
+            stay = [one for one in values.keys() - gone if name in owners_of(values[one])]
+            age = {one: str(values[one].get("created_at")) for one in stay if has_gap}
             at = max(age, key=age.__getitem__, default="")
-        kept = {digest for digest, _ in rows_of(self.values[at])} if at else set()
+        kept = {digest for digest, _ in rows_of(values[at])} if at else set()
         lost = [row for row in inherited if row[0] not in kept] + own[::-1]
         names = (name for digest, name in lost if name and digest not in self.sources)
         return at or None, [*dict.fromkeys(names)]
@@ -218,8 +202,6 @@ class Inventory:
 
 async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
     """Read a bank, and find what came from the documents with these digests."""
-    contents = await take_contents(records)
-    unreadable = [error.key for error in contents.bad]
-    found = Inventory({*digests}, contents.versions, contents.pointers, unreadable)
+    found = Inventory(await take_contents(records), {*digests})
     found.trace()
     return found

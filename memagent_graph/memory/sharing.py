@@ -1,8 +1,8 @@
 """Readings that share a store: one of several does the work, and a user can edit its memory.
 
-A lease is of the work: of several who would do the same, one does it, and the others follow. Each
-fold that reads is listed while it is under way. An edit of its memory is noted beside it, and the
-fold continues from there.
+Each fold that reads has a record while it is under way. Of several who would read the same, one
+holds the record and reads, and the others follow. An edit of its memory is noted there, and the
+fold continues from it.
 """
 
 from __future__ import annotations
@@ -13,105 +13,187 @@ import os
 import re
 import socket
 import time
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from langgraph.store.base import GetOp, Item, PutOp
+from langgraph.store.base import GetOp, Item
 from langgraph.store.memory import InMemoryStore
+from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.items import GetThenPut, label
+from memagent_graph.memory.atomic import NO_CONDITIONS
+from memagent_graph.memory.items import GetThenPut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
-
-    Value = Mapping[str, object] | None
 
 
 LAPSE = 5.0
 """Seconds without a sign of life after which anybody can take a lease."""
 BEAT = 1.0
 """Seconds between signs of life while the holder waits for a model."""
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.2
+"""Seconds between looks at what the holder of a lease has stored."""
 
 _log = logging.getLogger(__name__)
 _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
 _live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
 
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """One fold of a reading that is under way.
+
+    Attributes:
+        memory: name of the memory it writes, or the key of a reading without one.
+        question: the question.
+        source: digest of the document.
+        source_name: name of the document.
+        fold: tells folds of one reading apart, as in events: "1.2" is that of the second segment.
+        round: number of the round, counted from 1.
+        step: number of chunks read.
+        position: number of code points read, out of `length`.
+        length: length of the fold's span, in code points.
+        version: id of its memory as it is now, edits included; None before the first chunk.
+        since: time of its beginning, ISO 8601, UTC.
+        holder: machine, process and a number of its own: who reads.
+        of: id of the version of which `edit` is the edit.
+        edit: id of the last edit of its memory; empty without one.
+        taken: time when it continued from that edit, ISO 8601, UTC; empty if it has not yet.
+        seen: last sign of life by the store's clock, ISO 8601, UTC.
+    """
+
+    memory: str
+    question: str
+    source: str
+    source_name: str
+    fold: str
+    round: int
+    step: int
+    position: int
+    length: int
+    version: str | None
+    since: str
+    holder: str = ""
+    of: str = ""
+    edit: str = ""
+    taken: str = ""
+    seen: str = ""
+
+    @property
+    def chunks(self) -> int:
+        """Number of all chunks, estimated from those read so far; 0 before the first."""
+        if not self.position:
+            return self.step
+        return self.step + ceil((self.length - self.position) * self.step / self.position)
+
 
 class Lease:
-    """The right to be the one who reads: others follow what its holder writes.
+    """The record of a fold: its holder reads, and others follow what the holder stores.
 
-    A lease saves work and protects nothing: after a lapse, two can read for a moment. One task
-    uses an instance at a time.
+    It saves work and protects nothing: after a lapse, two can read for a moment. One task uses an
+    instance at a time, apart from the one that writes.
 
     Args:
-        records: records of the store that has the lease.
-        key: its key.
+        records: records of the store that has it.
+        key: its key, the same for all who would read the same; one of its own by default, for a
+            fold that shares its work with no other.
         clock: seconds, from any origin. Clocks of two machines are never compared.
 
     Attributes:
         held: whether this instance had the lease when it last looked.
+        place: where the record is.
+        seen: the record as it was when it was last seen.
     """
 
     def __init__(
         self,
         records: Records,
-        key: str,
+        key: str | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.held = False
         self._records, self._clock = records, clock
-        self._place = (records.leases, key)
-        self._nonce = enlist(self)
+        self._nonce = uuid4().hex
+        _live[self._nonce] = self
+        self.place: Place = (records.under_way, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
-        self._see(None)
+        self._fold: UnderWay | None = None
+        self.seen: Value | None = None
+        self._since = clock()
 
-    async def acquire(self, also: Sequence[PutOp] = ()) -> bool:
+    async def acquire(self, fold: UnderWay) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
 
         Args:
-            also: further puts in the same atomic step.
+            fold: what to show others.
 
         Returns:
             Whether it is held now. False as well if the store fails.
         """
+        self._fold, held = fold, self.held
         self.held = False
         with _ignore_failures():
-            if not self._beats and await self._put_beat(also):  # free, as mostly at first
+            if (held or not self._beats) and await self._put():  # free, as mostly at first
                 self.held = True
                 return True
-            found = await self._get()
-            if found != self._seen:
-                self._see(found)
-            if self._is_ours(found):  # the reply to an earlier put was lost
-                if also:
-                    await self._records.items([*also])
-                self.held = True
-            elif _is_free(found) or self._clock() - self._since >= LAPSE:
-                self.held = await self._put_beat(also)
+            await self.look()
+            ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
+            if self.is_free or (ours and held):
+                self.held = await self._put() or ours
+            else:
+                self.held = ours
         return self.held
 
     @property
     def foreign(self) -> bool:
         """Whether somebody else held the lease when this instance last looked."""
-        return self._seen is not None and not self._is_ours(self._seen)
+        return self.seen is not None and not self._is_ours(self.seen)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anybody may take the lease, as it was seen last."""
+        value = self.seen
+        if not value or not isinstance(value.get("beat"), int):  # absent, or malformed
+            return True
+        return is_gone(str(value.get("holder"))) or self._clock() - self._since >= LAPSE
+
+    def see(self, value: object) -> None:
+        """Take in what the record is now."""
+        now = value if isinstance(value, dict) else None
+        if now != self.seen:
+            self.seen, self._since = now, self._clock()
+
+    async def look(self) -> None:
+        """Read the record; if somebody took the lease over, `held` becomes False.
+
+        Raises:
+            StoreError: The store cannot be reached. Some stores raise errors of their own.
+        """
+        try:
+            (item,) = await self._records.items([GetOp(*self.place, refresh_ttl=False)])
+        except BadRecordError:  # nobody's: make room
+            await self._records.items([self._records.put(*self.place, None)])
+            item = None
+        self.see(None if item is None else item.value)
+        self.held = self.held and self._is_ours(self.seen)
 
     def alive(self) -> None:
         """Note another sign of life of the holder, such as a new version: `LAPSE` begins anew."""
@@ -136,10 +218,8 @@ class Lease:
         Raises:
             StoreError: The store cannot be reached. Some stores raise errors of their own.
         """
-        if not self.held or (self._is_ours(self._seen) and await self._put_beat()):
-            return
-        self._see(await self._get())  # still ours if the reply to an earlier put was lost
-        self.held = self._is_ours(self._seen)
+        if self.held and not (self._is_ours(self.seen) and await self._put()):
+            await self.look()  # still ours if the reply to an earlier put was lost
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
@@ -156,13 +236,80 @@ class Lease:
 
     async def release(self) -> None:
         """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
-        self.held = False
+        if not self._answers():
+            return
         with _ignore_failures():
-            if self._is_ours(self._seen) and await self._swap(None, expected=self._seen):
-                return
-            found = await self._get()
-            if self._is_ours(found):
-                await self._swap(None, expected=found)
+            while self._is_ours(self.seen) and not await self.drop():
+                pass
+        self.held = False
+
+    async def drop(self, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
+        """Delete the record if it is as it was seen last; return whether it is gone.
+
+        Args:
+            also: further puts in the same step.
+            given: further conditions; see `AtomicStore.acommit`.
+
+        Raises:
+            StoreError: The store cannot be reached. Some stores raise errors of their own.
+        """
+        if await self._swap(None, *also, given=given):
+            self.held = False
+            return True
+        await self.look()
+        return False
+
+    async def move(self, key: str | None) -> None:
+        """Free the lease, and be that of another key from now on, unless it is its own."""
+        await self.release()
+        self.held, self.seen = False, None
+        self.place = (self._records.under_way, self.place[1] if key is None else key)
+
+    async def follow(
+        self,
+        fold: UnderWay,
+        look: Callable[[], Awaitable[Found | None]],
+        left: Callable[[], float | None],
+    ) -> Found | None:
+        """Return what another has made; None to make it here.
+
+        Waits as long as the other shows that it lives, and no longer than the deadline.
+
+        Args:
+            fold: what to show others when the lease is taken.
+            look: finds what is wanted; None if it is not stored.
+            left: returns the seconds until the deadline, None without one.
+
+        Raises:
+            TimeoutError: The deadline came first.
+        """
+        if await self.confirm():
+            return None
+        pause = _FIRST_PAUSE
+        while self._answers():
+            await self.acquire(fold)
+            found = await look()
+            if found is not None:
+                self.held = False  # the next one may be stored as well
+                self.alive()
+                return found
+            if self.held or not self.foreign:  # else it can be neither taken nor seen
+                return None
+            seconds = left()
+            if seconds is not None and seconds <= 0:
+                raise TimeoutError
+            await asyncio.sleep(pause if seconds is None else min(pause, seconds))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return None
+
+    def renew(self, fold: UnderWay) -> tuple[list[PutOp], dict[Place, Value | None]]:
+        """Return the write that shows others how far the fold is, and what it depends on.
+
+        It writes nothing if the lease is another's. `see` what was written.
+        """
+        self._fold = fold
+        puts = [self._records.put(*self.place, self._value())] if self.held else []
+        return puts, {self.place: self.seen}
 
     async def _beat_until(self, done: asyncio.Event) -> None:
         while self.held and not done.is_set():
@@ -172,51 +319,43 @@ class Lease:
                 with _ignore_failures():  # the store may be back for the next beat
                     await self.beat()
 
-    async def _get(self) -> Value:
-        try:
-            (item,) = await self._records.items([GetOp(*self._place, refresh_ttl=False)])
-        except BadRecordError:  # nobody's: make room
-            await self._records.items([self._records.put(*self._place, None)])
-            return None
-        return None if item is None else item.value
+    async def _put(self) -> bool:
+        return await self._swap(self._value())
 
-    async def _put_beat(self, also: Sequence[PutOp] = ()) -> bool:
+    def _value(self) -> Value:
+        """The record, with an edit that is noted in it and that the fold has yet to take."""
+        assert self._fold is not None  # noqa: S101 - it was acquired with one
+        fold, seen = self._fold, make_record(self.seen)
         self._beats += 1
-        value = {"holder": self._holder(), "beat": self._beats}
-        put = await self._swap(value, also, expected=self._seen)
-        if put:
-            self._see(value)
-        return put
+        value = {**asdict(fold), "holder": self._holder(), "beat": self._beats}
+        del value["seen"]  # the store's clock says it
+        if seen is None or not seen.edit or seen.memory != fold.memory:
+            return value
+        if seen.edit == fold.edit:
+            return {**value, "of": seen.of}
+        return {**value, "version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": ""}
 
-    async def _swap(self, value: Value, also: Sequence[PutOp] = (), *, expected: Value) -> bool:
-        put = self._records.put(*self._place, value)
-        return await self._records.commit([put, *also], {self._place: expected})
-
-    def _see(self, value: Value) -> None:
-        self._seen, self._since = value, self._clock()
+    async def _swap(self, value: Value | None, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
+        put = self._records.put(*self.place, value)
+        done = await self._records.commit([put, *also], {self.place: self.seen, **given})
+        if done:
+            self.see(value)
+        return done
 
     def _holder(self) -> str:
-        return holder_of(self._nonce)
+        # Asked anew: the process may fork.
+        return f"{_machine()}:{os.getpid()}:{self._nonce}"
 
-    def _is_ours(self, value: Value) -> bool:
+    def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
+
+    def _answers(self) -> bool:
+        return self._records.guard.circuit == "closed"
 
 
 def can_lease(records: Records) -> bool:
     """Whether a store has a real compare-and-put, without which a lease means nothing."""
     return isinstance(records.store, InMemoryStore) or not isinstance(records.atomic, GetThenPut)
-
-
-def enlist(one: object) -> str:
-    """A number by which `is_gone` knows whether this object still lives."""
-    nonce = uuid4().hex
-    _live[nonce] = one
-    return nonce
-
-
-def holder_of(nonce: str) -> str:
-    """Machine, process and the number that `enlist` gave: who holds or reads something."""
-    return f"{_machine()}:{os.getpid()}:{nonce}"  # asked anew: the process may fork
 
 
 def is_gone(holder: str) -> bool:
@@ -234,13 +373,6 @@ def is_gone(holder: str) -> bool:
     except OSError as error:  # another user's process is refused, and lives
         return isinstance(error, ProcessLookupError)
     return False
-
-
-def _is_free(value: Value) -> bool:
-    """Whether nobody holds a lease: it is absent, malformed, or its holder is known to be dead."""
-    if not value or not isinstance(value.get("beat"), int):
-        return True
-    return is_gone(str(value.get("holder")))
 
 
 @contextmanager
@@ -264,221 +396,27 @@ def _machine() -> str:
     return f"{socket.gethostname()}-{place}"
 
 
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.2
-"""Seconds between looks at what the holder of the lease has stored."""
-Found = TypeVar("Found")
-
-
-class Follower:
-    """One who takes what another makes, and leads when there is no other.
+async def find_readings(
+    records: Records, memory: str | None, *, gone: bool = False
+) -> dict[Place, UnderWay]:
+    """Return the folds under way that write to a memory, or to any, and where they are listed.
 
     Args:
-        records: records of the store that has the leases.
-        left: seconds until the deadline, None without one.
-        alone: whether nobody is followed.
+        records: the bank's records.
+        memory: the memory; None for all.
+        gone: whether to return also those of processes that were killed.
     """
-
-    def __init__(self, records: Records, left: Callable[[], float | None], *, alone: bool) -> None:
-        self._records, self._left = records, left
-        self._lease: Lease | None = None
-        self._alone = alone or not can_lease(records)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this one works for itself, and follows nobody."""
-        return self._alone or self.has_lease
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether others follow this one."""
-        return self._lease is not None and self._lease.held
-
-    async def follow(
-        self,
-        subject: str,
-        look: Callable[[], Awaitable[Found | None]],
-        also: Sequence[PutOp] = (),
-    ) -> Found | None:
-        """Return what another has made; None to make it here.
-
-        Waits as long as the other shows that it lives, and no longer than the deadline.
-
-        Args:
-            subject: what all of them work on.
-            look: finds what is wanted; None if it is not stored.
-            also: what to put in one step with taking the lead.
-
-        Raises:
-            TimeoutError: The deadline came first.
-        """
-        if self._lease is None and can_lease(self._records):
-            self._lease = Lease(self._records, subject)
-        lease = self._lease
-        if lease is None or await lease.confirm():
-            return None
-        self._alone = False
-        pause = _FIRST_PAUSE
-        while self._answers():
-            await lease.acquire(also)
-            # If the lease can be neither taken nor seen, this one works on its own.
-            self._alone = not (lease.held or lease.foreign)
-            found = await look()
-            if found is not None:
-                self._alone = lease.held = False  # the next one may be stored as well
-                lease.alive()
-                return found
-            if self.leads:
-                return None
-            left = self._left()
-            if left is not None and left <= 0:
-                raise TimeoutError
-            await asyncio.sleep(pause if left is None else min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        self._alone = True
-        return None
-
-    def beat(self) -> AbstractAsyncContextManager[object]:
-        """Show others that this one lives, if it holds the lease, while the body runs."""
-        if self._lease is None or not self._lease.held or not self._answers():
-            return nullcontext()
-        return self._lease.keep_alive()
-
-    async def release(self) -> None:
-        """Free the lease; that of an unreachable store lapses instead."""
-        if self._lease is not None and self._answers():
-            await self._lease.release()
-        self._lease = None
-
-    def _answers(self) -> bool:
-        return self._records.guard.circuit == "closed"
+    found: dict[Place, UnderWay] = {}
+    async for item in records.scan(records.under_way):
+        if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
+            continue
+        if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
+            found[tuple(item.namespace), item.key] = replace(fold, seen=_time(item))
+    return found
 
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """One fold of a reading that is under way.
-
-    Attributes:
-        memory: name of the memory it writes, or the key of a reading without one.
-        question: the question.
-        source: digest of the document.
-        source_name: name of the document.
-        fold: tells folds of one reading apart, as in events: "1.2" is that of the second segment.
-        round: number of the round, counted from 1.
-        step: number of chunks read.
-        position: number of code points read, out of `length`.
-        length: length of the fold's span, in code points.
-        version: id of its memory as it is now, edits included; None before the first chunk.
-        since: time of its beginning, ISO 8601, UTC.
-        holder: machine, process and a number of its own, as in leases.
-        lease: key of its lease, which shows that it lives while it waits for its model; empty if it
-            shares its work with no other reading.
-        edit: id of the last edit of its memory; empty without one.
-        taken: time when it continued from that edit, ISO 8601, UTC; empty if it has not yet.
-        seen: last sign of life by the store's clock, ISO 8601, UTC.
-    """
-
-    memory: str
-    question: str
-    source: str
-    source_name: str
-    fold: str
-    round: int
-    step: int
-    position: int
-    length: int
-    version: str | None
-    since: str
-    holder: str
-    lease: str = ""
-    edit: str = ""
-    taken: str = ""
-    seen: str = ""
-
-    @property
-    def chunks(self) -> int:
-        """Number of all chunks, estimated from those read so far; 0 before the first."""
-        if not self.position:
-            return self.step
-        return self.step + ceil((self.length - self.position) * self.step / self.position)
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """The last edit of the memory of a fold that is under way, noted beside the fold.
-
-    Attributes:
-        of: id of the version that was edited.
-        edit: id of the edit.
-        source: digest of the document.
-    """
-
-    of: str
-    edit: str
-    source: str
-
-
-def note_reading(records: Records, fold: UnderWay) -> PutOp:
-    """Return the write that shows others the progress of a fold."""
-    value = asdict(fold)
-    del value["seen"]  # the store's clock says it
-    return records.put(*place_of(records, fold), value)
-
-
-def place_of(records: Records, fold: UnderWay) -> Place:
-    """Return where a fold is listed: one place for all who share the work."""
-    alone = "" if fold.lease else fold.holder
-    key = f"{fold.fold or 1}-{label(f'{alone} {fold.source} {fold.question}')}"
-    return records.under_way(fold.memory), key
-
-
-def edit_place(records: Records, fold: UnderWay) -> Place:
-    """Return where an edit of a fold's memory is noted."""
-    namespace, key = place_of(records, fold)
-    return namespace, f"{key} edit"
-
-
-def edit_noted(value: object) -> Edit | None:
-    """Return the edit that a record notes; None if it is none."""
-    return _make_record(Edit, value)
-
-
-async def list_readings(
-    records: Records, memory: str | None, *, gone: bool = False
-) -> list[UnderWay]:
-    """See `MemoryBank.aunder_way`; with `gone`, those of processes that were killed as well."""
-    where = records.all_under_way if memory is None else records.under_way(memory)
-    items = [item async for item in records.scan(where) if isinstance(item, Item)]
-    noted = {(tuple(item.namespace), item.key): edit_noted(item.value) for item in items}
-    found = [(item, fold) for item in items if (fold := _make_record(UnderWay, item.value))]
-    alive = [(item, fold) for item, fold in found if gone or not is_gone(fold.holder)]
-    beats = await _last_beats(records, [fold.lease for _, fold in alive])
-    listed = [
-        _with_edit(
-            replace(fold, seen=max(_time(item), beats.get(fold.lease, ""))),
-            noted.get(edit_place(records, fold)),
-        )
-        for item, fold in alive
-    ]
-    return sorted(listed, key=lambda fold: (fold.since, fold.memory, fold.fold))
-
-
-def _with_edit(fold: UnderWay, edit: Edit | None) -> UnderWay:
-    """The fold, at an edit that it has yet to take."""
-    if edit is None or edit.edit == fold.edit:
-        return fold
-    return replace(fold, version=edit.edit, edit=edit.edit, taken="")
-
-
-async def find_folds(records: Records, listed: Sequence[UnderWay], version: str) -> list[UnderWay]:
-    """Return the folds that continue from an edit of a version: they are at it, or came from it."""
-    return [fold for fold in listed if await _comes_from(records, fold, version)]
-
-
-async def _comes_from(records: Records, fold: UnderWay, version: str) -> bool:
+async def continues_from(records: Records, fold: UnderWay, version: str) -> bool:
+    """Whether a fold continues from an edit of a version: it is at it, or came from it."""
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
@@ -491,15 +429,11 @@ async def _comes_from(records: Records, fold: UnderWay, version: str) -> bool:
     return at is not None
 
 
-async def _last_beats(records: Records, keys: list[str]) -> dict[str, str]:
-    """Return the last signs of life of the holders of leases."""
-    wanted = sorted({*keys} - {""})
-    with suppress(BadRecordError):
-        items = await records.items(
-            [GetOp(records.leases, key, refresh_ttl=False) for key in wanted]
-        )
-        return {item.key: _time(item) for item in items if item is not None}
-    return {}
+def note_edit(value: Value, of: str, edit: str) -> Value:
+    """Return the record of a fold with an edit of a version noted."""
+    waits = value.get("edit") and not value.get("taken")  # one that it has yet to take
+    of = str(value.get("of")) if waits else of
+    return {**value, "version": edit, "of": of, "edit": edit, "taken": ""}
 
 
 def _time(item: Item) -> str:
@@ -507,23 +441,11 @@ def _time(item: Item) -> str:
     return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
-_TYPES: dict[object, type | tuple[type, ...]] = {
-    "str": str,
-    "int": int,
-    "str | None": (str, type(None)),
-}
+_record = TypeAdapter(UnderWay)
 
 
-def _make_record(kind: type[T], value: object) -> T | None:
-    """The record of this kind that a value is; None if it is none."""
-    if not isinstance(value, dict):
-        return None
-    known: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        if item.name in value and item.type in _TYPES:
-            if not isinstance(value[item.name], _TYPES[item.type]):
-                return None
-            known[item.name] = value[item.name]
-    with suppress(TypeError):  # one that it needs is not there
-        return kind(**known)
+def make_record(value: object) -> UnderWay | None:
+    """Return the fold that a record describes; None if it is none."""
+    with suppress(ValidationError):
+        return _record.validate_python(value)
     return None

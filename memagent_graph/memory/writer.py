@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
     BadRecordError,
@@ -15,17 +15,17 @@ from memagent_graph.errors import (
     StoreRefusedError,
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
-from memagent_graph.memory.lookup import edit_of, list_owners, newest_edit, readable
+from memagent_graph.memory.lookup import list_owners, readable
 from memagent_graph.memory.owners import owners_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import EllipsisType
+    from collections.abc import Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.sharing import Lease, UnderWay
     from memagent_graph.memory.version import MemoryVersion
 
 _log = logging.getLogger(__name__)
@@ -35,24 +35,12 @@ _AT_ONCE = 64
 """Versions that are written in one step, at most."""
 
 
-class Appended(NamedTuple):
-    """The result of `append_versions`.
-
-    Attributes:
-        versions: the versions now stored: the given ones, or those of writers who were first.
-        edited: whether a person has replaced the last one by an edit.
-    """
-
-    versions: list[MemoryVersion]
-    edited: bool = False
-
-
 async def append_version(
     records: Records, version: MemoryVersion, owner: str | None = None, topic: str | None = None
 ) -> MemoryVersion:
     """See `MemoryBank.aappend`."""
     done = await append_versions(records, [version], owner, topic)
-    return version if done is None else done.versions[0]
+    return version if done is None else done[0]
 
 
 async def append_versions(
@@ -63,7 +51,7 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
-) -> Appended | None:
+) -> list[MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
     Args:
@@ -75,7 +63,8 @@ async def append_versions(
         given: further conditions; see `AtomicStore.acommit`.
 
     Returns:
-        What is stored; None if other items are not as given.
+        The versions now stored: the given ones, or those of writers who were first. None if other
+        items are not as given.
 
     Raises:
         MemoryConflictError: Other writers kept changing them.
@@ -101,7 +90,7 @@ async def append_versions(
         puts = [*new, *more, *also]
         announced = (topic or versions[0].root) if new else None
         if not puts or await records.commit(puts, {**given, **seen}, announced, len(new)):
-            return Appended(kept, edit_of(found[places[-1]], owner) is not None)
+            return kept
         now = dict(zip(given, await records.values([*given], refresh=False), strict=True))
         if not all(agrees(_value(now[place]), value) for place, value in given.items()):
             return None
@@ -155,8 +144,8 @@ class VersionWriter:
         owner: the memory that the versions belong to.
         topic: topic whose watchers are notified of each version.
         after: another writer; nothing is written before all that it has.
-        beside: an item that is as it was seen last, or is read anew, with each write.
-        saw: called with the value at `beside` when it has changed.
+        lease: the fold's: each write depends on it as it was seen last, and shows how far the fold
+            is.
 
     Attributes:
         seconds: how long the last write took, or the one under way has taken, in seconds.
@@ -169,18 +158,15 @@ class VersionWriter:
         owner: str,
         topic: str | None,
         *,
+        lease: Lease,
         after: VersionWriter | None = None,
-        beside: Place | None = None,
-        saw: Callable[[Value | BadRecordError | None], object] = lambda _: None,
     ) -> None:
         self.records = records
         self._owner = owner
         self._topic = topic
         self._after = after
-        self._beside = beside
-        self._saw = saw
-        self._seen: Value | EllipsisType | None = None
-        self._waiting: list[tuple[MemoryVersion, Sequence[PutOp]]] = []
+        self._lease = lease
+        self._waiting: list[tuple[MemoryVersion, UnderWay]] = []
         self._counted = 0
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
@@ -188,14 +174,14 @@ class VersionWriter:
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
 
-    def add(self, version: MemoryVersion, *also: PutOp) -> None:
+    def add(self, version: MemoryVersion, fold: UnderWay) -> None:
         """Queue a version, without waiting.
 
         Args:
             version: the version.
-            also: further puts in the same round trip.
+            fold: what to show others of the fold when it is written.
         """
-        self._waiting.append((version, also))
+        self._waiting.append((version, fold))
         self._other = None
         self.begin()
 
@@ -296,9 +282,7 @@ class VersionWriter:
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
-            done = await self._append(some)
-            last, version = done.versions[-1], some[-1][0]
-            edit = await newest_edit(self.records, version.id, self._owner) if done.edited else None
+            stored = (await self._append(some))[-1]
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
             self._tried.set()
@@ -306,25 +290,24 @@ class VersionWriter:
         else:
             self.error = None
             self._seconds = loop.time() - self._since
-            stored = edit or last
-            self._other = stored if stored.text != version.text else None
+            self._other = stored if stored.text != some[-1][0].text else None
             del self._waiting[: len(some)]
             self._count(len(self._waiting))
         finally:
             self._since = 0.0
         self._tried.set()
 
-    async def _append(self, some: Sequence[tuple[MemoryVersion, Sequence[PutOp]]]) -> Appended:
-        versions, also = [one for one, _ in some], [put for _, puts in some for put in puts]
+    async def _append(self, some: Sequence[tuple[MemoryVersion, UnderWay]]) -> list[MemoryVersion]:
+        versions, lease = [one for one, _ in some], self._lease
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            given = {} if self._beside is None else {self._beside: self._seen}
+            also, given = lease.renew(some[-1][1])
             done = await append_versions(
                 self.records, versions, self._owner, self._topic, also=also, given=given
             )
             if done is not None:
+                for put in also:
+                    lease.see(put.value)
                 return done
-            (value,) = await self.records.values([*given], refresh=False)
-            self._seen = ... if isinstance(value, BadRecordError) else value
-            self._saw(value)
+            await lease.look()
         raise _conflict_at(versions[-1])

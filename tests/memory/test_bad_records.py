@@ -142,7 +142,7 @@ async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", UNREADABLE)
-@pytest.mark.parametrize("which", ["readings", "members", "leases", "threads"])
+@pytest.mark.parametrize("which", ["readings", "members", "underway", "threads"])
 async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, which):
     bank = place.bank
     records = bank.records
@@ -151,11 +151,11 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     name = make_reading_key(version.root, version.document.digest)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
     lease = f"-{version.root}-{version.document.digest}"
-    await store.aput((*bank.namespace, "leases"), lease, {"beat": 0})
+    await store.aput(records.under_way, lease, {"beat": 0})
     places = {
         "readings": (records.readings, name),
         "members": (records.members(name), version.id),
-        "leases": ((*bank.namespace, "leases"), lease),
+        "underway": (records.under_way, lease),
         "threads": ((*bank.namespace, "threads"), "one"),
     }
     place.spoil(kind, *places[which])
@@ -345,7 +345,7 @@ class Stopping(ChainReader):
 
 async def test_a_lease_has_the_time_to_live_of_its_reading(store, prefix, redis_client):
     def look():
-        return [redis_client.ttl(key) for key in redis_client.scan_iter(f"{prefix}*/leases//*")]
+        return [redis_client.ttl(key) for key in redis_client.scan_iter(f"{prefix}*/underway//*")]
 
     reader = Stopping(look)
     await read(store, reader=reader, config=SMALL.model_copy(update={"ttl": 7.0}))
@@ -386,7 +386,7 @@ async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
     elsewhere = InMemoryStore()
     right = await read(elsewhere)
     version = await MemoryBank(elsewhere).aget(right["version"])
-    lease = (*place.bank.namespace, "leases"), f"-{version.root}-{version.document.digest}"
+    lease = place.bank.records.under_way, f"-{version.root}-{version.document.digest}"
     await store.aput(*lease, {"beat": 0})
     place.spoil(kind, *lease)
 

@@ -85,7 +85,7 @@ class Bank:
         """Read without a name, unless that was done; the memory of that name is its branch."""
         first = self._section(document, None, question=document)
         key = make_reading_key(first.root, first.document.digest)
-        if not wait_for(self.bank.aget_reading(key)):
+        if key not in dict(self.bank.list()):
             wait_for(self.bank.arecord_reading(self.bank.append(first, owner=key)))
         if not self.bank.head(name):
             self.bank.branch(key, name)

@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from langgraph.store.base import BaseStore, GetOp, PutOp
@@ -16,15 +17,16 @@ from memagent_graph.errors import StoreError
 from memagent_graph.memory import sharing as module
 from memagent_graph.memory.items import NAMESPACE, Records
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.sharing import LAPSE, Lease, can_lease
+from memagent_graph.memory.sharing import LAPSE, Lease, UnderWay, can_lease, note_edit
 
-PLACE = (("memagent", "leases"), "key")
+PLACE = (("memagent", "underway"), "key")
+FOLD = UnderWay("diary", "?", "digest", "name", "1", 1, 0, 0, 9, None, "2026-01-01")
 
 CHILD = """
 import asyncio, sys, time
 from langgraph.store.sqlite import SqliteStore
 from memagent_graph import MemoryBank
-from memagent_graph.memory.sharing import Lease
+from memagent_graph.memory.sharing import Lease, UnderWay
 from memagent_graph.memory.redis import RedisStore
 
 where, prefix = sys.argv[1:]
@@ -34,7 +36,8 @@ else:
     opened = SqliteStore.from_conn_string(where)
 with opened as store:
     lease = Lease(MemoryBank(store).records, "key")
-    print(asyncio.run(lease.acquire()), flush=True)
+    fold = UnderWay("diary", "?", "digest", "name", "1", 1, 0, 0, 9, None, "2026-01-01")
+    print(asyncio.run(lease.acquire(fold)), flush=True)
     time.sleep(600)
 """
 
@@ -91,7 +94,7 @@ async def put(store, value):
 async def test_one_of_sixteen_who_come_at_once_holds_the_lease(store):
     leases = [lease_in(store) for _ in range(16)]
 
-    results = await asyncio.gather(*(lease.acquire() for lease in leases))
+    results = await asyncio.gather(*(lease.acquire(FOLD) for lease in leases))
 
     assert sum(results) == 1
     assert [lease.held for lease in leases] == results
@@ -100,34 +103,34 @@ async def test_one_of_sixteen_who_come_at_once_holds_the_lease(store):
 async def test_beats_keep_the_lease_and_silence_loses_it(store):
     clock = Clock()
     holder, follower = lease_in(store), lease_in(store, clock=clock)
-    assert await holder.acquire()
-    assert not await follower.acquire()
+    assert await holder.acquire(FOLD)
+    assert not await follower.acquire(FOLD)
 
     for _ in range(3):
         await holder.beat()
         clock.now += LAPSE + 1
-        assert not await follower.acquire()
+        assert not await follower.acquire(FOLD)
 
     clock.now += LAPSE - 0.1
-    assert not await follower.acquire()
+    assert not await follower.acquire(FOLD)
     clock.now += 0.1
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
 
 async def test_a_holder_notices_at_its_next_beat_that_it_was_taken_over(store):
     clock = Clock()
     holder, follower = lease_in(store), lease_in(store, clock=clock)
-    await holder.acquire()
-    await follower.acquire()
+    await holder.acquire(FOLD)
+    await follower.acquire(FOLD)
     clock.now += LAPSE
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
     assert holder.held
     await holder.beat()
     await holder.release()
 
     assert not holder.held
-    assert not await holder.acquire()
+    assert not await holder.acquire(FOLD)
     await follower.beat()
     assert follower.held
 
@@ -135,44 +138,44 @@ async def test_a_holder_notices_at_its_next_beat_that_it_was_taken_over(store):
 async def test_another_sign_of_life_begins_the_lapse_anew(store):
     clock = Clock()
     holder, follower = lease_in(store), lease_in(store, clock=clock)
-    await holder.acquire()
-    await follower.acquire()
+    await holder.acquire(FOLD)
+    await follower.acquire(FOLD)
 
     clock.now += LAPSE - 1
     follower.alive()
     clock.now += LAPSE - 1
 
-    assert not await follower.acquire()
+    assert not await follower.acquire(FOLD)
     clock.now += 1
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
 
 async def test_a_lease_that_was_released_is_free_and_can_be_taken_again(store):
     clock = Clock()
     first, second = lease_in(store), lease_in(store, clock=clock)
-    await first.acquire()
-    await second.acquire()
+    await first.acquire(FOLD)
+    await second.acquire(FOLD)
 
     await first.release()
     clock.now += LAPSE
     assert not first.held
     assert await stored(store) is None
-    assert await first.acquire()
-    assert not await second.acquire()  # not the value that was seen five seconds ago
+    assert await first.acquire(FOLD)
+    assert not await second.acquire(FOLD)  # not the value that was seen five seconds ago
 
     await first.release()
-    assert await second.acquire()
+    assert await second.acquire(FOLD)
 
 
 async def test_a_run_that_is_over_frees_its_lease_in_the_same_process(store):
     holder, follower = lease_in(store), lease_in(store)
-    await holder.acquire()
-    assert not await follower.acquire()
+    await holder.acquire(FOLD)
+    assert not await follower.acquire(FOLD)
 
     del holder
     gc.collect()
 
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
 
 @pytest.mark.slow
@@ -190,11 +193,11 @@ async def test_the_lease_of_a_killed_process_is_free_at_once(kind, request, tmp_
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # noqa: ASYNC220
             try:
                 assert child.stdout.readline() == "True\n"
-                assert not await lease.acquire()
+                assert not await lease.acquire(FOLD)
             finally:
                 child.kill()
 
-        assert await lease.acquire()
+        assert await lease.acquire(FOLD)
 
 
 async def test_process_ids_of_another_machine_say_nothing(store):
@@ -202,9 +205,9 @@ async def test_process_ids_of_another_machine_say_nothing(store):
     clock = Clock()
     follower = lease_in(store, clock=clock)
 
-    assert not await follower.acquire()
+    assert not await follower.acquire(FOLD)
     clock.now += LAPSE
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
 
 @pytest.mark.parametrize("missing", ["boot_id", "ns"])
@@ -216,16 +219,16 @@ async def test_without_proc_only_this_process_is_known(missing, monkeypatch):
     store = InMemoryStore()
     holder, follower = lease_in(store), lease_in(store)
 
-    assert await holder.acquire()
-    assert not await follower.acquire()
+    assert await holder.acquire(FOLD)
+    assert not await follower.acquire(FOLD)
     del holder
     gc.collect()
-    assert await follower.acquire()
+    assert await follower.acquire(FOLD)
 
 
 async def test_a_fork_does_not_hold_what_its_parent_holds(store, monkeypatch):
     lease = lease_in(store)
-    await lease.acquire()
+    await lease.acquire(FOLD)
     before, parent = await stored(store), os.getpid()
 
     with monkeypatch.context() as child:
@@ -234,7 +237,7 @@ async def test_a_fork_does_not_hold_what_its_parent_holds(store, monkeypatch):
         await lease.beat()
         assert not lease.held
         await lease.release()
-        assert not await lease.acquire()
+        assert not await lease.acquire(FOLD)
 
     assert await stored(store) == before
 
@@ -249,8 +252,8 @@ async def test_a_put_whose_reply_was_lost_leaves_the_lease_ours(store, monkeypat
 
     with monkeypatch.context() as broken:
         broken.setattr(lease._records, "commit", lose_reply)
-        assert not await lease.acquire()
-    assert await lease.acquire()
+        assert not await lease.acquire(FOLD)
+    assert await lease.acquire(FOLD)
     with monkeypatch.context() as broken:
         broken.setattr(lease._records, "commit", lose_reply)
         with pytest.raises(StoreError):
@@ -267,22 +270,22 @@ async def test_a_malformed_lease_is_free(store, value):
 
     leases = [lease_in(store) for _ in range(4)]
 
-    assert sum(await asyncio.gather(*(lease.acquire() for lease in leases))) == 1
+    assert sum(await asyncio.gather(*(lease.acquire(FOLD) for lease in leases))) == 1
 
 
 async def test_the_lease_is_kept_while_a_model_is_waited_for(store, monkeypatch):
     monkeypatch.setattr(module, "BEAT", 0.01)
     clock = Clock()
     holder, follower = lease_in(store), lease_in(store, clock=clock)
-    await holder.acquire()
+    await holder.acquire(FOLD)
     before = asyncio.all_tasks()
 
     async with holder.keep_alive():
         for _ in range(3):
-            assert not await follower.acquire()
+            assert not await follower.acquire(FOLD)
             await beat_after(store, await stored(store))
             clock.now += LAPSE
-            assert not await follower.acquire()
+            assert not await follower.acquire(FOLD)
     after = await stored(store)
     await asyncio.sleep(0.05)
 
@@ -295,7 +298,7 @@ async def test_a_store_that_is_away_costs_beats_and_nothing_else(monkeypatch):
     store = InMemoryStore()
     away = Away(store, NAMESPACE, None, None)
     lease = Lease(away, "key")
-    assert await lease.acquire()
+    assert await lease.acquire(FOLD)
 
     async with lease.keep_alive():
         away.away = True
@@ -308,15 +311,15 @@ async def test_a_store_that_is_away_costs_beats_and_nothing_else(monkeypatch):
     await lease.release()
 
     assert not lease.held
-    assert not await lease.acquire()
+    assert not await lease.acquire(FOLD)
     away.away = False
-    assert await lease.acquire()
+    assert await lease.acquire(FOLD)
 
 
 async def test_a_store_that_hangs_delays_the_end_by_one_beat(monkeypatch):
     monkeypatch.setattr(module, "BEAT", 0.01)
     lease = lease_in(InMemoryStore())
-    await lease.acquire()
+    await lease.acquire(FOLD)
     hangs = asyncio.Event()
 
     async def hang(*args, **kwargs):
@@ -333,7 +336,7 @@ async def test_a_store_that_hangs_delays_the_end_by_one_beat(monkeypatch):
 
 async def test_an_error_of_the_body_ends_the_beats_and_is_raised(store):
     lease = lease_in(store)
-    await lease.acquire()
+    await lease.acquire(FOLD)
     before = asyncio.all_tasks()
 
     with pytest.raises(ZeroDivisionError):
@@ -341,6 +344,26 @@ async def test_an_error_of_the_body_ends_the_beats_and_is_raised(store):
             raise ZeroDivisionError
 
     assert asyncio.all_tasks() == before
+
+
+async def test_an_edit_that_is_noted_stays_until_the_holder_takes_it(store):
+    lease = lease_in(store)
+    await lease.acquire(FOLD)
+    await put(store, note_edit(await stored(store), "v1", "e1"))
+    await put(store, note_edit(await stored(store), "e1", "e2"))
+
+    await lease.beat()  # sees the edits
+    assert lease.held
+    await lease.beat()
+    waits = await stored(store)
+    taken = replace(FOLD, version="v9", edit="e2", taken="2026-01-02")
+    await lease.acquire(taken)
+    now = await stored(store)
+
+    assert [waits[name] for name in ("version", "of", "edit", "taken")] == ["e2", "v1", "e2", ""]
+    assert [now[name] for name in ("version", "of", "edit", "taken")] == [
+        "v9", "v1", "e2", "2026-01-02",
+    ]  # fmt: skip
 
 
 async def test_stores_with_a_real_compare_and_put_can_lease(store):
