@@ -14,7 +14,7 @@ from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import instant, notes, statements
-from memagent_graph.readers.base import Merge, Update
+from memagent_graph.readers.base import Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
 
@@ -202,18 +202,6 @@ class NewestReader(ExtractiveReader):
         known = [*read_remarks(memory.text)]
         kept = self._newest([*known, *new])
         return Update(None if kept == known or not kept else Memory(write_remarks(kept)))
-
-    async def merge(
-        self,
-        question: str,
-        query: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Merge:
-        """Keep the newest statements of all memories together."""
-        facts = [fact for memory in memories for fact in read_remarks(memory.text)]
-        return Merge(Memory(write_remarks(self._newest(facts))))
 
     def _newest(self, facts: list[Remark]) -> list[Remark]:
         """The newest facts that fit into the memory, in its order; wanted ones come first."""

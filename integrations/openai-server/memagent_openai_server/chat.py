@@ -119,7 +119,7 @@ async def return_reply(reply: Reply, request: Request, turn: Turn | None = None)
         body = await unless_gone(reply.read(), request.receive)
         if turn is not None:
             with suppress(ValueError):  # a body that is not JSON is passed on, but not remembered
-                turn.hear(json.loads(body))
+                await turn.hear(json.loads(body))
         return Response(body, reply.status_code, headers_of(reply))
     pieces = events(reply)
     pieces = pieces if turn is None else overhear(pieces, turn.hear)

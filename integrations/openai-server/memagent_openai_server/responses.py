@@ -545,7 +545,7 @@ async def _whole(made: Made, reply: Reply, call: Call) -> Response:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise broken() from error
     if call.turn is not None:
-        call.turn.hear(completion)
+        await call.turn.hear(completion)
     return Response(response, headers=headers_of(reply))
 
 
@@ -557,7 +557,7 @@ async def _events(made: Made, reply: Reply, call: Call) -> AsyncGenerator[bytes,
         async with aclosing(parts_of(reply)) as parts:
             async for part in parts:
                 if call.turn is not None:
-                    call.turn.hear(part)
+                    await call.turn.hear(part)
                 for each in made.take(part):
                     yield each
         if made.finish_reason is None:

@@ -33,7 +33,7 @@ from memagent_openai_server.delivery import EVENTS, event
 from memagent_openai_server.errors import TOO_LONG, broken, error_in, reword, unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 
     from langchain_core.language_models import BaseChatModel
 
@@ -420,14 +420,14 @@ async def _pieces(reply: Reply) -> AsyncGenerator[bytes, None]:
 
 
 async def overhear(
-    pieces: AsyncGenerator[bytes, None], hear: Callable[[Any], None]
+    pieces: AsyncGenerator[bytes, None], hear: Callable[[Any], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the pieces of a stream unchanged, each after a call of `hear` for each of its parts."""
     async with aclosing(pieces):
         async for piece in pieces:
             with suppress(ValueError):  # other data for the client alone
                 for part in _parts_in(piece):
-                    hear(part)
+                    await hear(part)
             yield piece
 
 
