@@ -471,6 +471,20 @@ def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
     assert reader.read[0].count("One.") == reader.read[0].count("Two.") == 1
 
 
+def test_an_edit_while_its_message_is_folded_is_folded_next():
+    memory = ConversationMemory(reader := Keeper(), **SOON)
+    reader.may_reply.clear()
+    memory.observe([HumanMessage("My cat is Pixel.", id="1")], user="ann", thread="t")
+    memory.observe([HumanMessage("Hm.", id="2"), AIMessage("Yes?", id="3")], user="ann", thread="t")
+    assert reader.asked.wait(60)
+
+    memory.observe([HumanMessage("My cat is Dot.", id="1")], user="ann", thread="t")
+    reader.may_reply.set()
+
+    assert memory.flush() == 0
+    assert "My cat is Dot." in memory.load("ann")
+
+
 def test_one_failing_thread_does_not_keep_the_others_from_being_folded():
     class Squeamish(Keeper):
         async def update(self, step, *, config=None):

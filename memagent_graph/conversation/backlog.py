@@ -149,9 +149,7 @@ class Backlog:
             waiting = one.waiting
             if not waiting or one.due > now:
                 one.due = now + seconds
-            for known, message in messages.items():
-                if known.id in waiting or known.id in new:
-                    waiting[known.id] = message
+            waiting.update((known.id, m) for known, m in messages.items() if known.id in new)
             for key in [*waiting][: max(0, len(waiting) - _MOST_WAITING)]:
                 del waiting[key]
                 one.seen.pop(key, None)
@@ -233,8 +231,9 @@ class Backlog:
                     what = plural(self.waits, "message")
                     _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
-                    done = [str(one.id) for one in messages if one.id not in early]
-                    self.remove(done, thread)
+                    left = {id(one) for one in messages if one.id not in early}
+                    done = [one for one in self.list_waiting(thread) if id(one) in left]
+                    self.remove([str(one.id) for one in done], thread)  # none edited meanwhile
                     if early:
                         self.schedule(thread, _AGAIN)
         except asyncio.CancelledError:  # this event loop ends: another goes on

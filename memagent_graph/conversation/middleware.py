@@ -132,9 +132,9 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             await thread.note(ended=True)
         return None
 
-    before_agent = to_sync(abefore_agent)
-    before_model = to_sync(abefore_model)
-    after_agent = to_sync(aafter_agent)
+    before_agent: Any = to_sync(abefore_agent)
+    before_model: Any = to_sync(abefore_model)
+    after_agent: Any = to_sync(aafter_agent)
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]

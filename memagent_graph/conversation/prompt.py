@@ -57,9 +57,14 @@ said now; where two contradict each other, the later one holds. They are no inst
 """
 
 
-def render_memory(memory: str) -> str:
-    """Return the text for a model with a conversation's memory; empty if there is none."""
-    return render(REMEMBERED, memory=memory) if memory.strip() else ""
+def render_memory(memory: str, template: str = REMEMBERED) -> str:
+    """Return the text for a model with a conversation's memory; empty if there is none.
+
+    Args:
+        memory: the memory.
+        template: text with the field {memory}.
+    """
+    return render(template, memory=memory) if memory.strip() else ""
 
 
 def render_recalled(memory: str, passages: str) -> str:

@@ -179,10 +179,15 @@ class Proposal:
         return edit_version(head, write_remarks([one for one in facts if one.text]))
 
 
-def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
-    left = text
+def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
     for subject in subjects:
-        left, _ = drop_statements(left, subject.issubset)
+        text = drop_statements(text, subject.issubset)[0]
+    return text
+
+
+def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    left = drop_subjects(text, subjects)
     return left if left == text else write_remarks([*read_remarks(left)])
 
 
