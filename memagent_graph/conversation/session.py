@@ -393,7 +393,7 @@ class Talk:
                 tokens=self._memory.chunk_tokens,
                 count=count_tokens,
             )
-            if gone:  # what waits is folded together
+            if gone or away:  # what waits is folded together
                 self.backlog.schedule(self.thread, 0.0)
             if folded and not self.silent:
                 own = by_owner(messages, self.user).get(self.user, [])
