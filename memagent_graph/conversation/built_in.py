@@ -13,7 +13,7 @@ import regex
 from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.evidence.statements import instant, notes, statements
+from memagent_graph.evidence.statements import drop_statements, instant, notes, statements
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
@@ -122,6 +122,13 @@ def drop_ended(memory: str) -> str:
     return "".join(
         line for line in lines if not any(m["day"] < today for m in _ENDED.finditer(line))
     ).strip("\n")
+
+
+def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
+    for subject in subjects:
+        text = drop_statements(text, subject.issubset)[0]
+    return text
 
 
 def states_time(text: str) -> bool:

@@ -17,6 +17,7 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.conversation.built_in import (
     NewestReader,
     drop_ended,
+    drop_subjects,
     topics,
     withdraw,
 )
@@ -35,7 +36,6 @@ from memagent_graph.conversation.proposal import (
     compose,
     decide,
     decision_of,
-    drop_subjects,
     list_proposals,
     propose,
     revise,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from langgraph.store.base import PutOp
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
@@ -177,13 +177,6 @@ class Proposal:
             for one in read_remarks(head.text)
         ]
         return edit_version(head, write_remarks([one for one in facts if one.text]))
-
-
-def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
-    """Return a text without the statements that have all words of a subject."""
-    for subject in subjects:
-        text = drop_statements(text, subject.issubset)[0]
-    return text
 
 
 def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
