@@ -38,6 +38,7 @@ from memagent_graph import (
     MemAgentMiddleware,
     MemAgentNode,
     ReadingConfig,
+    create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.messages import ConversationSource
@@ -200,6 +201,110 @@ def test_what_is_edited_deleted_or_redacted_is_not_found_while_it_waits():
     assert not any(word in found for word in ("Pixel", "Rex", "4711", "70"))
     memory.forget("ann")
     assert memory.prompt("ann", about="my cat") == []
+
+
+def connect(folder):
+    """What a process of its own has: a connection, and nothing that another one remembers."""
+    from memagent_graph.memory.stores import open_store
+
+    return open_store(str(folder / "store.sqlite"))
+
+
+def test_another_process_finds_what_was_said_while_the_model_hangs(tmp_path):
+    reader, chat = Keeper(), model()
+    reader.may_reply.clear()
+    with connect(tmp_path) as here, connect(tmp_path) as there:
+        agent = agent_with(ConversationMemory(reader, **SOON), store=here)
+        agent.invoke(human("My cat is called Pixel."), of("ann", "monday"))
+        other = agent_with(ConversationMemory(reader, **SOON), store=there, chat=chat)
+        other.invoke(human("What is my cat called?"), of("ann", "tuesday"))
+        other.invoke(human("What is my cat called?"), of("bo", "tuesday"))
+        reader.may_reply.set()
+
+    of_ann, of_bo = ("".join(one.text for one in heard) for heard in chat.heard)
+    assert "My cat is called Pixel." in of_ann
+    assert "Pixel" not in of_bo
+
+
+def test_what_is_edited_deleted_or_forgotten_is_not_found_by_another_process(tmp_path):
+    with connect(tmp_path) as here, connect(tmp_path) as there:
+        first, second = (
+            ConversationMemory(Keeper(), store=store, never="salary", redact=redact, **NEVER)
+            for store, redact in ((here, lambda text: text.replace("4711", "#")), (there, None))
+        )
+        told = ("cat is called Pixel", "dog is called Rex", "card is 4711", "salary is 70", "a ru")
+        said = [HumanMessage(f"My {text}.", id=text[0]) for text in told]
+        first.save(said[:1], user="ann", thread="monday")
+        first.observe(said, user="ann", thread="monday")
+        edit, gone = HumanMessage("My cat is called Dot.", id="c"), RemoveMessage(id="d")
+        first.observe([edit, gone], user="ann", thread="monday")
+        second.forget_messages("ann", ["a"])
+
+        (found,) = second.prompt("ann", about="my cat dog card salary ru")
+        second.forget("ann")
+        left = first.prompt("ann", about="my cat")
+
+    passages = found.text.partition("<passages>")[2]
+    assert "Dot." in passages
+    assert not any(word in passages for word in ("Pixel", "Rex", "4711", "70", " ru"))
+    assert left == []
+
+
+def test_another_process_that_goes_on_with_a_thread_drops_what_was_rolled_back(tmp_path):
+    saver, config = InMemorySaver(), of("ann", "monday")
+    with connect(tmp_path) as here, connect(tmp_path) as there:
+        agent = agent_with(ConversationMemory(Keeper(), **NEVER), saver, here)
+        agent.invoke(human("Hello."), config)
+        before = agent.get_state(config).config
+        agent.invoke(human("My PIN is 4711."), config)
+        memory = ConversationMemory(Keeper(), **NEVER)
+
+        agent_with(memory, saver, there).invoke(human("Never mind."), before)
+
+        (told,) = memory.prompt("ann", about="What is my PIN?", store=there)
+    assert "Never mind." in told.text
+    assert "4711" not in told.text
+
+
+def test_what_is_folded_waits_nowhere(tmp_path):
+    with connect(tmp_path) as here, connect(tmp_path) as there:
+        memory = ConversationMemory(Keeper(), store=here, **NEVER)
+        memory.observe("My cat is called Pixel.", user="ann", thread="monday")
+        other = ConversationMemory(store=there).people.of("ann", None).episodes
+        before = asyncio.run(other.read_all())
+        memory.flush()
+        after = asyncio.run(other.read_all())
+
+    assert [[len([*kept.said]), len(waiting)] for kept, waiting in (before, after)] == [
+        [0, 1],
+        [1, 0],
+    ]
+
+
+def test_the_tool_that_remembers_waits_for_no_fold():
+    reader = Keeper()
+    reader.may_reply.clear()
+    memory = ConversationMemory(reader, store=InMemoryStore(), **SOON)
+    (remember, *_) = create_memory_tools(memory)
+    call = AIMessage(
+        "", tool_calls=[{"name": "remember", "args": {"statement": "I sail."}, "id": "1"}]
+    )
+    chat = Model(messages=iter([call, AIMessage("Done.")]), heard=[])
+
+    create_agent(chat, [remember]).invoke(human("Note that."), of("ann", "monday"))
+
+    (told,) = memory.prompt("ann", about="Do I sail?")
+    assert "I sail." in told.text
+    reader.may_reply.set()
+
+
+def test_what_is_not_to_be_remembered_is_not_found_while_it_waits():
+    memory = ConversationMemory(Keeper(), store=InMemoryStore(), **NEVER)
+    secret = HumanMessage("My PIN is 4711.", additional_kwargs={"remember": False})
+
+    memory.observe([secret, ("ai", "Your PIN is 4711.")], user="ann", thread="monday")
+
+    assert memory.prompt("ann", about="What is my PIN?") == []
 
 
 def test_nothing_that_needs_approval_is_quoted_while_it_waits():
@@ -366,6 +471,20 @@ def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
     assert reader.read[0].count("One.") == reader.read[0].count("Two.") == 1
 
 
+def test_an_edit_while_its_message_is_folded_is_folded_next():
+    memory = ConversationMemory(reader := Keeper(), **SOON)
+    reader.may_reply.clear()
+    memory.observe([HumanMessage("My cat is Pixel.", id="1")], user="ann", thread="t")
+    memory.observe([HumanMessage("Hm.", id="2"), AIMessage("Yes?", id="3")], user="ann", thread="t")
+    assert reader.asked.wait(60)
+
+    memory.observe([HumanMessage("My cat is Dot.", id="1")], user="ann", thread="t")
+    reader.may_reply.set()
+
+    assert memory.flush() == 0
+    assert "My cat is Dot." in memory.load("ann")
+
+
 def test_one_failing_thread_does_not_keep_the_others_from_being_folded():
     class Squeamish(Keeper):
         async def update(self, step, *, config=None):
@@ -510,7 +629,9 @@ def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(tmp_
     run_child(tmp_path, "kill")
 
     with open_store(str(tmp_path / "store.sqlite")) as store:
-        assert ConversationMemory(store=store).load("ann") == ""
+        memory = ConversationMemory(store=store)
+        assert memory.load("ann") == ""
+        assert "goat Ria" in memory.prompt("ann", about="Who gives milk?")[0].text
     threads = str(tmp_path / "threads.sqlite")
     for messages in (2, 0):
         with (

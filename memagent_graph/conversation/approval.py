@@ -16,7 +16,7 @@ from memagent_graph.conversation.session import Speaker, Speakers, UserOf
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.seams import RunnableCallable, is_answered
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -70,21 +70,15 @@ class ApprovalNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
-        def find(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Approval:
-            known = (state if isinstance(state, dict) else vars(state)).get("memory_user") or ""
-            speaker = speakers.of(runtime, config, known)
-            return Approval(memory, speaker, runtime.store, is_answered(config), known)
-
         async def aapprove(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            await find(state, config, runtime).areview()
+            known = (state if isinstance(state, dict) else vars(state)).get("memory_user") or ""
+            speaker = speakers.of(runtime, config, known)
+            await Approval(memory, speaker, runtime.store, is_answered(config), known).review()
             return {}
 
-        def approve(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, object]:
-            find(state, config, runtime).review()
-            return {}
-
+        approve = to_sync(aapprove)
         super().__init__(approve, aapprove, name="approve", trace=False)
         self._approve = approve
 
@@ -113,17 +107,12 @@ class Approval(NamedTuple):
     answered: bool
     known: str = ""
 
-    async def areview(self) -> None:
+    async def review(self) -> None:
         """Interrupt the run if something new waits, and decide as the reply says."""
         shown = await self._begin()
         while shown is not None:
-            shown = await self._decide(_ask(shown))
-
-    def review(self) -> None:
-        """Do what `areview` does; LangGraph's interrupt must be called in the node's own thread."""
-        shown = wait_for(self._begin())
-        while shown is not None:
-            shown = wait_for(self._decide(_ask(shown)))
+            reply = interrupt(shown, response_schema=Decision.model_json_schema())
+            shown = await self._decide(reply)
 
     async def _begin(self) -> dict[str, object] | None:
         """Return what to ask; None for nothing. A reply is always taken."""
@@ -175,7 +164,3 @@ class Approval(NamedTuple):
             "it."
         )
         raise MemoryNotFoundError(message)
-
-
-def _ask(shown: dict[str, object]) -> object:
-    return interrupt(shown, response_schema=Decision.model_json_schema())

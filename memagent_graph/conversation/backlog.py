@@ -12,13 +12,12 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.access import ReadOnlyStore
-from memagent_graph.conversation.messages import record_message
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
@@ -28,13 +27,15 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.episodes import KeptMessage, Recorded
+    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.user_memory import UserId
+
+    FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
 
 
 _MOST_AT_ONCE = 64
@@ -59,40 +60,22 @@ _LAST_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-class WaitingThread(Protocol):
-    """A thread of a user, whose messages can wait.
-
-    Attributes:
-        thread: id of the thread.
-    """
-
-    thread: str
-
-    def redact(self, text: str) -> str:
-        """Return what may be kept of a text; it does not fail."""
-
-    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
-        """Return messages as they are kept word for word."""
-
-    async def fold_waiting(
-        self, messages: Sequence[BaseMessage], *, final: bool
-    ) -> Collection[str]:
-        """Fold messages, and return the ids of those that wait on; of final ones, none does."""
-
-
 @dataclass
 class _ThreadBacklog:
     """A thread with messages that wait.
 
     Attributes:
-        talk: the thread, as its newest turn saw it; None if nothing waits.
+        fold: folds messages, and returns the ids of those that wait on; its second argument says
+            whether none may. None if nothing waits.
         seen: messages of it that this process has seen, by their ids.
-        waiting: messages that wait, by their ids, each with when it is due (`monotonic`).
+        waiting: messages that wait, by their ids.
+        due: when they are to be folded (`monotonic`).
     """
 
-    talk: WaitingThread | None = None
+    fold: FoldWaiting | None = None
     seen: dict[str, Recorded] = field(default_factory=dict)
-    waiting: dict[str, tuple[float, BaseMessage]] = field(default_factory=dict)
+    waiting: dict[str, BaseMessage] = field(default_factory=dict)
+    due: float = math.inf
 
 
 class Backlog:
@@ -122,29 +105,19 @@ class Backlog:
         with self._lock:
             return sum(len(one.waiting) for one in self._threads.values())
 
-    def read(self) -> list[KeptMessage]:
-        """Return the waiting messages as they will be kept; what is taken back has no text."""
-        with self._lock:
-            threads = [(one.talk, [*one.waiting.values()]) for one in self._threads.values()]
-        found: list[KeptMessage] = []
-        for talk, waiting in threads:
-            found += talk.keep([message for _, message in waiting]) if talk else []
-        return found
-
     def record(self, thread: str) -> list[Recorded]:
         """Return the messages of a thread that this process has seen, in order."""
         with self._lock:
             return [*self._threads[thread].seen.values()] if thread in self._threads else []
 
-    def see(self, talk: WaitingThread, messages: Iterable[BaseMessage]) -> set[str]:
+    def see(self, thread: str, found: Iterable[Recorded]) -> set[str]:
         """Return the ids of the messages of a thread that this process sees for the first time.
 
         A message that says something else than before is among them.
         """
-        found = [record_message(message, talk.redact) for message in messages]
         with self._lock:
-            seen = self._threads.setdefault(talk.thread, _ThreadBacklog()).seen
-            self._threads.move_to_end(talk.thread)
+            seen = self._threads.setdefault(thread, _ThreadBacklog()).seen
+            self._threads.move_to_end(thread)
             new = {one.id: one for one in found if seen.get(one.id) != one}
             seen.update(new)
             for gone in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first begins the thread
@@ -154,34 +127,42 @@ class Backlog:
                 del self._threads[gone]
         return {*new}
 
-    def add(self, talk: WaitingThread, messages: Sequence[tuple[float, BaseMessage]]) -> None:
-        """Let the new ones of a thread's messages wait; none is due later than it was before.
+    def add(
+        self,
+        thread: str,
+        fold: FoldWaiting,
+        messages: Mapping[Recorded, BaseMessage],
+        seconds: float,
+    ) -> set[str]:
+        """Let the new ones of a thread's messages wait, and return their ids.
 
         Args:
-            talk: the thread, which folds them; messages that are folded already do no harm.
-            messages: each with the seconds from now on until it is due; infinity for never.
+            thread: id of the thread.
+            fold: folds them; messages that are folded already do no harm.
+            messages: messages by their records.
+            seconds: when what waits of the thread is due, from now on, unless it is due already;
+                infinity for never.
         """
-        new, now = self.see(talk, [message for _, message in messages]), monotonic()
+        new, now = self.see(thread, messages), monotonic()
         with self._lock:
-            thread = self._threads.setdefault(talk.thread, _ThreadBacklog())
-            waiting = thread.waiting
-            for seconds, message in messages:
-                key = str(message.id)
-                if key in waiting or key in new:
-                    before = waiting[key][0] if key in waiting else math.inf
-                    waiting[key] = min(before, now + seconds), message
+            one = self._threads.setdefault(thread, _ThreadBacklog())
+            waiting = one.waiting
+            if not waiting or one.due > now:
+                one.due = now + seconds
+            waiting.update((known.id, m) for known, m in messages.items() if known.id in new)
             for key in [*waiting][: max(0, len(waiting) - _MOST_WAITING)]:
                 del waiting[key]
-                thread.seen.pop(key, None)
-            thread.talk = talk if waiting else None
+                one.seen.pop(key, None)
+            one.fold = fold if waiting else None
             self._home = find_loop()
             self._failed = False
         soon(self._arm)
+        return new
 
-    def list_waiting(self, thread: str) -> set[str]:
-        """Return the ids of the messages of a thread that wait."""
+    def list_waiting(self, thread: str) -> list[BaseMessage]:
+        """Return the messages of a thread that wait, in order."""
         with self._lock:
-            return {*self._threads[thread].waiting} if thread in self._threads else set()
+            return [*self._threads[thread].waiting.values()] if thread in self._threads else []
 
     def done(self, thread: str) -> set[str]:
         """Return the ids of the messages of a thread that were seen, and wait no longer."""
@@ -189,12 +170,11 @@ class Backlog:
             one = self._threads.get(thread)
             return set() if one is None else {*one.seen} - one.waiting.keys()
 
-    def schedule(self, ids: Collection[str], thread: str, seconds: float) -> None:
-        """Let waiting messages of a thread be due so many seconds from now."""
+    def schedule(self, thread: str, seconds: float) -> None:
+        """Let what waits of a thread be due so many seconds from now."""
         with self._lock:
-            waiting = self._threads[thread].waiting if thread in self._threads else {}
-            for key in {*ids} & waiting.keys():
-                waiting[key] = monotonic() + seconds, waiting[key][1]
+            if thread in self._threads:
+                self._threads[thread].due = monotonic() + seconds
         soon(self._arm)
 
     def remove(self, ids: Collection[str], thread: str | None, *, known: bool = True) -> None:
@@ -211,7 +191,7 @@ class Backlog:
                     one.waiting.pop(key, None)
                     if not known:
                         one.seen.pop(key, None)
-                one.talk = one.talk if one.waiting else None  # it holds the store
+                one.fold = one.fold if one.waiting else None  # it holds the store
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
@@ -242,18 +222,20 @@ class Backlog:
         failed: set[str] = set()
         try:
             while taken := self._due(due, failed):
-                talk, messages = taken
+                thread, fold, messages = taken
                 try:
-                    early = await talk.fold_waiting(messages, final=due == math.inf)
+                    early = await fold(messages, due == math.inf)
                 except Exception as error:  # noqa: BLE001 - it is tried again at the next turn
-                    failed.add(talk.thread)
+                    failed.add(thread)
                     self._failed = True
                     what = plural(self.waits, "message")
                     _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
-                    done = [str(one.id) for one in messages if one.id not in early]
-                    self.remove(done, talk.thread)
-                    self.schedule(early, talk.thread, _AGAIN)
+                    left = {id(one) for one in messages if one.id not in early}
+                    done = [one for one in self.list_waiting(thread) if id(one) in left]
+                    self.remove([str(one.id) for one in done], thread)  # none edited meanwhile
+                    if early:
+                        self.schedule(thread, _AGAIN)
         except asyncio.CancelledError:  # this event loop ends: another goes on
             soon(self._arm)
             raise
@@ -265,12 +247,13 @@ class Backlog:
         while (busy := self._busy) not in (None, still) and busy.is_running():  # noqa: ASYNC110
             await asyncio.sleep(_TICK)
 
-    def _due(self, due: float, failed: set[str]) -> tuple[WaitingThread, list[BaseMessage]] | None:
+    def _due(
+        self, due: float, failed: set[str]
+    ) -> tuple[str, FoldWaiting, list[BaseMessage]] | None:
         with self._lock:
             for thread, one in self._threads.items():
-                messages = [message for when, message in one.waiting.values() if when <= due]
-                if messages and one.talk and thread not in failed:
-                    return one.talk, messages
+                if one.fold and one.due <= due and thread not in failed:
+                    return thread, one.fold, [*one.waiting.values()]
         return None
 
     def _arm(self) -> None:
@@ -278,8 +261,7 @@ class Backlog:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            times = [when for one in self._threads.values() for when, _ in one.waiting.values()]
-        first = min(times, default=math.inf)
+            first = min((o.due for o in self._threads.values() if o.waiting), default=math.inf)
         if self._task is None and not self._failed and first < math.inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, first - monotonic()), self._begin)

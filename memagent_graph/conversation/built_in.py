@@ -13,8 +13,8 @@ import regex
 from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.evidence.statements import instant, notes, statements
-from memagent_graph.readers.base import Merge, Update
+from memagent_graph.evidence.statements import drop_statements, instant, notes, statements
+from memagent_graph.readers.base import Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
 
@@ -124,6 +124,13 @@ def drop_ended(memory: str) -> str:
     ).strip("\n")
 
 
+def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
+    for subject in subjects:
+        text = drop_statements(text, subject.issubset)[0]
+    return text
+
+
 def states_time(text: str) -> bool:
     """Whether a word in a text names a day, a week, a month or another time."""
     return bool(_TIME.search(text))
@@ -202,18 +209,6 @@ class NewestReader(ExtractiveReader):
         known = [*read_remarks(memory.text)]
         kept = self._newest([*known, *new])
         return Update(None if kept == known or not kept else Memory(write_remarks(kept)))
-
-    async def merge(
-        self,
-        question: str,
-        query: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Merge:
-        """Keep the newest statements of all memories together."""
-        facts = [fact for memory in memories for fact in read_remarks(memory.text)]
-        return Merge(Memory(write_remarks(self._newest(facts))))
 
     def _newest(self, facts: list[Remark]) -> list[Remark]:
         """The newest facts that fit into the memory, in its order; wanted ones come first."""

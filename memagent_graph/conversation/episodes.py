@@ -4,9 +4,11 @@
 |---|---|---|
 | episodes | "contents" | `pages`: key, digest, tokens, newest day of each; `next`: next number |
 | episodes | a page's key | `said`: messages, in the order in which they were folded |
+| episodes | "waiting" | `said`: messages that are not folded yet, in the order of their turns |
 
 Pages and contents are written in one step with the memory that their messages were folded into, so
 that all listed pages exist, and no message is kept twice. A process caches pages by their digests.
+What waits is written as soon as it is observed, so that every process finds it.
 """
 
 from __future__ import annotations
@@ -170,13 +172,15 @@ _cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()
 """What was read last of each person in each store; the least recently used goes first."""
 
 
-_CONTENTS = "contents"
+_CONTENTS, _WAITING = "contents", "waiting"
 _PAGE = 4_000
 """Tokens at which a page is full; each turn writes the last page again."""
 _PAGES = 16
 """Least number of pages before the oldest is deleted, so that not too much is deleted at once."""
 _LONGEST = 2
 """Pages that one message may fill; the rest is cut off."""
+_MOST_WAITING = 1_000
+"""Messages of a person that wait and are found, at most; the oldest go first."""
 
 _ASKED = 10
 """Reads of a cached page within its time to live, so that it does not expire in the store."""
@@ -230,7 +234,12 @@ class Episodes:
 
     async def read(self) -> Kept:
         """Return the kept messages, with one round trip if this process has cached the pages."""
-        pages = tuple((await self._load((await self._contents()).listed)).values())
+        return (await self.read_all())[0]
+
+    async def read_all(self) -> tuple[Kept, Sequence[KeptMessage]]:
+        """Return the kept messages, and those that wait; one that is taken back has no text."""
+        contents = await self._contents()
+        pages = tuple((await self._load(contents.listed)).values())
         with _lock:
             kept = _cached.pop(self._key, None) or Kept(since=monotonic())
             if kept.pages != pages:
@@ -238,7 +247,31 @@ class Episodes:
             _cached[self._key] = kept
             while len(_cached) > 1 and sum(one.size for one in _cached.values()) > _MOST:
                 _cached.popitem(last=False)
-        return kept
+        return kept, contents.waiting.said
+
+    async def wait(
+        self, said: Sequence[KeptMessage], gone: Callable[[KeptMessage], bool] = lambda _: False
+    ) -> None:
+        """Let every process find messages that are not folded yet, and no longer those gone.
+
+        Raises:
+            MemoryConflictError: Turns of this person were faster each time.
+        """
+        now = {(one.thread, one.id) for one in said}
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            contents = await self._contents()
+            before = contents.waiting.said
+            left = [one for one in before if not gone(one) and (one.thread, one.id) not in now]
+            step = self._step_waiting(contents, [*left, *said])
+            if (*left, *said) == before or await self._records.commit(step.puts, step.given):
+                return
+        raise _conflict()
+
+    def _step_waiting(self, contents: _EpisodeContents, said: Sequence[KeptMessage]) -> EpisodePuts:
+        value = Page(said[-_MOST_WAITING:]).record if said else None
+        put = self._records.put(self._place, _WAITING, value)
+        return EpisodePuts([put], {(self._place, _WAITING): contents.waits})
 
     def _is_fresh(self, kept: Kept) -> bool:
         """Whether cached pages need not be read again, so that they live on in the store."""
@@ -347,17 +380,20 @@ class Episodes:
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             contents = await self._contents()
-            pages = await self._load(contents.listed)
+            pages = {**await self._load(contents.listed), _WAITING: contents.waiting}
             changed = _change_all(pages, change)
             gone = sum(len(pages[key].said) - len(page.said) for key, page in changed.items())
             if preview:
                 return gone
+            waiting = changed.pop(_WAITING, None)
             step = self._step(contents, changed, contents.next)
+            if waiting is not None:
+                more = self._step_waiting(contents, waiting.said)
+                step = EpisodePuts([*step.puts, *more.puts], {**step.given, **more.given})
             if not step.puts or await self._records.commit(step.puts, step.given):
                 await self.read()
                 return gone
-        message = "New messages kept arriving meanwhile: try to delete these messages again."
-        raise MemoryConflictError(message)
+        raise _conflict()
 
     def _cut(self, said: KeptMessage) -> KeptMessage:
         most = _LONGEST * self._page
@@ -388,14 +424,16 @@ class Episodes:
         return EpisodePuts(puts, {(self._place, _CONTENTS): contents.record})
 
     async def _contents(self) -> _EpisodeContents:
-        (value,) = await self._records.values([(self._place, _CONTENTS)])
+        places = [(self._place, _CONTENTS), (self._place, _WAITING)]
+        value, found = await self._records.values(places)
+        waiting = Page.of(found) or Page(())
+        waits = ... if isinstance(found, BadRecordError) else found
         if value is None:
-            return _EpisodeContents(None, [], 0)
+            return _EpisodeContents(None, [], 0, waits, waiting)
         try:
             if isinstance(value, dict):
-                return _EpisodeContents(
-                    value, [*map(_parse_listed, value["pages"])], int(value["next"])
-                )
+                listed = [*map(_parse_listed, value["pages"])]
+                return _EpisodeContents(value, listed, int(value["next"]), waits, waiting)
         except (KeyError, TypeError, ValueError):
             pass
         _log.warning(
@@ -403,13 +441,13 @@ class Episodes:
         )
         pages = {}
         async for item in self._records.scan(self._place):
-            if not isinstance(item, BadRecordError) and item.key != _CONTENTS:
+            if not isinstance(item, BadRecordError) and item.key not in (_CONTENTS, _WAITING):
                 page = Page.of(item.value)
                 if page is not None:
                     pages[item.key] = page
         listed = [_row(key, page) for key, page in sorted(pages.items())]
         number = 1 + int(listed[-1].key.rpartition("-")[2]) if listed else 0
-        return _EpisodeContents(..., listed, number)
+        return _EpisodeContents(..., listed, number, waits, waiting)
 
     async def _load(self, listed: Sequence[_Listed]) -> dict[str, Page]:
         """Load pages by key; unreadable ones are logged and skipped."""
@@ -453,11 +491,20 @@ class _Listed(NamedTuple):
 
 
 class _EpisodeContents(NamedTuple):
-    """The record (`...` if it cannot be read), the pages, and the number of the next page."""
+    """The record (`...` if it cannot be read), the pages, and the number of the next page.
+
+    The last two are the record of the messages that wait, and these.
+    """
 
     record: Value | EllipsisType | None
     listed: Sequence[_Listed]
     next: int
+    waits: Value | EllipsisType | None
+    waiting: Page
+
+
+def _conflict() -> MemoryConflictError:
+    return MemoryConflictError("New messages of this user kept arriving meanwhile: try again.")
 
 
 def _row(key: str, page: Page) -> _Listed:

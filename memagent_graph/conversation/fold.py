@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from bisect import bisect
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
@@ -16,6 +17,7 @@ from langchain_core.messages import HumanMessage
 from memagent_graph.conversation.built_in import (
     NewestReader,
     drop_ended,
+    drop_subjects,
     topics,
     withdraw,
 )
@@ -77,7 +79,7 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
@@ -161,22 +163,28 @@ async def fold_within(
     Returns:
         The fold after it; and what had to give way, in words that quote nothing.
     """
-    room = _MemoryCut(reading.cut)
-    call = Call(replace(reading, cut=room.cut), config)
-    was_cut, again, unfinished = fold["progress"]["cut"], 0, 0
+    was_cut, again, unfinished, lost = fold["progress"]["cut"], 0, 0, 0
+
+    def cut(text: str, tokens: int, tokenizer: Tokenizer) -> str:
+        nonlocal lost
+        kept = reading.cut(text, tokens, tokenizer)
+        lost += len(_pieces(text)) - len(_pieces(kept))
+        return kept
+
+    call = Call(replace(reading, cut=cut), config)
     for chunk in chunks(
         source,
         tokenizer=reading.tokenizer,
         chunk_tokens=reading.config.chunk_tokens,
         exact_cuts=reading.config.exact_cuts,
     ):
-        calls, dropped = fold["progress"]["calls"], room.dropped
+        calls, dropped = fold["progress"]["calls"], lost
         faults = state_of(fold)["asked"]
         fold["progress"]["cut"] = False
         fold = await advance(call, fold, chunk)
         asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
         again += asked == _ASKED_TWICE and reading.reader.shortens
-        unfinished += fold["progress"]["cut"] and room.dropped == dropped
+        unfinished += fold["progress"]["cut"] and lost == dropped
         was_cut |= fold["progress"]["cut"]
     fold["progress"]["cut"] = was_cut
     budget = f"its budget of {reading.config.memory_tokens} tokens"
@@ -186,8 +194,8 @@ async def fold_within(
             f"A reply was over {budget}, or was cut off, and the model was asked once more, for a "
             "shorter one."
         )
-    if room.dropped:
-        lines = plural(room.dropped, "line")
+    if lost:
+        lines = plural(lost, "line")
         warnings.append(
             f"The memory was over {budget}: {lines} of it, the oldest, had to go. Raise "
             "memory_tokens, or name a model that keeps to it."
@@ -200,26 +208,6 @@ async def fold_within(
             "memory_tokens, or max_tokens of the model."
         )
     return fold, tuple(warnings)
-
-
-class _MemoryCut:
-    """Cuts the memories of one conversation to their budget.
-
-    Args:
-        cut: how.
-
-    Attributes:
-        dropped: number of lines that were dropped.
-    """
-
-    def __init__(self, cut: Callable[[str, int, Tokenizer], str]) -> None:
-        self.dropped = 0
-        self._cut = cut
-
-    def cut(self, text: str, tokens: int, tokenizer: Tokenizer) -> str:
-        kept = self._cut(text, tokens, tokenizer)
-        self.dropped += len(_pieces(text)) - len(_pieces(kept))
-        return kept
 
 
 def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
@@ -556,8 +544,7 @@ class Folding:
         sources: tuple[LineSource, ...] = ()
         unsupported: tuple[Unsupported, ...] = ()
         asked = reader.asked if isinstance(reader, NotesReader) else []
-        for subject in asked:
-            fold["memory"], _ = drop_statements(fold["memory"], subject.issubset)
+        fold["memory"] = drop_subjects(fold["memory"], asked)
         if isinstance(reader, NewestReader | NotesReader | ProfileReader):
             warnings += reader.warnings
         if self._facts is not None:
@@ -677,13 +664,6 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
     return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
 
 
-def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
-    """Return a text without the statements that have all words of a subject."""
-    for subject in subjects:
-        text = drop_statements(text, subject.issubset)[0]
-    return text
-
-
 async def _find_kept(
     memory: UserMemory, thread: str, ids: Collection[str], *, proposed: bool
 ) -> dict[str, KeptMessage]:
@@ -703,9 +683,7 @@ async def _prepare(memory: UserMemory, text: str) -> None:
     """Make what is kept now ready to be searched: the next reply need not wait for that."""
     if memory.episodes.off:
         return
-    try:
+    with suppress(StoreError):  # the next reply finds out, and says so
         kept = await memory.episodes.read()
-    except StoreError:
-        return  # the next reply finds out, and says so
-    await asyncio.to_thread(recall, kept)
-    await asyncio.to_thread(prepare, text)
+        await asyncio.to_thread(recall, kept)
+        await asyncio.to_thread(prepare, text)

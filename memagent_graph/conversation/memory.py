@@ -96,9 +96,10 @@ class ConversationMemory(Generic[Shape]):
     stay. Each message is folded exactly once, even after failures, and simultaneous turns of a user
     lose nothing.
 
-    No reply waits for a fold: what waits is found word for word, in every thread of the user. It is
-    folded at `load` and `flush`, too, and as far as possible when the process ends. A process that
-    is killed loses it, unless a checkpointer has it: see `catch_up`.
+    No reply waits for a fold: what was said is found word for word as soon as it is observed, in
+    every thread of the user and every process that shares the store. It is folded at `load` and
+    `flush`, too, and as far as possible when the process ends. What a killed process has not folded
+    is still found so; to fold it, see `catch_up`.
 
     A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
     1970), otherwise the time when it was first seen. The built-in reader keeps the newest
@@ -111,8 +112,9 @@ class ConversationMemory(Generic[Shape]):
             process.
         window: most messages that stay in a conversation. If there are more, or if they exceed
             `config.chunk_tokens`, all but the last half are folded and leave.
-        remember_within: seconds within which a turn is folded in the background; `math.inf` folds
-            when messages leave the window, and the rest at `load`, `flush` and `save`.
+        remember_within: seconds after a turn in which it is folded in the background, with those
+            that follow meanwhile; `math.inf` folds when messages leave the window, and the rest at
+            `load`, `flush` and `save`.
         config: budgets; `memory_tokens` is the size of a memory.
         tokenizer: counts tokens, as for `create_memagent`.
         namespace: labels of the memories in the store, below a label for each user.
@@ -331,11 +333,10 @@ class ConversationMemory(Generic[Shape]):
         found: Iterable[MessagePassage] = ()
         try:
             text, messages = find_current(about)
-            memory, kept = await asyncio.gather(
+            memory, (kept, waiting) = await asyncio.gather(
                 self._head(user, store), self._read_kept(personal, text)
             )
             backlog.last_seen = memory
-            waiting = backlog.read()
 
             def find() -> Iterable[MessagePassage]:
                 keeping, since = self.get_folding(personal.user).keeping, personal.episodes.since
@@ -389,8 +390,8 @@ class ConversationMemory(Generic[Shape]):
         self.check_writable()
         talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
-        talk.note([*removed, *known], ended=is_reply(known))
-        return talk.shorten(known, folded=True, most=self.chunk_tokens)
+        await talk.note([*removed, *known], ended=is_reply(known))
+        return talk.shorten(known)
 
     async def asave(
         self,
@@ -414,9 +415,12 @@ class ConversationMemory(Generic[Shape]):
         self.check_writable()
         talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
-        said = by_owner([*removed, *known], talk.user).get(talk.user, [])
+        given = by_owner([*removed, *known], talk.user).get(talk.user, [])
+        said = [
+            *{one.id: one for one in (*talk.backlog.list_waiting(talk.thread), *given)}.values()
+        ]
         await talk.fold(said)
-        talk.backlog.see(talk, said)
+        talk.backlog.see(talk.thread, talk.record(said))
         talk.backlog.remove([str(one.id) for one in said], talk.thread)
         return known
 
@@ -533,7 +537,8 @@ class ConversationMemory(Generic[Shape]):
         before, after = self.people.of(guest, store), self.people.of(user, store)
         if await self.people.backlog(guest, store).fold():
             raise ModelError("What a guest said cannot be folded: nothing was handed over. Retry.")
-        kept = [*(await before.episodes.read()).said]
+        episodes, waiting = await before.episodes.read_all()
+        kept = [*episodes.said, *(one for one in waiting if one.text)]
         kept += [one for proposal in await list_proposals(before) for one in proposal.said]
         notes = await self._head(guest, store)
         if notes or kept:
@@ -716,14 +721,11 @@ class ConversationMemory(Generic[Shape]):
         return self._folding.reading.config.chunk_tokens
 
     @property
-    def keeps_facts(self) -> bool:
-        """Whether the memory is one of facts."""
-        return self._facts is not None
-
-    @property
     def form(self) -> Form:
         """The form of a memory."""
-        return "facts" if self.keeps_facts else "text" if self._fields is None else "profile"
+        if self._facts is not None:
+            return "facts"
+        return "text" if self._fields is None else "profile"
 
     @property
     def read_only(self) -> bool:
@@ -742,8 +744,11 @@ class ConversationMemory(Generic[Shape]):
             raise ConfigurationError("A function given as keep or never must return a text.")
         return self._foldings(*texts)
 
-    async def _read_kept(self, personal: UserMemory, about: str) -> Kept:
-        return await personal.episodes.read() if about and not personal.episodes.off else Kept()
+    async def _read_kept(
+        self, personal: UserMemory, about: str
+    ) -> tuple[Kept, Sequence[KeptMessage]]:
+        episodes = personal.episodes
+        return await episodes.read_all() if about and not episodes.off else (Kept(), ())
 
     async def _fold_to_head(self, user: UserId, store: BaseStore | None) -> MemoryVersion | None:
         await self.people.backlog(user, store).fold()

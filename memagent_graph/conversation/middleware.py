@@ -15,7 +15,7 @@ from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.errors import install_hint
 from memagent_graph.seams import is_answered
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_sync, wait_for
 
 with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'):
     from langchain.agents.middleware import AgentMiddleware, AgentState
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _RESERVED = str.maketrans(":|", "--")
 """Characters that LangGraph does not allow in the names of nodes."""
-_REPLY = 60.0
-"""Seconds for which a turn waits for its end: one that hands over to another agent has none."""
 
 
 class MemAgentState(AgentState[Any]):
@@ -114,14 +112,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         thread = self._thread(state, runtime)
         if self._review:
             answered = is_answered(get_config())
-            await Approval(self.memory, thread.speaker, runtime.store, answered).areview()
+            await Approval(self.memory, thread.speaker, runtime.store, answered).review()
         await thread.open()
-        thread.note(ended=False, reply=_REPLY)
+        await thread.note(ended=False)
         return thread.begin() or None
-
-    def before_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Do what `abefore_agent` does."""
-        return wait_for(self.abefore_agent(state, runtime))
 
     async def abefore_model(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Let messages beyond the window leave what the model sees."""
@@ -131,20 +125,16 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         _, changed = thread.shorten(in_state=self._shorten_state)
         return changed or None
 
-    def before_model(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Do what `abefore_model` does."""
-        return wait_for(self.abefore_model(state, runtime))
-
     async def aafter_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
         """Let the turn be folded, in the background."""
         if not self.memory.read_only:
             thread = await self._thread(state, runtime, begun=True).open()
-            thread.note(ended=True)
+            await thread.note(ended=True)
         return None
 
-    def after_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Do what `aafter_agent` does."""
-        return wait_for(self.aafter_agent(state, runtime))
+    before_agent: Any = to_sync(abefore_agent)
+    before_model: Any = to_sync(abefore_model)
+    after_agent: Any = to_sync(aafter_agent)
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]

@@ -29,7 +29,7 @@ from memagent_graph.conversation.session import (
 )
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.seams import RunnableCallable, replaces_messages
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ class ConversationNode(RunnableCallable):
                     stays, changed = thread.shorten(in_state=shorten_state)
                     gone = [*update.get("messages", ()), *changed.pop("messages", ())]
                     update |= changed | ({"messages": gone} if gone else {})
-                thread.note(ended=ended)
+                await thread.note(ended=ended)
                 if ended or (shorten_state and not hook):
                     return update
             if not hook:
@@ -151,11 +151,7 @@ class ConversationNode(RunnableCallable):
             recalled = await thread.recall(stays)
             return update | {"llm_input_messages": [*recalled, *stays]}
 
-        def remember(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, object]:
-            return wait_for(aremember(state, config, runtime))
-
+        remember = to_sync(aremember)
         super().__init__(remember, aremember, name="remember", trace=False)
         self._remember = remember
 
@@ -255,16 +251,16 @@ class Thread:
             update["messages"] = marked
         return update
 
-    def note(self, *, ended: bool, reply: float = 0.0) -> None:
+    async def note(self, *, ended: bool) -> None:
         """Let messages wait to be folded, each for the user whose it is.
 
         Of other users than the one of this turn and the one before, nothing is written: a client
         can mark messages, too.
         """
-        self._own.note(self.now, ended=ended, reply=reply)
+        await self._own.note(self.now, ended=ended)
         for user in {self._known, str(self._now)} - {"", str(self._own.user)}:
             if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
-                self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
+                await self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
 
     def shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
         """Shorten what the model sees: the messages that stay, and the changes of the state."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from langgraph.store.base import PutOp
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
@@ -180,9 +180,7 @@ class Proposal:
 
 
 def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
-    left = text
-    for subject in subjects:
-        left, _ = drop_statements(left, subject.issubset)
+    left = drop_subjects(text, subjects)
     return left if left == text else write_remarks([*read_remarks(left)])
 
 

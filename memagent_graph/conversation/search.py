@@ -323,7 +323,12 @@ def find_passages(
     edited = (one for page in kept.pages if page.keys & now for one in page.said)
     known |= {(one.id, one.text) for one in edited if (one.thread, one.id) in now}
     seen = {"", about}
-    new = [one for one in waiting if one.text not in seen and (one.id, one.text) not in known]
+    new = [
+        one
+        for one in waiting
+        if one.text not in seen and (one.id, one.text) not in known
+        if one.day >= since and allows(one.text)
+    ]
     searched = Kept([*kept.pages, Page(new)]) if new else kept
     found = recall(searched).find(about, since=since, known=known)
     allowed = (passage for passage in found if allows(passage.text))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,7 +15,7 @@ from langgraph.config import get_config
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
-from memagent_graph.conversation.episodes import Branch
+from memagent_graph.conversation.episodes import Branch, KeptMessage
 from memagent_graph.conversation.messages import (
     USER,
     as_messages,
@@ -25,8 +24,9 @@ from memagent_graph.conversation.messages import (
     count_tokens,
     first_leaving,
     identify,
-    is_instruction,
+    is_excluded,
     is_summary,
+    record_message,
     stamp,
 )
 from memagent_graph.conversation.privacy import for_itself
@@ -42,14 +42,14 @@ from memagent_graph.seams import saver_of
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import tzinfo
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.backlog import UserMemories
-    from memagent_graph.conversation.episodes import KeptMessage, Recorded
+    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.messages import Given, Redact
 
@@ -58,6 +58,10 @@ _NEWEST = 1_000
 """Messages of a thread that a turn looks at besides the first, at most."""
 _MOST_BACK = 1_000
 """Checkpoints from which a branch is followed back, at most."""
+_MOST_NEW = 100
+"""Messages that a turn lets others find, at most: earlier ones were found, or folded, before."""
+_REPLY = 60.0
+"""Seconds for which a fold waits for the end of a turn: one that hands over has none."""
 
 _log = logging.getLogger(__name__)
 
@@ -169,6 +173,8 @@ class Talk:
         self.user, self.thread = self.personal.user, str(thread)
         self.kept, self.silent = kept, silent
         self._memory, self._config = memory, for_itself(config)
+        # Nothing is found before it is folded that needs approval, or is kept by no fold either.
+        self._quotes = not (memory.approves or self.personal.episodes.off)
 
     async def read_record(self) -> Sequence[Recorded]:
         """Return what messages without ids are compared with.
@@ -190,21 +196,16 @@ class Talk:
         """Return messages with ids, by which they are known when they come again."""
         return identify(messages, self.thread, recorded, self.redact)
 
+    def record(self, messages: Iterable[BaseMessage]) -> dict[Recorded, BaseMessage]:
+        """Return messages by what they are known by."""
+        return {record_message(message, self.redact): message for message in messages}
+
     def redact(self, text: str) -> str:
         """Return a redacted text, or none if that fails: a fold that needs the text says so."""
         try:
             return self._memory.redact(text)
         except Exception:  # noqa: BLE001 - the user's function may raise anything
             return ""
-
-    def keep(self, messages: Sequence[BaseMessage]) -> list[KeptMessage]:
-        """Return what prompts may quote of waiting messages: nothing that needs approval."""
-        if self._memory.approves or self.personal.episodes.off:
-            return []
-        try:
-            return self._memory.get_folding(self.user).keeping.keep(messages, self.thread)
-        except Exception:  # noqa: BLE001 - the user's function may raise anything; a fold says so
-            return []
 
     async def take(
         self, given: Given, access: Access, zone: tzinfo | None
@@ -228,31 +229,56 @@ class Talk:
         user = self.user if access.writes else ""
         return stamp(known, user, zone), stamp([HumanMessage("", id=key) for key in removed], user)
 
-    def note(self, messages: Sequence[BaseMessage], *, ended: bool, reply: float = 0.0) -> None:
-        """Add new messages of the user to those that wait to be folded.
+    async def note(self, messages: Sequence[BaseMessage], *, ended: bool) -> None:
+        """Let new messages of the user wait to be folded, and be found word for word until then.
 
         Args:
             messages: the conversation, with ids.
-            ended: whether the last message is the reply; else the last turn is due later.
-            reply: seconds by which it is due later, so that it is folded with its reply.
+            ended: whether the last message is the reply; else the fold waits for that.
         """
         if self.silent:
             return
+        there: set[str] | None = None
         if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
             there = {str(message.id) for message in messages}
-            gone = self.backlog.list_waiting(self.thread) - there
-            self.backlog.remove(gone, self.thread, known=False)
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
-        humans = [at for at, message in enumerate(own) if isinstance(message, HumanMessage)]
-        closed = len(own) if ended or not humans else humans[-1]
-        within = self._memory.remember_within
-        soon, late = within / 2, within + reply  # the fold takes time, too
-        due = [(soon if at < closed else late, message) for at, message in enumerate(own)]
-        self.backlog.add(self, due)
+        seconds = self._memory.remember_within + (0.0 if ended else _REPLY)
+        new = self.backlog.add(self.thread, self._fold_waiting, self.record(own), seconds)
+        if new and self._quotes:
+            await self._let_find([one for one in own if one.id in new][-_MOST_NEW:], there)
 
-    async def fold_waiting(
-        self, messages: Sequence[BaseMessage], *, final: bool
+    async def _let_find(self, new: Sequence[BaseMessage], there: set[str] | None) -> None:
+        """Let every process find messages that wait, and of the thread none that is not there."""
+
+        def is_gone(one: KeptMessage) -> bool:
+            key = one.id.removesuffix(f" in {self.thread}")
+            return there is not None and one.thread == self.thread and key not in there
+
+        try:
+            changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
+            messages = [one.message for one in changed]
+            ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
+            said = {key: KeptMessage(key, self.thread, "", "", "") for key in ids}  # taken back
+            keeping = self._memory.get_folding(self.user).keeping
+            kept = keeping.keep([m for m in messages if not is_excluded(m)], self.thread)
+            said |= {one.id: one for one in kept}
+            await self.personal.episodes.wait([*said.values()], is_gone)
+        except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
+            _log.warning("What was said is found once it is folded: %s", error)
+
+    async def settle(self, ids: Collection[str]) -> None:
+        """Let messages wait no longer, which are folded or gone from the thread."""
+        keys = {*ids, *(f"{key} in {self.thread}" for key in ids)}
+        if ids and self._quotes:
+            await self.personal.episodes.wait(
+                [], lambda one: one.thread == self.thread and one.id in keys
+            )
+
+    async def _fold_waiting(
+        self,
+        messages: Sequence[BaseMessage],
+        final: bool,  # noqa: FBT001 - as the backlog calls it
     ) -> Collection[str]:
         """Fold messages that the thread still has, and return the ids of those that wait on.
 
@@ -272,6 +298,7 @@ class Talk:
             return ids
         branch = branch or Branch()
         self.backlog.remove(gone, self.thread, known=False)
+        await self.settle(gone)
         left = [message for message in messages if message.id not in gone]
         if left or branch.replaced:
             await self.fold(left, branch)
@@ -311,6 +338,11 @@ class Talk:
         """Fold messages, without those that the model refuses while it takes others."""
         if branch is None:
             branch = Branch("" if self.kept is None else self.kept.checkpoint)
+        found = await self._fold_most(messages, branch)
+        await self.settle({str(one.id) for one in messages})
+        return found
+
+    async def _fold_most(self, messages: Sequence[BaseMessage], branch: Branch) -> int:
         try:
             return await self._fold_new(messages, branch)
         except _REFUSED as error:
@@ -340,39 +372,38 @@ class Talk:
         return done
 
     def shorten(
-        self, messages: Sequence[BaseMessage], *, folded: bool = False, most: float = math.inf
+        self, messages: Sequence[BaseMessage], *, folded: bool = False
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
-        Nobody waits for that: until then, they are found word for word. Messages that cannot be
-        counted, or folded since the store is away, all stay, which is logged.
+        Nobody waits for that: they are found word for word. While the store is unreachable, so that
+        they are not, the window does not count, but the tokens do. Messages that cannot be counted
+        all stay, which is logged.
 
         Args:
             messages: the conversation, with ids.
             folded: whether only what is folded may leave, as from a state that is kept.
-            most: tokens of those that stay above which all may leave, folded or not.
         """
-        window, tokens = self._memory.window, self._memory.chunk_tokens
+        window, why = self._memory.window, "the memory store is unreachable"
+        away = self.personal.bank.records.guard.failures and len(messages) > window
         try:
-            leaving = gone = beyond(messages, window=window, tokens=tokens, count=count_tokens)
+            gone = beyond(
+                messages,
+                window=2 * len(messages) if away else window,
+                tokens=self._memory.chunk_tokens,
+                count=count_tokens,
+            )
+            if gone or away:  # what waits is folded together
+                self.backlog.schedule(self.thread, 0.0)
             if folded and not self.silent:
                 own = by_owner(messages, self.user).get(self.user, [])
                 wait = {str(message.id) for message in own} - self.backlog.done(self.thread)
-                gone = first_leaving(leaving, wait)
-            if leaving:  # what waits is folded together
-                self.backlog.schedule([str(one.id) for one in messages], self.thread, 0.0)
-            stays = _without(messages, gone)
-            left = sum(count_tokens(m) for m in stays if not is_instruction(m))
-            if left > most:
-                return _without(messages, leaving)
-            away = len(gone) < len(leaving) and self.personal.bank.records.guard.failures
-            why: object = "the memory store is unreachable" if away else None
+                gone = first_leaving(gone, wait)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
-            why = error
-        if why is None:
-            return stays
-        _log.warning("A conversation cannot be shortened, and keeps all messages: %s", why)
-        return [*messages]
+            gone, away, why = [], True, str(error)
+        if away and not gone:
+            _log.warning("A conversation cannot be shortened, and keeps all messages: %s", why)
+        return _without(messages, gone)
 
 
 def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:

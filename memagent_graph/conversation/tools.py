@@ -89,12 +89,14 @@ def create_memory_tools(
         ours = bool(owner) and owner == now  # also if another user resumes it
         return speaker._replace(user=AnonymousUser.restore(owner)) if ours else speaker
 
-    async def keep(statement: str, runtime: ToolRuntime) -> None:
+    async def remember(statement: str, runtime: ToolRuntime) -> str:
+        memory.check_writable()
         user, thread = speaker_of(runtime)
         key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
         said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
-        await talk.fold(said)
+        await talk.note(said, ended=True)
+        return f"Remembered{later}"
 
     async def drop(
         subject: str,
@@ -115,10 +117,6 @@ def create_memory_tools(
             right=right,
         )
 
-    async def remember(statement: str, runtime: ToolRuntime) -> str:
-        await keep(statement, runtime)
-        return f"Remembered{later}"
-
     async def recall(about: str, runtime: ToolRuntime) -> str:
         user = speaker_of(runtime).user
         text = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
@@ -131,11 +129,13 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        personal = memory.people.of(speaker_of(runtime).user, runtime.store)
+        user = speaker_of(runtime).user
+        await memory.people.backlog(user, runtime.store).fold()
+        personal = memory.people.of(user, runtime.store)
         known = await find_about(personal, wrong, memory.form)
-        await keep(right, runtime)
+        done = await remember(right, runtime)
         gone = await drop(wrong, runtime, known, right)
-        return "\n".join([f"Remembered{later} In place of:", *(gone or ["nothing that was found"])])
+        return "\n".join([f"{done} In place of:", *(gone or ["nothing that was found"])])
 
     async def look_up_facts(
         runtime: ToolRuntime, subject: str = "", relation: str = "", at: str = ""
@@ -165,7 +165,7 @@ def create_memory_tools(
 def _is_offered(name: str, memory: ConversationMemory[Any]) -> bool:
     """Whether a tool has something to do with a memory."""
     if name == "look_up_facts":
-        return memory.keeps_facts
+        return memory.form == "facts"
     return name in _READING or not memory.read_only
 
 

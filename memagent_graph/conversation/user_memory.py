@@ -10,12 +10,13 @@ import logging
 import re
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from langchain_core.messages import HumanMessage
+from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
 from memagent_graph.conversation.messages import record_message, seen_at
@@ -79,7 +80,7 @@ class MemoryChange:
 
     at: str
     what: What
-    by: str
+    by: str = ""
     version: str = ""
     thread: str = ""
     messages: tuple[str, ...] = ()
@@ -105,23 +106,11 @@ def _note_edit(version: MemoryVersion, by: str) -> MemoryChange:
 
 
 _FORGOTTEN = ("forgotten", "users")
-_FIELDS = tuple(item.name for item in fields(MemoryChange))
+_CHANGES = TypeAdapter(MemoryChange)
 
 
 def _place(records: Records) -> Namespace:
     return (*records.namespace, "changes")
-
-
-def _change(value: object) -> MemoryChange | None:
-    """The entry in a record; None if it has none."""
-    if not isinstance(value, dict):
-        return None
-    found = {name: value[name] for name in _FIELDS if name in value}
-    messages = found.pop("messages", ())
-    texts = all(isinstance(text, str) for text in found.values())
-    if not texts or "at" not in found or found.get("what") not in get_args(What):
-        return None
-    return MemoryChange(**{"by": "", **found}, messages=tuple(map(str, messages)))
 
 
 class Changed(NamedTuple):
@@ -345,8 +334,11 @@ class UserMemory:
         found = [item async for item in records.scan(_place(records))]
         values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
         rows: list[object] = [value for _, value in sorted(values)[::-1]]
-        rows += await records.values([self._forgotten])
-        return [change for value in rows if (change := _change(value))]
+        changes = list[MemoryChange]()
+        for row in [*rows, *await records.values([self._forgotten])]:
+            with suppress(ValidationError):
+                changes.append(_CHANGES.validate_python(row))
+        return changes
 
     async def threads(self) -> tuple[str, ...]:
         """Return the ids of the threads whose messages were folded."""

@@ -149,9 +149,6 @@ def _no_line(line: str) -> StoreError:
     return StoreError(message)
 
 
-if TYPE_CHECKING:
-    Stored = Value | BadRecordError | None
-
 _PAGE = 50_000
 """Namespaces listed at once; for each page, stores go over all of them."""
 _AT_ONCE = 200

@@ -210,21 +210,3 @@ def test_who_speaks_is_found_however_far_back_a_message_begins(before):
     assert lines[0] == "20 Nov 2026"
     assert lines.index("@Bo") < lines.index("My boat lies in Husum.")
     assert not {"@Eve", "1 Jan 2020"} & {*lines}
-
-
-def test_memories_of_several_parts_are_merged_by_day():
-    older = read([told("I live in Lugo.", "2026-03-05"), told("I keep bees.", "2026-03-06")])
-    newer = read([told("I live in Vigo.", "2026-11-20")])
-
-    merged = asyncio.run(
-        NewestReader(ReadingConfig()).merge("", "", [*map(Memory, (newer, older))])
-    )
-
-    assert merged.memory.text.splitlines() == [
-        "5 Mar 2026",
-        "I live in Lugo.",
-        "6 Mar",
-        "I keep bees.",
-        "20 Nov",
-        "I live in Vigo.",
-    ]

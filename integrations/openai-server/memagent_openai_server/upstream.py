@@ -32,7 +32,7 @@ from memagent_openai_server.delivery import EVENTS, event
 from memagent_openai_server.errors import TOO_LONG, broken, error_in, reword, unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from langchain_core.language_models import BaseChatModel
 
@@ -128,7 +128,7 @@ class Reply:
     asked: bytes = field(default=b"", repr=False)
     response: aiohttp.ClientResponse | None = None
     stop: asyncio.Event | None = None
-    hear: Callable[[Any], None] | None = None
+    hear: Callable[[Any], Awaitable[None]] | None = None
 
     @classmethod
     def whole(cls, completion: dict[str, Any], **headers: str) -> Reply:
@@ -185,7 +185,7 @@ class Reply:
                 found = json.loads(body)
                 is_error = error_in(found) is not None
                 if self.hear and not is_error:
-                    self.hear(found)
+                    await self.hear(found)
         if is_error:
             raise await asyncio.to_thread(reword, self, body)
         return body
@@ -405,7 +405,7 @@ async def events(reply: Reply) -> AsyncGenerator[Event, None]:
                     begun = begun or "choices" in found.part
                     ended = ended or any(each.get("finish_reason") for each in choices(found.part))
                     if reply.hear:
-                        reply.hear(found.part)
+                        await reply.hear(found.part)
                 elif begun and not ended and _data(raw) == _DONE:
                     break
                 yield found

@@ -155,7 +155,7 @@ class Turn:
             content = [*content, {"type": "text", "text": self.memory}]
         return [{**first, "content": content}, *rest]
 
-    def hear(self, part: Any) -> None:
+    async def hear(self, part: Any) -> None:
         """Take a completion, or its next part, and remember the turn at the end.
 
         A body that is not a completion is ignored.
@@ -163,9 +163,9 @@ class Turn:
         with suppress(AttributeError, TypeError):
             for choice in part.get("choices") or ():
                 if not choice.get("index"):
-                    self._hear(choice)
+                    await self._hear(choice)
 
-    def _hear(self, choice: dict[str, Any]) -> None:
+    async def _hear(self, choice: dict[str, Any]) -> None:
         message = choice.get("delta") or choice.get("message") or {}
         self._text += message.get("content") or ""
         self._calls = self._calls or bool(message.get("tool_calls"))
@@ -173,7 +173,7 @@ class Turn:
             return
         new, self._new = self._new, []
         reply = _reply(self._text, new)
-        self._talk.note([*new, *([reply] if reply.content else [])], ended=True)
+        await self._talk.note([*new, *([reply] if reply.content else [])], ended=True)
 
 
 def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
