@@ -19,7 +19,7 @@ from memagent_graph.errors import (
     install_hint,
 )
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.sync import to_sync, wait_for
+from memagent_graph.sync import wait_for
 
 with install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):
     from deepagents.backends.protocol import (
@@ -315,8 +315,11 @@ def create_file_reading_tool(
             raise ToolException(str(error)) from error
         return str(found["answer"])
 
+    def ask_sync(path: str, question: str, config: RunnableConfig) -> str:
+        return wait_for(ask(path, question, config))
+
     return StructuredTool.from_function(
-        to_sync(ask),
+        ask_sync,
         ask,
         name=name,
         description=(

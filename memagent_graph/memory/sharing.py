@@ -333,7 +333,9 @@ class Lease:
             return value
         if seen.edit == fold.edit:
             return {**value, "of": seen.of}
-        return {**value, "version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": ""}
+        # It may have been taken since the fold was as described: writes are made later.
+        edit = {"version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": seen.taken}
+        return {**value, **edit}
 
     async def _swap(self, value: Value | None, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
         put = self._records.put(*self.place, value)

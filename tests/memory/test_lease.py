@@ -366,6 +366,20 @@ async def test_an_edit_that_is_noted_stays_until_the_holder_takes_it(store):
     ]  # fmt: skip
 
 
+async def test_a_write_of_before_an_edit_was_taken_does_not_say_that_it_waits(store):
+    lease = lease_in(store)
+    await lease.acquire(FOLD)
+    await put(store, note_edit(await stored(store), "v1", "e1"))
+    await lease.beat()
+    await lease.acquire(replace(FOLD, version="e1", edit="e1", taken="2026-01-02"))
+
+    [written], _ = lease.renew(FOLD)  # of a version that was made before, and is written now
+
+    assert (written.value["edit"], written.value["taken"]) == ("e1", "2026-01-02")
+    again = note_edit(written.value, "e1", "e2")
+    assert (again["edit"], again["taken"]) == ("e2", "")
+
+
 async def test_stores_with_a_real_compare_and_put_can_lease(store):
     class Foreign(BaseStore):
         batch = abatch = None

@@ -1,4 +1,4 @@
-"""What every route needs of a request."""
+"""Objects that every route needs of a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class State(NamedTuple):
-    """What the routes of this server share.
+    """State that the routes of this server share.
 
     Attributes:
         bank: the memories.
