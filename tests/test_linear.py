@@ -177,7 +177,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "\\,", ""),
         ("", "$", ""),
     ],
-    "memagent_graph.memory.sharing._HOLDER": [
+    "memagent_graph.memory.leases._HOLDER": [
         ("a:1:", "f", "g"),
         ("", ":1", "g"),
         ("", "a:1:f", "g"),
@@ -568,7 +568,7 @@ ANCHORED = {
     "memagent_graph.readers.replies._PREFACE": "fullmatch",
     "memagent_graph.readers.replies._REFUSAL": "match",
     "memagent_graph.text.source._NO_DOCUMENT": "match",
-    "memagent_graph.memory.sharing._HOLDER": "fullmatch",
+    "memagent_graph.memory.leases._HOLDER": "fullmatch",
     "memagent_graph.text.terms._DAY_BESIDE": "match",
     "memagent_graph.text.terms._GROUPED": "fullmatch",
     "memagent_graph.text.terms._LATTER_YEAR": "match",

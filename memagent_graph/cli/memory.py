@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import Forgotten, ForgottenSource, MemoryBank
-    from memagent_graph.memory.sharing import UnderWay
+    from memagent_graph.memory.leases import UnderWay
     from memagent_graph.memory.version import History, MemoryVersion
 
 _COLOURS = {"+": "green", "-": "red"}

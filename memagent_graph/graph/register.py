@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.state import VERSIONS, count_covered, fold_name, mark_taken
-from memagent_graph.memory import sharing
+from memagent_graph.memory import leases
+from memagent_graph.memory.leases import UnderWay
 from memagent_graph.memory.lookup import edit_of, newest_edit, versions
-from memagent_graph.memory.sharing import UnderWay
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold, Progress
     from memagent_graph.memory.items import Records
-    from memagent_graph.memory.sharing import Lease
+    from memagent_graph.memory.leases import Lease
 
 
 class EditedError(Exception):
@@ -66,7 +66,7 @@ class Entry:
     def lease(self, fold: Fold) -> Lease:
         """Return the lease of the fold: that of the head at which it began, until it moves."""
         if self._lease is None:
-            self._lease = sharing.Lease(self._records, self._key(fold))
+            self._lease = leases.Lease(self._records, self._key(fold))
             self.leases.append(self._lease)
         return self._lease
 
@@ -80,7 +80,7 @@ class Entry:
     @property
     def noted(self) -> UnderWay | None:
         """Return the record in which the last edit of the memory is noted; None without one."""
-        seen = None if self._lease is None else sharing.make_record(self._lease.seen)
+        seen = None if self._lease is None else leases.make_record(self._lease.seen)
         return seen if seen and seen.edit and seen.memory == self.memory else None
 
     def get_pending(self, fold: Fold) -> UnderWay | None:

@@ -39,9 +39,9 @@ from memagent_graph.memory import forget, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.leases import can_lease
 from memagent_graph.memory.lookup import readable, versions
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.sharing import can_lease
 from memagent_graph.memory.version import MemoryVersion, VersionMerge, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage

@@ -11,9 +11,9 @@ from memagent_graph.memory import lookup, maintenance, owners
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.leases import continues_from, find_readings, note_edit
 from memagent_graph.memory.lookup import EDITS
 from memagent_graph.memory.owners import owners_of, pointer_to
-from memagent_graph.memory.sharing import continues_from, find_readings, note_edit
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.sharing import UnderWay
+    from memagent_graph.memory.leases import UnderWay
     from memagent_graph.text.source import Source
 
 

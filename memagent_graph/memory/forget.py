@@ -20,8 +20,8 @@ from memagent_graph.errors import (
 from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
+from memagent_graph.memory.leases import find_readings
 from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
-from memagent_graph.memory.sharing import find_readings
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
 from memagent_graph.seams import drop_empty_namespaces
 from memagent_graph.text.cache import forget_converted

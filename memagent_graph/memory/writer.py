@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
-    from memagent_graph.memory.sharing import Lease, UnderWay
+    from memagent_graph.memory.leases import Lease, UnderWay
     from memagent_graph.memory.version import MemoryVersion
 
 _log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
-from memagent_graph.memory import sharing
+from memagent_graph.memory import leases
+from memagent_graph.memory.leases import Lease
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.sharing import Lease
 
 TEXT = numbered(180)
 ASKED = {"question": "?", "document": TEXT}
@@ -190,8 +190,8 @@ def test_a_follower_takes_over_from_a_holder_that_is_gone(
 
 async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_replaced(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(sharing, "Lease", partial(Lease, clock=clock))
-    monkeypatch.setattr(sharing, "BEAT", PATIENT)
+    monkeypatch.setattr(leases, "Lease", partial(Lease, clock=clock))
+    monkeypatch.setattr(leases, "BEAT", PATIENT)
     store = InMemoryStore()
     first = Reading(store, Gated())
     await first.read(2)

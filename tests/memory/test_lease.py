@@ -14,10 +14,10 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from memagent_graph import MemoryBank
 from memagent_graph.errors import StoreError
-from memagent_graph.memory import sharing as module
+from memagent_graph.memory import leases as module
 from memagent_graph.memory.items import NAMESPACE, Records
+from memagent_graph.memory.leases import LAPSE, Lease, UnderWay, can_lease, note_edit
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.sharing import LAPSE, Lease, UnderWay, can_lease, note_edit
 
 PLACE = (("memagent", "underway"), "key")
 FOLD = UnderWay("diary", "?", "digest", "name", "1", 1, 0, 0, 9, None, "2026-01-01")
@@ -26,7 +26,7 @@ CHILD = """
 import asyncio, sys, time
 from langgraph.store.sqlite import SqliteStore
 from memagent_graph import MemoryBank
-from memagent_graph.memory.sharing import Lease, UnderWay
+from memagent_graph.memory.leases import Lease, UnderWay
 from memagent_graph.memory.redis import RedisStore
 
 where, prefix = sys.argv[1:]

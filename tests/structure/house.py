@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "memagent_graph"
-NOUNS = {"planning", "reading", "sharing", "training", "string"}
+NOUNS = {"planning", "reading", "training", "string"}
 """Nouns in -ing that a module may be called by."""
 PARTICIPLES = re.compile(
     "begun|built|chosen|drawn|found|given|gone|heard|held|hidden|kept|known|left|lost|made|meant|"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.sharing import UnderWay
+    from memagent_graph.memory.leases import UnderWay
 
 
 @dataclass(frozen=True, slots=True)
