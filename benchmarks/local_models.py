@@ -22,15 +22,12 @@ import random
 from collections import defaultdict
 from hashlib import sha256
 from itertools import islice
-from math import exp
 from pathlib import Path
 from statistics import fmean, stdev
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import HumanMessage
-from overwriting import PROMPTS, READERS, ordered
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import MemAgentError
@@ -56,49 +53,18 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
 SEED = 37
-ORDERS = ("sqn", "snq", "nqs", "qns", "qsn")
 OTHERS = ("whole", "bm25", "embeddings", "refine", "map_reduce", "li-refine", "li-tree_summarize")
-HELPS = """\
-<section>
-{chunk}
-</section>
-
-<question>
-{question}
-</question>
-
-Does the section say anything that helps to answer the question? Reply with one word, yes or no.
-"""
 WAYS: dict[str, dict[str, Any]] = {
     "reading": {},
+    "auto": {"how": "auto"},
     "notes": {"answer_passages": 0},
-    **{way: {} for way in READERS},
-    **{f"order {order}": {} for order in ORDERS},
-    "reading drop": {"unsupported": "drop"},
-    "say": {},
-    "say notes": {"answer_passages": 0},
-    "say auto": {"how": "auto"},
-    "say drop": {"unsupported": "drop"},
-    "say gate": {"update_gate": True},
-    "say gate drop": {"update_gate": True, "unsupported": "drop"},
-    "copy": {},
-    "copy gate": {"update_gate": True},
-    "copy gate drop": {"update_gate": True, "unsupported": "drop"},
-    "say skim": {"skim": "lexical"},
-    "say segments": {"segments": 3},
-    "say rounds": {"segments": 2, "rounds": 2},
-    "say skim segments": {"skim": "lexical", "segments": 3},
     "gate": {"update_gate": True},
     "segments": {"segments": 3},
-    "rounds": {"segments": 2, "rounds": 2},
     "skim": {"skim": "lexical"},
     "published": {"exact_cuts": True},
-    "skim segments": {"skim": "lexical", "segments": 3},
     **{way: {} for way in OTHERS},
-    "yes or no": {},
 }
-"""Settings of each way; `published` takes its prompts from --prompts. `yes or no` asks of each
-chunk whether it helps, and keeps how probable the model found that."""
+"""Settings of each way; `published` takes its prompts from --prompts."""
 SETS = ("nq", "xquad", "hotpotqa", "ruler")
 READS, WRITES = 43, 15
 """Tokens a second that the model of 1.5B reads and writes on two cores."""
@@ -273,17 +239,10 @@ async def read(
     """Ask one question in one way, and return what became of it."""
     trace, started = Trace(), perf_counter()
     model = model.model_copy(update={"callbacks": [trace]})
-    if way.startswith("order "):
-        prompts = ordered(way.removeprefix("order "))
-    prompts = PROMPTS.get(way.split(maxsplit=1)[0], prompts)
-    reader = READERS.get(way, ChatReader)(
-        model, config=config, prompts=prompts, tokenizer=tokenizer
-    )
+    reader = ChatReader(model, config=config, prompts=prompts, tokenizer=tokenizer)
     row: dict[str, Any] = {"found": None, "warnings": [], "error": "", "memory": ""}
     try:
-        if way == "yes or no":
-            row |= await weigh(model, config, asked, tokenizer)
-        elif way.startswith("li-"):
+        if way.startswith("li-"):
             row["answer"] = await llama_index(model, config, way, asked, tokenizer)
         elif way in OTHERS:
             name = f"embeddings:{EMBEDDINGS}" if way == "embeddings" else way
@@ -299,24 +258,6 @@ async def read(
     row["seconds"] = perf_counter() - started
     row["usage"] = trace.usage
     return {**row, "trace": trace.calls}
-
-
-async def weigh(
-    model: BaseChatModel, config: ReadingConfig, asked: Asked, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """Return, for each chunk, how probable a yes is and whether an answer stands there."""
-    counter = tokenizer or EstimatingTokenizer()
-    cut = chunks(TextSource(asked.text), tokenizer=counter, chunk_tokens=config.chunk_tokens)
-    model = model.model_copy(update={"logprobs": True})
-    weighed = []
-    for chunk in cut:
-        prompt = HELPS.format(chunk=chunk.text, question=asked.question)
-        reply = await model.ainvoke([HumanMessage(prompt)], max_tokens=1)
-        said = reply.response_metadata["generation"]["logprobs"][0]
-        sure = exp(said)
-        yes = sure if reply.text.strip().lower().startswith("y") else 1 - sure
-        weighed.append([yes, has_any(chunk.text, asked.answers)])
-    return {"answer": "", "weighed": weighed}
 
 
 async def llama_index(
@@ -358,11 +299,8 @@ def report(rows: list[dict[str, Any]]) -> None:
     """Print a line for each model, set, kind, and way."""
     groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
-        if row["way"] != "yes or no":
-            key = (row["model"], row["set"], row["passages"], row["kind"], row["half"])
-            groups[*key, row["chunk_tokens"], f"{row['way']} {row['tag']}".strip()][row["name"]] = (
-                row
-            )
+        key = (row["model"], row["set"], row["passages"], row["kind"], row["half"])
+        groups[*key, row["chunk_tokens"], f"{row['way']} {row['tag']}".strip()][row["name"]] = row
     print(
         "| model | set | passages | kind | half | chunk | way | n | right | than reading "
         "| in memory | says so | right, but flagged | errors | calls | tokens in | tokens out "
@@ -386,12 +324,6 @@ def report(rows: list[dict[str, Any]]) -> None:
         cells += [f"{usage[0]:.1f}", f"{usage[1]:,.0f}", f"{usage[2]:,.0f}"]
         cells += [f"{seconds / right.value:,.0f}" if right.value else ""]
         print("|", " | ".join(map(str, cells)), "|")
-    weighed = defaultdict(list)
-    for row in rows:
-        weighed[row["model"], row["set"], row["half"]] += row.get("weighed", [])
-    for group_key, found in weighed.items():
-        if found:
-            print(*group_key, f"yes or no: {len(found)} chunks, area {_area(found):.3f}")
 
 
 def _percent(mean: Any) -> str:
@@ -404,14 +336,6 @@ def _difference(pairs: list[float]) -> str:
         return ""
     mean, half = fmean(pairs), 1.96 * stdev(pairs) / len(pairs) ** 0.5
     return f"{100 * mean:+.1f} ({100 * (mean - half):+.1f} to {100 * (mean + half):+.1f})"
-
-
-def _area(weighed: list[list[Any]]) -> float:
-    """The chance that a chunk with an answer is given a higher probability than one without."""
-    having = [yes for yes, has in weighed if has]
-    lacking = [yes for yes, has in weighed if not has]
-    wins = sum((one > other) + (one == other) / 2 for one in having for other in lacking)
-    return wins / max(1, len(having) * len(lacking))
 
 
 async def run(given: argparse.Namespace) -> None:

@@ -198,20 +198,3 @@ def test_a_tiny_run_is_resumed_and_reported(bench, tmp_path, monkeypatch, capsys
     assert "GRPO, last conversation alone" in tables
     assert (tmp_path / "plots" / "learning.png").stat().st_size > 1000
     assert (tmp_path / "plots" / "extrapolation.png").stat().st_size > 1000
-
-
-@pytest.mark.slow
-def test_each_change_of_a_setting_is_trained_from_the_same_warm_up(bench, tmp_path):
-    ablations, rows_of = bench("learn_ablations"), bench("learn_rows")
-    small = {"iterations": 1, "questions": 2, "group_size": 2, "held_out": 2}
-    steps = {"recall": 2, "several": 2}
-
-    for _ in range(2):  # the second finds everything made
-        ablations.ablate(5, tmp_path, times={1: 4}, steps=steps, **small)
-
-    rows = rows_of.read_rows(tmp_path / "ablations.jsonl")
-    made = [row["way"] for row in rows if row["kind"] == "model"]
-    assert made == [*ablations.CHANGES]
-    assert len(rows) == 3 * len(made)
-    [_, *lines] = [line for line in ablations.report(rows).splitlines() if "(" in line]
-    assert all("points" in line for line in lines), lines

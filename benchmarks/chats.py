@@ -1,21 +1,4 @@
-"""python benchmarks/conversation_folds.py MODEL [--base-url URL] [--replies]: what folds keep.
-
-Chats in which users say five facts of themselves each, and fifty of small talk in five languages,
-made before any prompt was chosen. Each is folded at once by `ConversationMemory` with the model.
-Printed are the notes of each, the facts that are in them, and the tokens of the calls; with
-`--replies`, also how many of the facts the model replies in another thread. Whether notes say what
-no user said is for a reader of the output to see.
-"""
-
-from __future__ import annotations
-
-import argparse
-
-from langchain_core.callbacks import UsageMetadataCallbackHandler
-from langchain_core.messages import AIMessage, HumanMessage
-
-from memagent_graph import ConversationMemory
-from memagent_graph.models.resolve import resolve_model
+"""Chats of five facts each and fifty of small talk, made before any prompt was chosen."""
 
 CHATS = [
     {
@@ -120,45 +103,3 @@ SMALL_TALK = {
         ["《红楼梦》是谁写的？", "哪一年？"],
     ],
 }
-
-
-def fold(memory: ConversationMemory, said: list[str], user: str) -> str:
-    """Fold a chat, and return the notes on the user in one line."""
-    messages = [part for text in said for part in (HumanMessage(text), AIMessage("I see."))]
-    memory.save(messages, user=user, thread=user)
-    return " / ".join(memory.load(user).splitlines())
-
-
-def main() -> None:
-    """Print what is kept."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", help='a model string, or "extractive"')
-    parser.add_argument("--base-url")
-    parser.add_argument("--replies", action="store_true", help="ask for the facts, too")
-    given = parser.parse_args()
-    used = UsageMetadataCallbackHandler()
-    model = "extractive"
-    if given.model != "extractive":
-        model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
-        model.callbacks = [used]
-    memory = ConversationMemory(model)
-    kept = replied = count = 0
-    for number, chat in enumerate(CHATS):
-        notes = fold(memory, [*chat], f"chat {number}")
-        print(notes, flush=True)
-        for question, fact in chat.values():
-            count, kept = count + 1, kept + (fact in notes)
-            if given.replies and model != "extractive":
-                told = memory.prompt(f"chat {number}", about=question)
-                reply = model.invoke([*told, HumanMessage(question)], max_tokens=64).text
-                replied += fact.casefold() in reply.casefold()
-                print(f"  {question} {reply!r}", flush=True)
-        print(f"{kept} of {count} facts in notes, {replied} in replies", flush=True)
-    for language, talks in SMALL_TALK.items():
-        for number, said in enumerate(talks):
-            print(language, said, "|", fold(memory, said, f"{language} {number}"), flush=True)
-    print(used.usage_metadata)
-
-
-if __name__ == "__main__":
-    main()
