@@ -206,9 +206,8 @@ def keep_said(
         is_known = any(names.same(one.object, fact.object) for one in about)
         dating = dating or (free if own or is_known else [text for text, _ in passages])
         timed = fact if dated else _without_made_up_dates(fact, dating, read)
-        lost[MADE_UP] += [timed.since, timed.until].count(None) - [fact.since, fact.until].count(
-            None
-        )
+        for was, time in ((fact.since, timed.since), (fact.until, timed.until)):
+            lost[MADE_UP] += bool(was and not time)
         replaces = [
             one.object
             for one in about
