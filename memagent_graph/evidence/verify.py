@@ -194,7 +194,7 @@ class CrossEncoder(Verifier):
                 "that this machine can reach."
             )
             raise ConfigurationError(message) from error
-        labels = [*pipe.model.config.id2label.values()]
+        labels = [*(pipe.model.config.id2label or {}).values()]
         meant = [label for label in labels if label.lower() == _ENTAILMENT]
         if not meant and len(labels) > 2:  # noqa: PLR2004 - no and yes
             message = (

@@ -64,14 +64,11 @@ def _parts(name: str) -> tuple[str, tuple[str, ...]]:
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
     words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
     marks = []
-    if len(words) > 1 and words[0] == "the":
-        words.pop(0)
+    words = words[len(words) > 1 and words[0] == "the" :]
     if len(words) > 1 and _SHORT.get(words[0], words[0]) in _TITLES:
-        marks.append(_SHORT.get(words[0], words[0]))
-        words.pop(0)
+        marks.append(_SHORT.get(words[0], words.pop(0)))
     while len(words) > 1 and _SHORT.get(words[-1], words[-1]) in _FORMS:
-        marks.append(_SHORT.get(words[-1], words[-1]))
-        words.pop()
+        marks.append(_SHORT.get(words[-1], words.pop()))
     return " ".join(words) or name.casefold().strip(), (*marks,)
 
 
@@ -102,7 +99,6 @@ class Entities:
                 self._join(fact.subject, fact.object)
 
     def _join(self, one: str, other: str) -> None:
-        """Make two names one."""
         first, second = sorted((self.key(one), self.key(other)))
         if first != second:
             self._above[second] = first
@@ -209,8 +205,7 @@ def list_conflicts(facts: Iterable[Fact]) -> list[Conflict]:
 def distances(facts: Sequence[Fact], text: str) -> list[int]:
     """Return how far each fact is from the names in a text: 0 if it has one of them.
 
-    Without a name, facts that share a word with the text are at 1. Facts that nothing connects with
-    the text are farthest.
+    Facts that nothing connects with the text are farthest, or at 1 if they share a word with it.
     """
     names, said = Entities(facts), {*specific_terms(text)}
     ends = [(names.key(fact.subject), names.key(fact.object)) for fact in facts]

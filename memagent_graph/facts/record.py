@@ -141,7 +141,8 @@ _ISO = regex.compile(r"\d{4}(?:-\d\d(?:-\d\d)?)?")
 _ENGLISH = " ".join(month_name)
 _GERMAN = "januar februar märz april mai juni juli august september oktober november dezember"
 _FRENCH = "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
-_MONTHS = [names.lower().split() for names in (_ENGLISH, _GERMAN, _FRENCH)]
+_YEARS = (names.lower().split() for names in (_ENGLISH, _GERMAN, _FRENCH))
+_MONTHS = [(month, number) for names in _YEARS for number, month in enumerate(names, 1)]
 _NUMERIC = regex.compile(
     r"(?P<year>\d{4})(?:[-/.年](?P<month>\d\d?)(?:[-/.月](?P<day>\d\d?))?)?[年月日]?"
     r"(?:[T ]\d\d:\d\d[\d:.Z+-]*)?"
@@ -164,11 +165,8 @@ def read_date(text: str) -> str | None:
     if found is None:
         return None
     values = found.groupdict()
-    month, day = values["month"], values.get("day") or values.get("later")
-    number = month and (int(month) if month.isdecimal() else _month(month))
-    if month and not number:
-        return None
-    parts = [int(values["year"]), *([int(number)] if number else ()), *([int(day)] if day else ())]
+    said = [values["year"], values["month"], values.get("day") or values.get("later")]
+    parts = [int(part) if part.isdecimal() else _month(part) for part in said if part]
     try:
         date(*[*parts, 1, 1][:3])
     except ValueError:
@@ -178,13 +176,8 @@ def read_date(text: str) -> str | None:
 
 def _month(name: str) -> int:
     """The number of an English, German or French month, which may be cut; 0 if it is none."""
-    found = {
-        number
-        for months in _MONTHS
-        for number, month in enumerate(months, 1)
-        if month.startswith(name.lower())
-    }
-    return found.pop() if len(found) == 1 else 0
+    named = [number for month, number in _MONTHS if month.startswith(name.lower())]
+    return named[0] if len({*named}) == 1 else 0
 
 
 _DATE_IN = regex.compile(
@@ -215,10 +208,9 @@ def find_times(sentence: str) -> tuple[set[int], set[int], set[int]]:
     """Return the years, months and days that a sentence may name."""
     said = _HAN_DATE.sub(lambda han: in_han(han[0]), sentence)
     numeric = [*_WITH_MONTH.finditer(said)]
-    years = {*map(int, _YEAR.findall(said))}
-    years |= {
-        century + int(one["year"]) for one in numeric if one["year"] for century in (1900, 2000)
-    }
+    short = [int(one["year"]) for one in numeric if one["year"]]
+    years = {*map(int, _YEAR.findall(said)), *(1900 + year for year in short)}
+    years |= {2000 + year for year in short}
     months = {int(number) for one in numeric for number in _NUMBER.findall(one[0])}
     months |= {*map(_month, _WORD.findall(said))} - {0}
     return years, months, {*map(int, _NUMBER.findall(said))}
@@ -315,40 +307,32 @@ def read_fact(line: str) -> Fact | None:
     cleaned = [_clean(_ESCAPED.sub(r"\1", _LABEL.sub("", part))) for part in parts]
     while cleaned and not cleaned[0]:
         cleaned.pop(0)
-    if len(cleaned) > _LEAST and cleaned[1].lower() in _HAS and not _says_more(cleaned[3]):
+    is_padded = len(cleaned) > _LEAST and cleaned[1].lower() in _HAS
+    if is_padded and not (_BEHIND.fullmatch(cleaned[3]) or read_date(cleaned[3])):
         del cleaned[1]  # "Lease 7 | has | rent | 900 euros"
     subject, relation, thing, *behind = [*cleaned, "", "", ""]
-    whole = all(map(_has_word, (subject, thing))) and any(map(str.isalpha, relation))
-    if not whole or not _LEAST <= len(cleaned) <= _MOST:
+    relation = _words(relation)
+    word, _, rest = relation.partition(" ")
+    if (
+        not (_has_word(subject) and _has_word(thing) and any(map(str.isalpha, relation)))
+        or not _LEAST <= len(cleaned) <= _MOST
+        or max(map(len, cleaned[:3])) > _LONGEST_FIELD
+        # What belongs behind the object stands in the relation's place.
+        or (word in _MISPLACED and (rest == subject.lower() or any(map(str.isdigit, rest))))
+    ):
         return None
-    if any(len(part) > _LONGEST_FIELD for part in (subject, relation, thing)):
-        return None
-    found = Fact(subject, _words(relation), thing)
-    if _is_misplaced(found):
-        return None
+    found = Fact(subject, relation, thing)
     if (late := _AFTER_OBJECT.search(thing)) and read_date(late["date"]):
         found = replace(found, object=_clean(thing[: late.start()]) or thing)
         behind = [f"{late['word']} {late['date']}", *behind]
     return _qualify(found, [one for part in behind for one in _SPLIT.split(part) if one.strip()])
 
 
-def _is_misplaced(fact: Fact) -> bool:
-    """Whether in the relation's place stands what belongs behind the object."""
-    word, _, rest = fact.relation.partition(" ")
-    is_of_value = any(map(str.isdigit, rest)) or rest == fact.subject.lower()
-    return word in _MISPLACED and is_of_value
-
-
 _MISPLACED = frozenset({"since", "until", "not", "replaces"})
 
 
-def _says_more(part: str) -> bool:
-    """Whether a field says more of a fact, and is not its object."""
-    return _BEHIND.fullmatch(part) is not None or read_date(part) is not None
-
-
 def _has_word(text: str) -> bool:
-    return bool(text) and not _WORDLESS.fullmatch(text)
+    return not _WORDLESS.fullmatch(text)
 
 
 def _clean(text: str) -> str:
@@ -492,11 +476,9 @@ def memory_of_facts(facts: Iterable[Fact], others: Iterable[str] = (), dropped: 
 def is_facts(text: str) -> bool:
     """Whether a memory is one of facts: each line begins with the fields of one."""
     lines = text.splitlines()
-    found = [(read_fact(line), line) for line in lines]
-    return bool(lines) and all(
-        fact is not None and fact.line.split(" | ")[:_LEAST] == line.split(" | ")[:_LEAST]
-        for fact, line in found
-    )
+    facts = map(read_fact, lines)
+    read = [fact.line.split(" | ")[:_LEAST] if fact else None for fact in facts]
+    return bool(lines) and read == [line.split(" | ")[:_LEAST] for line in lines]
 
 
 # --- What is wanted
@@ -622,12 +604,11 @@ class Facts:
             return None
         chosen = {one.lower(): one for one in relation.choices}
         thing = chosen.get(fact.object.lower()) if chosen else fact.object
-        wrong = relation.object == "date" and read_date(fact.object) is None
         is_number = any(map(str.isdigit, fact.object)) and not _is_day(fact.object)
-        wrong |= relation.object == "number" and not is_number
-        return (
-            None if thing is None or wrong else replace(fact, relation=relation.name, object=thing)
-        )
+        is_of_kind = {"date": bool(read_date(fact.object)), "number": is_number}
+        if thing is None or not is_of_kind.get(relation.object, True):
+            return None
+        return replace(fact, relation=relation.name, object=thing)
 
 
 def lacks_object(fact: Fact, schema: Facts) -> bool:
