@@ -35,7 +35,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
-from memagent_graph.facts.reader import read_for_facts
+from memagent_graph.facts.reader import FactsReader
 from memagent_graph.facts.record import Fact, read_fact, read_lines
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.models.resolve import resolve_model
@@ -300,7 +300,7 @@ def count_lines(model: BaseChatModel, dossiers: Iterable[Dossier], config: Readi
     A fact is right if subject, relation and object are; of these, the dates are counted apart.
     """
     schema = Facts(Contract)
-    reader = read_for_facts(resolve_reader(model, config=config), schema, config=config)
+    reader = FactsReader(resolve_reader(model, config=config), schema, config=config)
     stated = lines = right = dated = count = 0
     for dossier in dossiers:
         for text in dossier.documents:

@@ -381,11 +381,9 @@ def resolve_keeper(
             reader.model, fields, config=config, name=reader.identity.name, tokenizer=known
         )
     if facts is not None:
-        from memagent_graph.facts.reader import read_for_facts
+        from memagent_graph.facts.reader import FactsReader
 
-        return read_for_facts(
-            reader, facts, config=config, tokenizer=known, speaker_at=find_speaker
-        )
+        return FactsReader(reader, facts, config=config, tokenizer=known, speaker_at=find_speaker)
     if type(reader) is ExtractiveReader:  # no word of the standing question would be found
         return NewestReader(config, load_tokenizer(known), keep=keep, never=never)
     if type(reader) is ChatReader and reader is not model:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Literal
 
 import regex
 
 from memagent_graph.evidence.claims import (
+    Judgement,
     NoteJudge,
+    Piece,
     claims,
     is_in_language,
     may_share_language,
@@ -28,10 +31,9 @@ from memagent_graph.evidence.places import (
     index_text,
     is_bare,
     locate,
+    with_text,
 )
 from memagent_graph.evidence.statements import (
-    EvidencePassage,
-    Note,
     leave_out,
     note_terms,
     notes,
@@ -84,12 +86,9 @@ _AROUND = 8
 
 @dataclass(frozen=True, slots=True)
 class AlignedNote:
-    """A sentence of a memory, with its evidence.
+    """A sentence of a memory, as the memory has it, with its place there and its evidence.
 
     Attributes:
-        text: the sentence, exactly as the memory has it.
-        start: offset of its first code point in the memory.
-        end: one past its last code point.
         state: "unsupported" if it has a name or number that nothing accounts for, or says of the
             question's subject what the text says of another; "unknown" if it cannot be judged,
             because it is in another script than the chunk or states nothing.
@@ -111,12 +110,9 @@ class AlignedNote:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """A memory after an update, with the evidence of its notes.
+    """A memory after an update, with evidence and marks of all its notes, and that before it.
 
-    Attributes:
-        memory: the new text, with the evidence and marks of all its notes, old ones included.
-        before: the memory that it replaces.
-        notes: the notes that are new, changed, or supported for the first time.
+    Its `notes` are those that are new, changed, or supported for the first time.
     """
 
     memory: Memory
@@ -144,11 +140,10 @@ def align(
         chunk: the chunk that was read.
         question: the question of the reading; its names and numbers need no evidence.
     """
-    older, cut = notes(before.text), notes(text)
-    known = {note.text for note in older}
-    new = [note for note in cut if note.text not in known]
-    placed = evidence_by_note(_carry_kept(text, before, cut), cut)
+    cut, known = notes(text), {note.text for note in notes(before.text)}
+    placed = evidence_by_note(with_text(text, before).evidence, cut)
     marked = {item.text for item in before.unsupported}
+    new = [note for note in cut if note.text not in known]
     again = [
         note
         for number, note in enumerate(cut)
@@ -156,27 +151,20 @@ def align(
     ]
     if not (new or again):
         return Aligned(remember(text, before, ()), before)
-    aligner = _Aligner(before, older, chunk, question)
+    aligner = _Aligner(before, chunk, question)
     aligned = [aligner.align(note) for note in new]
     aligned += [found for note in again if (found := aligner.find(note))]
     return Aligned(remember(text, before, aligned), before, tuple(aligned))
 
 
 def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memory:
-    """A memory with the evidence and the marks of its notes.
-
-    Args:
-        text: the new memory.
-        before: the memory that it replaces. Notes that stay keep their evidence and marks.
-        aligned: the notes that are new, or whose evidence changed.
-    """
-    cut = notes(text)
-    found = [item for note in aligned for item in note.evidence]
+    """A memory with the evidence and marks of the notes that stay, and of those aligned anew."""
     places: dict[str, int] = {}
-    for note in cut:
+    for note in notes(text):
         places.setdefault(note.text, note.start)
+    found = (item for note in aligned for item in note.evidence)
     evidence = sorted(
-        dict.fromkeys((*_carry_kept(text, before, cut), *found)),
+        dict.fromkeys((*with_text(text, before).evidence, *found)),
         key=lambda item: places[item.text] if item.text in places else text.find(item.text),
     )
     judged = {note.text for note in aligned}
@@ -189,51 +177,32 @@ def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memor
 
 
 def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
-    """Align a merged memory with the memories that it was made of.
-
-    Args:
-        text: the merged memory.
-        memories: the memories that were merged.
-        question: the question of the reading.
-    """
-    nothing = Chunk("", 0, 0, 0, TextSource(""))
-    return align(text, join_memories(memories), nothing, question)
+    """Align a merged memory with the memories that it was made of."""
+    return align(text, join_memories(memories), Chunk("", 0, 0, 0, TextSource("")), question)
 
 
 def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
     """Align an answer with the memory that it was written from, as notes are with a chunk.
 
-    A short answer that is a name has no sentence around it: its first word counts as one too. What
-    nothing supports in the memory supports no answer.
-
-    Args:
-        answer: the answer.
-        memory: the memory.
-        question: the question; its names and numbers need no support, and neither does a small
-            count if it asks for one.
+    A short answer that is a name has no sentence around it: its first word counts as one too. A
+    small count needs no support if the question asks for one. What nothing supports in the memory,
+    names and numbers or else whole statements, supports no answer.
     """
-    known = _leave_out_unsupported(memory)
-    read = Chunk(known, 0, len(known), 0, TextSource(known))
-    aligned = align(answer, Memory(), read, question)
+    known = leave_out(memory.text, {item.text for item in memory.unsupported if not item.missing})
+    for item in memory.unsupported:
+        bare = item.text
+        for name in item.missing:
+            bare = bare.replace(name, "")
+        known = known.replace(item.text, bare)
+    aligned = align(answer, Memory(), Chunk(known, 0, len(known), 0, TextSource(known)), question)
     found = [_as_answer(note, known, question) for note in aligned.notes]
     if not known.strip():
         found = [replace(note, state="unsupported", missing=()) for note in found]
     return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
 
 
-def _leave_out_unsupported(memory: Memory) -> str:
-    """Return a memory without what nothing supports: names, numbers, or else whole statements."""
-    text = leave_out(memory.text, {item.text for item in memory.unsupported if not item.missing})
-    for item in memory.unsupported:
-        bare = item.text
-        for name in item.missing:
-            bare = bare.replace(name, "")
-        text = text.replace(item.text, bare)
-    return text
-
-
 _COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
-_SMALL = frozenset(["2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"])
+_SMALL = frozenset(map(str, range(2, 13)))
 """Counts that a reader can work out from what the memory lists."""
 _NAME = regex.compile(
     r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z"
@@ -243,38 +212,24 @@ _NAME = regex.compile(
 def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
     missing = note.missing
     if _COUNTS.search(question):
-        missing = tuple(name for name in missing if _count(name) not in _SMALL)
+        counts = ([one for found in figures(name) for one in found.values] for name in missing)
+        pairs = zip(missing, counts, strict=True)
+        missing = tuple(name for name, count in pairs if not (count and count[0] in _SMALL))
     elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
-        first = name["first"]
-        had = {term for text in (memory, question) for term in specific_terms(text)}
-        if (
-            not is_bare(note.text)
-            and had.isdisjoint(specific_terms(note.text))
-            and scripts(memory) & scripts(first)
-        ):
+        first, had = name["first"], {*specific_terms(memory), *specific_terms(question)}
+        is_strange = had.isdisjoint(specific_terms(note.text))
+        if is_strange and not is_bare(note.text) and scripts(memory) & scripts(first):
             missing = (first,)
     if missing == note.missing:
         return note
     return replace(note, missing=missing, state="unsupported" if missing else "unknown")
 
 
-def _count(text: str) -> str:
-    return next((value for figure in figures(text) for value in figure.values), "")
-
-
 def is_beside(answer: str, places: Sequence[Evidence], question: str, source: Source) -> bool:
     """Whether what an answer rests on stands where the text speaks of something else.
 
-    Left alone are answers of yes or no, and texts in another language than the question.
-
-    Args:
-        answer: the answer.
-        places: places in the source of the notes that it rests on; without any, it rests on none.
-        question: the question.
-        source: the document that was read.
-
-    Raises:
-        SourceChangedError: The source changed since it was opened.
+    Left alone are answers of yes or no, and texts in another language than the question. Without
+    places in the source, an answer rests on none of it.
     """
     asked = roots(question)
     opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
@@ -321,73 +276,47 @@ def with_passages(memory: Memory) -> Memory:
 def join_memories(memories: Sequence[Memory]) -> Memory:
     """Join memories into one, in order: text, evidence, and marks of what none of them supports."""
     evidence = tuple(item for memory in memories for item in memory.evidence)
-    supported = {
-        item.text
-        for memory in memories
-        for item in memory.evidence
-        if item.text not in {mark.text for mark in memory.unsupported}
-    }
+    supported = set[str]()
+    for memory in memories:
+        placed = {item.text for item in memory.evidence}
+        supported |= placed - {mark.text for mark in memory.unsupported}
     marks = (item for memory in memories for item in memory.unsupported)
     unsupported = tuple(item for item in marks if item.text not in supported)
     return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
 
 
-def _carry_kept(text: str, before: Memory, cut: Sequence[Note]) -> tuple[Evidence, ...]:
-    same = {note.text for note in cut}
-    return tuple(item for item in before.evidence if item.text in same or item.text in text)
-
-
 class _Aligner:
     """Aligns notes with one chunk and the memory before it."""
 
-    def __init__(
-        self,
-        before: Memory,
-        older: Sequence[Note],
-        chunk: Chunk,
-        question: str,
-    ) -> None:
-        self.chunk = chunk
-        self.read = index_text(chunk.text)
-        self.older = older
-        self.noted = index_notes(before.text)
-        self.evidence = evidence_by_note(before.evidence, older)
-        self.unsupported = before.unsupported
+    def __init__(self, before: Memory, chunk: Chunk, question: str) -> None:
+        self.chunk, self.unsupported = chunk, before.unsupported
+        self.read, self.noted = index_text(chunk.text), index_notes(before.text)
+        self.evidence = evidence_by_note(before.evidence, self.noted.items)
         self.marked = {item.text for item in before.unsupported}
-        self.judge = NoteJudge([question], chunk.text, before.text)
-        self.asked = {*passage_terms(question)}
-        self.subject = roots(question)
-        known = [note.line for note in older if note.text not in self.marked]
+        self.judge = NoteJudge(Piece.of(question), chunk.text, before.text)
+        self.asked, self.subject = {*passage_terms(question)}, roots(question)
+        known = [note.line for note in self.noted.items if note.text not in self.marked]
         self.known = "\n".join(known)
 
-    def align(self, note: Note) -> AlignedNote:
+    def align(self, note: Piece) -> AlignedNote:
         """Find the evidence and the state of one note."""
         wanted = self.read.want(note, self.asked)
         matched = self.read.match(wanted, _MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)
         read, noted = _choose(matched, noted, wanted.weights)
-        texts = [self.read.items[number] for number in read.places]
-        lines = [self.older[number] for number in noted.places]
-        beside = {line.line for line in lines}
-        doubts = [
-            item for item in self.unsupported if beside and any(item.text in one for one in beside)
-        ]
+        lines = [self.noted.items[number] for number in noted.places]
+        doubts = [one for one in self.unsupported if any(one.text in item.line for item in lines)]
         doubted = [name for item in doubts for name in item.missing]
-        judgement = self.judge.judge(note, texts, self._beside(read), lines, doubted)
-        if judgement.missing and not texts and matched.covered >= LEAST_COVERED:
+        judgement = self._judge(note, read, lines, doubted)
+        if judgement.missing and not read.places and matched.covered >= LEAST_COVERED:
             # An older note in other words but for one value, which the chunk may state.
-            found = [self.read.items[number] for number in matched.places]
-            again = self.judge.judge(note, found, self._beside(matched), lines, doubted)
+            again = self._judge(note, matched, lines, doubted)
             if len(again.missing) < len(judgement.missing):
-                read, texts, judgement = matched, found, again
-        texts += judgement.lent[: max(_MOST_READ - len(texts), 0)]
-        missing = judgement.missing
+                read, judgement = matched, again
+        texts, missing = self._with_lent(read, judgement), judgement.missing
         if missing:
             listed, missing = self._look_up_clauses(note, missing)
             texts += [item for item in listed if item not in texts]
-        kept = (item for number in noted.places for item in self.evidence.get(number, ()))
-        evidence = dict.fromkeys(self._place(note, item) for item in texts)
-        evidence |= dict.fromkeys(replace(item, text=note.text) for item in kept)
         state: State = "supported"
         if not judgement.judged or not (missing or texts or lines):
             state = "unknown"
@@ -395,91 +324,93 @@ class _Aligner:
             state = "unsupported"
         if judgement.judged and self._borrows(note, read):
             state = "unsupported"
-        rests_on = [line.text for line in lines if line.text not in self.marked]
-        passage = " ".join([*rests_on, *(item.text for item in texts)])
-        return AlignedNote(*note[:3], state, missing, tuple(evidence), passage)
+        found = self._place(note, state, texts, lines)
+        kept = (item for number in noted.places for item in self.evidence.get(number, ()))
+        evidence = dict.fromkeys((*found.evidence, *(replace(one, text=note.text) for one in kept)))
+        return replace(found, missing=missing, evidence=tuple(evidence))
 
-    def find(self, note: Note) -> AlignedNote | None:
+    def find(self, note: Piece) -> AlignedNote | None:
         """Find support in the chunk for an older note that has none; None if there is none."""
         read = self.read.match(self.read.want(note, self.asked), _MOST_READ)
         if read.covered < _FOUND_LATER:
             return None
-        texts = [self.read.items[number] for number in read.places]
-        missing, lent, judged = self.judge.judge(note, texts, self._beside(read))
-        if missing or not judged:
+        judgement = self._judge(note, read)
+        if judgement.missing or not judgement.judged:
             return None
-        texts += lent[: max(_MOST_READ - len(texts), 0)]
-        evidence = tuple(dict.fromkeys(self._place(note, item) for item in texts))
-        passage = " ".join(item.text for item in texts)
-        return AlignedNote(*note[:3], "supported", (), evidence, passage, is_new=False)
+        texts = self._with_lent(read, judgement)
+        return replace(self._place(note, "supported", texts), is_new=False)
+
+    def _judge(
+        self, note: Piece, read: Match, lines: Sequence[Piece] = (), doubted: Sequence[str] = ()
+    ) -> Judgement:
+        near = sorted({other for number in read.places for other in self.read.around(number)})
+        beside = [self.read.items[number] for number in near]
+        said = [self.read.items[number] for number in read.places]
+        return self.judge.judge(note, said, beside, lines, doubted)
+
+    def _with_lent(self, read: Match, judgement: Judgement) -> list[Piece]:
+        """What a note rests on in the chunk, and the sentences beside it that lend it names."""
+        room = max(_MOST_READ - len(read.places), 0)
+        return [*(self.read.items[number] for number in read.places), *judgement.lent[:room]]
+
+    def _place(
+        self, note: Piece, state: State, texts: Sequence[Piece], lines: Sequence[Piece] = ()
+    ) -> AlignedNote:
+        source, begin = self.chunk.source, self.chunk.start
+        places = [locate(note.text, source, begin + one.start, begin + one.end) for one in texts]
+        rests_on = [line.text for line in lines if line.text not in self.marked]
+        passage = " ".join([*rests_on, *(item.text for item in texts)])
+        evidence = tuple(dict.fromkeys(places))
+        return AlignedNote(note.text, note.start, note.end, state, (), evidence, passage)
 
     def _look_up_clauses(
-        self, note: Note, missing: Sequence[str]
-    ) -> tuple[list[EvidencePassage], tuple[str, ...]]:
+        self, note: Piece, missing: Sequence[str]
+    ) -> tuple[list[Piece], tuple[str, ...]]:
         """Sentences that say what clauses of a note say, and the names and numbers that none has.
 
         A note may list what more sentences say than it can rest on as a whole.
         """
-        found: list[EvidencePassage] = []
-        said: set[str] = set()
-        doubted: set[str] = set()
+        found: list[Piece] = []
+        said, doubted = set[str](), set[str]()
         clauses = _CLAUSE_END.split(note.text)
         for clause in clauses if len(clauses) > 1 else ():
             own = {claim.text for claim in claims(clause)}.intersection(missing)
             if not own:
                 continue
-            part = note._replace(text=clause, label=0)
+            part = replace(note, text=clause, terms=note_terms(clause), label=0)
             match = self.read.match(self.read.want(part, self.asked), 1)
-            texts = [self.read.items[number] for number in match.places]
             words = match.terms.difference(*map(note_terms, own))
-            if (
-                match.covered < _SAID
-                or len(words) < _LEAST_SAID
-                or self.judge.judge(part, texts, self._beside(match)).missing
-            ):
-                doubted |= own
-            else:
+            is_said = match.covered >= _SAID and len(words) >= _LEAST_SAID
+            if is_said and not self._judge(part, match).missing:
                 said |= own
-                found += texts
-        said -= doubted
-        return found, tuple(name for name in missing if name not in said)
+                found += [self.read.items[number] for number in match.places]
+            else:
+                doubted |= own
+        return found, tuple(name for name in missing if name in doubted or name not in said)
 
-    def _beside(self, match: Match) -> list[EvidencePassage]:
-        near = {other for number in match.places for other in self.read.around(number)}
-        return [self.read.items[number] for number in sorted(near)]
-
-    def _borrows(self, note: Note, read: Match) -> bool:
+    def _borrows(self, note: Piece, read: Match) -> bool:
         """Whether a note is about the question's subject, and the text it rests on is of another.
 
         A text that names nobody else may go on about the document's subject without naming it.
         """
-        asked = roots(note.text) & self.subject
+        own = roots(note.text)
+        asked = own & self.subject
         if len(asked) < max(2, _ASKED * len(self.subject)):
             return False
-        near = {
-            number
-            for place in read.places
-            for number in range(max(place - _AROUND, 0), place + _AROUND + 1)
-        }
-        shown = [item.text for number, item in enumerate(self.read.items) if number in near]
-        shown = shown or [self.chunk.text]
-        text = "\n".join([self.known, *shown])
+        near = [range(max(place - _AROUND, 0), place + _AROUND + 1) for place in read.places]
+        numbers = sorted({*chain(*near)} & {*range(len(self.read.items))})
+        shown = [self.read.items[number].text for number in numbers] or [self.chunk.text]
+        spoken = asked & roots("\n".join([self.known, *shown]))
+        if len(spoken) >= _BORROWED * len(asked):
+            return False
         if not may_share_language(note.text, f"{self.known}\n{self.chunk.text}", asked):
             return False
-        if len(asked & roots(text)) >= _BORROWED * len(asked):
-            return False
-        own = roots(note.text)
         return any(own.isdisjoint(roots(name)) for sentence in shown for name in names(sentence))
-
-    def _place(self, note: Note, item: EvidencePassage) -> Evidence:
-        begin = self.chunk.start
-        return locate(note.text, self.chunk.source, begin + item.start, begin + item.end)
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:
     """Choose what a note rests on: the chunk, older notes, or both."""
-    read = read if read.covered >= LEAST_COVERED else NO_MATCH
-    noted = noted if noted.covered >= LEAST_COVERED else NO_MATCH
+    read, noted = (one if one.covered >= LEAST_COVERED else NO_MATCH for one in (read, noted))
     first, other = (noted, read) if noted.covered >= _SAME * read.covered else (read, noted)
     added = fsum(weights[term] for term in other.terms - first.terms)
     if added < _ADDED * fsum(weights.values()):

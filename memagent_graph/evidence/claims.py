@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +12,7 @@ import regex
 from memagent_graph.text.terms import Figure, figures, specific_terms, stem, word_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from memagent_graph.evidence.statements import EvidencePassage, Note
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _NAME_WORD = regex.compile(
     r"(?<![\p{Lu}\p{Ll}\p{N}_])(?P<word>\p{Lu}[\p{Lu}\p{Ll}\p{M}\p{N}]*+)"
@@ -38,12 +37,7 @@ _NO_NAMES = frozenset(_ORDINARY.split())
 class Claim(NamedTuple):
     """A name, word by word, or a number in a note.
 
-    Attributes:
-        text: the name or number, as the note has it.
-        start: offset in the note.
-        end: one past its last code point.
-        figure: the number; None for a name.
-        doubtful: whether it may be an ordinary word, capitalized because it opens a sentence.
+    It is doubtful if it may be an ordinary word, capitalized because it opens a sentence.
     """
 
     text: str
@@ -63,8 +57,7 @@ def claims(text: str) -> list[Claim]:
         if match.start() in taken or word.lower() in _NO_NAMES or not specific_terms(word):
             continue
         before = text[max(match.start() - 9, 0) : match.start()].rstrip(" (")
-        doubtful = not before or before[-1] in _OPENERS
-        found.append(Claim(word, match.start(), match.end(), None, doubtful))
+        found.append(Claim(word, *match.span(), None, not before or before[-1] in _OPENERS))
     return found
 
 
@@ -77,74 +70,62 @@ def _states(figure: Figure, text: str) -> bool:
     return not figure.values <= {"1", "2"}
 
 
-def runs(text: str) -> list[set[str]]:
-    """Return the terms of each name, and of each run of numbers (a date, say), in a note."""
-    found = [{term for word in run for term in word_terms(word)} for run in name_runs(text)]
-    last = -1
-    rows: list[set[str]] = []
-    for figure in figures(text):
-        terms = {*specific_terms(figure.text), *(f"={value}" for value in figure.values)}
-        if rows and text[last : figure.start].strip(" -–,/") in {"", "and", "to"}:
-            rows[-1] |= terms
-        else:
-            rows.append(terms)
-        last = figure.end
-    return found + rows
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A sentence of a text, or a note of a memory; what is looked up in it is found once.
 
-
-def name_runs(text: str) -> list[list[str]]:
-    """Return the names in a text, each as the list of its capitalized words."""
-    found: list[list[str]] = []
-    last = 0
-    for match in _NAME_WORD.finditer(text):
-        if found and text[last : match.start()] in _JOINTS:
-            found[-1].append(match["word"])
-        else:
-            found.append([match["word"]])
-        last = match.end()
-    return found
-
-
-class ClaimTexts:
-    """Texts in which claims are looked up.
-
-    Args:
-        texts: sentences, older notes, the question.
-        terms: the terms of these texts.
+    Attributes:
+        text: a sentence, on one line; or a note, exactly as the memory has it.
+        terms: stems, pairs of characters, and numbers as "=12", in order.
+        start: offset of its first code point in the text that was cut.
+        end: one past its last.
+        block: number of its paragraph, or of the note.
+        label: length, in code points, of a label at its beginning such as "**Born**:".
+        line: the whole line that a note stands in.
+        context: the heading above it, and the text before it in the line.
     """
 
-    def __init__(self, texts: Sequence[str], terms: Collection[str]) -> None:
-        self.texts = texts
-        self.terms = frozenset(terms)
+    text: str
+    terms: Mapping[str, None] = field(repr=False)
+    start: int = 0
+    end: int = 0
+    block: int = 0
+    label: int = 0
+    line: str = ""
+    context: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Piece:
+        """Return a text that claims are looked up in."""
+        return cls(text, dict.fromkeys(specific_terms(text)))
+
+    @cached_property
+    def whole_line(self) -> Piece:
+        """The line of a note, with its context."""
+        return Piece.of(f"{self.context} {self.line}")
+
+    @cached_property
+    def runs(self) -> list[set[str]]:
+        """The terms of each name, and of each run of numbers (a date, say)."""
+        last, rows = -1, list[set[str]]()
+        for figure in figures(self.text):
+            terms = {*specific_terms(figure.text), *(f"={value}" for value in figure.values)}
+            if rows and self.text[last : figure.start].strip(" -–,/") in {"", "and", "to"}:
+                rows[-1] |= terms
+            else:
+                rows.append(terms)
+            last = figure.end
+        named = self._names
+        return [{term for word in run for term in word_terms(word)} for run in named] + rows
 
     def has(self, claim: Claim) -> bool:
-        """Whether the texts have the name or number, in any of its forms."""
-        if claim.figure is None:
-            return self._has_name(claim.text)
-        if any(f"={value}" in self.terms for value in claim.figure.values):
+        """Whether it has the name or number, in any of its forms."""
+        if claim.figure is not None:
+            values = claim.figure.values
+            return not (self._values.isdisjoint(values) and self._simple.isdisjoint(values))
+        if self.terms.keys() >= {*word_terms(claim.text)}:
             return True
-        return not self._values.isdisjoint(claim.figure.values)
-
-    @cached_property
-    def letters(self) -> set[str]:
-        """Pairs of adjacent characters in scripts without spaces."""
-        return {
-            run[place : place + 2]
-            for text in self.texts
-            if not text.isascii()
-            for run in _UNSPACED.findall(text)
-            for place in range(len(run) - 1)
-        }
-
-    @cached_property
-    def _values(self) -> set[str]:
-        found = [figure for text in self.texts for figure in figures(text)]
-        return {value for figure in found for value in (*figure.values, *figure.parts)}
-
-    def _has_name(self, word: str) -> bool:
-        if self.terms.issuperset(word_terms(word)):
-            return True
-        plain = _fold(word)
+        plain = _fold(claim.text)
         if len(plain) == 1:
             return any(each.startswith(plain) for each in self._words)
         return (
@@ -156,8 +137,34 @@ class ClaimTexts:
         )
 
     @cached_property
+    def letters(self) -> set[str]:
+        """Pairs of adjacent characters in scripts without spaces."""
+        rows = [] if self.text.isascii() else _UNSPACED.findall(self.text)
+        return {row[place : place + 2] for row in rows for place in range(len(row) - 1)}
+
+    @cached_property
+    def _simple(self) -> set[str]:
+        return {term[1:] for term in self.terms if term[0] == "="}
+
+    @cached_property
+    def _values(self) -> set[str]:
+        return {value for one in figures(self.text) for value in (*one.values, *one.parts)}
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """The names, each as the list of its capitalized words."""
+        found, last = list[list[str]](), 0
+        for match in _NAME_WORD.finditer(self.text):
+            if found and self.text[last : match.start()] in _JOINTS:
+                found[-1].append(match["word"])
+            else:
+                found.append([match["word"]])
+            last = match.end()
+        return found
+
+    @cached_property
     def _words(self) -> set[str]:
-        return {_fold(word) for text in self.texts for word in _WORD.findall(text)}
+        return {_fold(word) for word in _WORD.findall(self.text)}
 
     @cached_property
     def _stems(self) -> set[str]:
@@ -169,14 +176,11 @@ class ClaimTexts:
 
     @cached_property
     def _acronyms(self) -> set[str]:
-        """Acronyms of the names in the texts."""
         return {
-            "".join(initials[start:end]).casefold()
-            for text in self.texts
-            for run in name_runs(text)
-            for initials in [[word[0] for word in run]]
-            for start in range(len(initials))
-            for end in range(start + 2, min(start + _LONGEST_ACRONYM, len(initials)) + 1)
+            "".join(word[0] for word in run[start:end]).casefold()
+            for run in self._names
+            for start in range(len(run))
+            for end in range(start + 2, min(start + _LONGEST_ACRONYM, len(run)) + 1)
         }
 
 
@@ -252,30 +256,27 @@ class Judgement(NamedTuple):
     """
 
     missing: tuple[str, ...]
-    lent: tuple[EvidencePassage, ...]
+    lent: tuple[Piece, ...]
     judged: bool
 
 
+@dataclass(frozen=True)
 class NoteJudge:
     """Compares notes with the sentences and older notes that they rest on.
 
-    Args:
-        given: the question and recalled passages; their names and numbers need no evidence.
-        chunk: text of the chunk that was read.
-        memory: text of the memory before the chunk.
+    Names and numbers of the question need no evidence. The memory is that before the chunk.
     """
 
-    def __init__(self, given: Sequence[str], chunk: str, memory: str) -> None:
-        self._given = _names_of(given)
-        self._chunk = chunk
-        self._memory = memory
+    question: Piece
+    chunk: str
+    memory: str
 
     def judge(
         self,
-        note: Note,
-        said: Sequence[EvidencePassage],
-        beside: Sequence[EvidencePassage],
-        older: Sequence[Note] = (),
+        note: Piece,
+        said: Sequence[Piece],
+        beside: Sequence[Piece],
+        older: Sequence[Piece] = (),
         doubted: Sequence[str] = (),
     ) -> Judgement:
         """Compare a note with its evidence.
@@ -287,87 +288,71 @@ class NoteJudge:
             older: the notes that it rewrites.
             doubted: names and numbers in `older` that have no source themselves.
         """
-        lines = [f"{item.context} {item.line}" for item in older]
-        terms = {term for item in said for term in item.terms}
-        fresh = ClaimTexts([item.text for item in said], terms)
-        own = fresh
-        if lines:
-            own = ClaimTexts([*fresh.texts, *lines], terms.union(*map(specific_terms, lines)))
-        doubts = _names_of(doubted)
+        fresh, lines = [self.question, *said], [item.whole_line for item in older]
+        own, doubts = [*said, *lines], [*map(Piece.of, doubted)]
         missing: list[str] = []
-        lent: dict[int, EvidencePassage] = {}
+        lent: dict[Piece, None] = {}
         for claim in claims(note.text):
-            if self._given.has(claim) or fresh.has(claim):
-                continue
-            if own.has(claim) and not doubts.has(claim):
+            if _have(fresh, claim) or (_have(lines, claim) and not _have(doubts, claim)):
                 continue
             lender = _lender(claim, said, beside)
             if lender is not None:
-                lent[lender.start] = lender
+                lent[lender] = None
             elif self._holds(claim, note, own):
                 missing.append(claim.text)
         if not note.text.isascii():
-            rests_on = (own.letters - doubts.letters) | fresh.letters
-            missing += self._split_unspaced(note.text, rests_on, beside)
-        judged = not missing or self._can_judge(note, own)
-        return Judgement(tuple(missing), tuple(lent.values()), judged)
+            near = _letters([*fresh, *beside])
+            missing += self._split_unspaced(note.text, (_letters(lines) - _letters(doubts)) | near)
+        compared = " ".join(item.text for item in own) if own else self.chunk
+        own_scripts = scripts(note.text) if missing else None
+        judged = not own_scripts or not own_scripts.isdisjoint(scripts(compared))
+        return Judgement(tuple(missing), tuple(lent), judged)
 
-    def _holds(self, claim: Claim, note: Note, own: ClaimTexts) -> bool:
+    def _holds(self, claim: Claim, note: Piece, own: Sequence[Piece]) -> bool:
         """Whether a claim without a source counts against the note."""
         if claim.figure is not None:
             return not _counts(claim.figure, note.text, own)
         if self._has_noun_capitals:
             return False
-        if not claim.doubtful and claim.start >= note.label:
+        opens = claim.start < note.label
+        if not (claim.doubtful or opens):
             return True
-        return self._is_named(claim.text) or (
-            claim.start >= note.label and self._seems_named(claim, note.text)
-        )
+        return self._is_named(claim.text) or not (opens or self._is_ordinary(claim, note.text))
 
     def _is_named(self, word: str) -> bool:
         """Whether the text has the word capitalized inside a sentence."""
         within = regex.compile(rf"(?<=[\p{{Ll}},] ){regex.escape(word)}(?!\p{{L}})")
-        return any(map(within.search, (self._chunk, self._memory)))
+        return any(map(within.search, (self.chunk, self.memory)))
 
-    def _seems_named(self, claim: Claim, text: str) -> bool:
-        """Whether a word that opens a sentence is a name, judged by what follows it."""
-        word = claim.text
-        after = text[claim.end : claim.end + 3]
-        if word.endswith(_JUDGING_ORDINARY) or f" {word.lower()}" in self._chunk:
-            return False
-        return (
-            after[:2] == " ("
-            or after[:2] == ", "
-            or after[1:2].isupper()
-            or "'s" in text[claim.start : claim.end]
-            or _OF_ONE.match(text, claim.end) is not None
-        )
+    def _is_ordinary(self, claim: Claim, text: str) -> bool:
+        """Whether a word that opens a sentence is no name, judged by what follows it."""
+        word, after = claim.text, text[claim.end : claim.end + 3]
+        if word.endswith(_JUDGING_ORDINARY) or f" {word.lower()}" in self.chunk:
+            return True
+        follows = after[:2] in {" (", ", "} or after[1:2].isupper()
+        owns = "'s" in text[claim.start : claim.end]
+        return not (follows or owns or _OF_ONE.match(text, claim.end))
 
     @cached_property
     def _has_noun_capitals(self) -> bool:
-        return sum(map(self._chunk.count, _CAPITALISING)) * 200 > len(self._chunk)
+        return sum(map(self.chunk.count, _CAPITALISING)) * 200 > len(self.chunk)
 
-    def _split_unspaced(
-        self, text: str, own: set[str], beside: Sequence[EvidencePassage]
-    ) -> Iterator[str]:
-        """Chinese names without a source; `own` has the character pairs of the evidence."""
-        near = ClaimTexts([item.text for item in beside], frozenset()).letters
-        known = own | near | self._given.letters
+    def _split_unspaced(self, text: str, known: set[str]) -> Iterator[str]:
+        """Chinese names without a source, in the text or elsewhere; pairs of which are known."""
         for start, end in _find_uncovered(text, known):
             found = text[start:end].strip(_EMPTY)
-            if found and (_is_foreign(found, text, start, end) or self._is_known(found)):
+            is_long = len(found) >= _SHORTEST_ELSEWHERE
+            stands = found[-1:] in _OF_A_NAME or found in self.chunk or found in self.memory
+            if found and (_is_foreign(found, text, start, end) or (is_long and stands)):
                 yield found
 
-    def _is_known(self, found: str) -> bool:
-        """Whether characters form a name, or stand elsewhere in the text."""
-        if len(found) < _SHORTEST_ELSEWHERE:
-            return False
-        return found[-1] in _OF_A_NAME or found in self._chunk or found in self._memory
 
-    def _can_judge(self, note: Note, own: ClaimTexts) -> bool:
-        """Whether a note shares a script with the text that it is compared with."""
-        compared = " ".join(own.texts) if own.texts else self._chunk
-        return not scripts(note.text) or not scripts(note.text).isdisjoint(scripts(compared))
+def _have(pieces: Sequence[Piece], claim: Claim) -> bool:
+    return any(piece.has(claim) for piece in pieces)
+
+
+def _letters(pieces: Sequence[Piece]) -> set[str]:
+    return set[str]().union(*(piece.letters for piece in pieces))
 
 
 def roots(text: str) -> set[str]:
@@ -376,13 +361,7 @@ def roots(text: str) -> set[str]:
 
 
 def may_share_language(one: str, other: str, but: Collection[str] = ()) -> bool:
-    """Whether two texts may be in one language, by their shortest words.
-
-    Args:
-        one: a text.
-        other: another text.
-        but: words that do not count.
-    """
+    """Whether two texts may be in one language, by their shortest words but those given."""
     short = [{*_SHORT.findall(text.casefold())}.difference(but) for text in (one, other)]
     least = min(map(len, short))
     return least > 1 and len(short[0] & short[1]) >= _ALIKE * least
@@ -405,24 +384,13 @@ _AKIN = 0.5
 """Share of a question's short words that some pages in its language have."""
 
 
-def _names_of(texts: Sequence[str]) -> ClaimTexts:
-    return ClaimTexts(texts, {term for text in texts for term in specific_terms(text)})
-
-
-def _lender(
-    claim: Claim, said: Sequence[EvidencePassage], beside: Sequence[EvidencePassage]
-) -> EvidencePassage | None:
+def _lender(claim: Claim, said: Sequence[Piece], beside: Sequence[Piece]) -> Piece | None:
     """The sentence next to the evidence that has a name, or a number about the same subject."""
-    wanted = set(word_terms(claim.text))
+    wanted = {*word_terms(claim.text)}
     for item in beside:
-        if claim.figure is None:
-            if wanted <= item.terms.keys():
-                return item
-        elif (
-            item.text.startswith(_PRONOUNS)
-            and any(0 <= item.start - other.end <= _WIDEST_GAP for other in said)
-            and ClaimTexts([item.text], item.terms.keys()).has(claim)
-        ):
+        follows = any(0 <= item.start - other.end <= _WIDEST_GAP for other in said)
+        continues = follows and item.text.startswith(_PRONOUNS)
+        if (continues and item.has(claim)) if claim.figure else wanted <= item.terms.keys():
             return item
     return None
 
@@ -431,18 +399,16 @@ _OF_ORDINARY = "ly ing ed tion ment ness ity ance ence ers ors ship"
 _JUDGING_ORDINARY = tuple(_OF_ORDINARY.split())
 
 
-def _counts(figure: Figure, text: str, own: ClaimTexts) -> bool:
+def _counts(figure: Figure, text: str, own: Sequence[Piece]) -> bool:
     """Whether a number counts things that only the note names: "three reasons"."""
-    small = {str(value) for value in range(2, _MOST_COUNTED + 1)}
-    if figure.values.isdisjoint(small):
+    if figure.values.isdisjoint(map(str, range(2, _MOST_COUNTED + 1))):
         return False
-    noun = _NOUN.match(text, figure.end)
-    if noun:
-        if noun[1] in _MEASURES:
-            return False
-        return noun[1].endswith("s") and own.terms.isdisjoint(word_terms(noun[1]))
+    if noun := _NOUN.match(text, figure.end):
+        named = {*word_terms(noun[1])}
+        is_own = all(named.isdisjoint(piece.terms) for piece in own)
+        return noun[1] not in _MEASURES and noun[1].endswith("s") and is_own
     counted = _COUNTED.match(text, figure.end)
-    return counted is not None and counted[1] not in own.letters
+    return counted is not None and counted[1] not in _letters(own)
 
 
 def _find_uncovered(text: str, known: set[str]) -> Iterator[tuple[int, int]]:

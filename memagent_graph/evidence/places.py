@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.claims import runs
-from memagent_graph.evidence.statements import (
-    EvidencePassage,
-    Note,
-    note_terms,
-    notes,
-    passage_terms,
-    passages,
-)
+from memagent_graph.evidence.statements import notes, passage_terms, passages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from memagent_graph.evidence.claims import Piece
     from memagent_graph.pictures.sight import Sight
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
@@ -61,14 +54,7 @@ class Evidence:
 
 
 def locate(text: str, source: Source, start: int, end: int) -> Evidence:
-    """Return the evidence for a statement at `start` to `end` of a source.
-
-    Args:
-        text: the statement.
-        source: the whole document.
-        start: its first code point in the source.
-        end: one past its last code point.
-    """
+    """Return the evidence for a statement at code points `start` to `end` of a whole document."""
     at = source.locate(start)
     return Evidence(text, at.name, at.line, start, end, at.page, at.heading)
 
@@ -233,13 +219,9 @@ class NoteTerms(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The sentences that say what a note says.
+    """The numbers of the sentences that say what a note says, best first.
 
-    Attributes:
-        places: their numbers, best first.
-        terms: the note's terms that they have.
-        covered: share of the note's weight that these terms have, 0 to 1.
-        score: score of the best sentence.
+    They have some of its terms, which are `covered` of its weight, 0 to 1; the best has the score.
     """
 
     places: tuple[int, ...]
@@ -252,13 +234,9 @@ NO_MATCH = Match((), frozenset(), 0.0, 0.0)
 
 
 class PassageIndex:
-    """An index of sentences by their terms.
+    """An index of the sentences of a text, or of the notes of a memory, by their terms."""
 
-    Args:
-        items: the sentences, in the order of the text.
-    """
-
-    def __init__(self, items: Sequence[EvidencePassage]) -> None:
+    def __init__(self, items: Sequence[Piece]) -> None:
         self.items = items
         self._postings: dict[str, list[int]] = defaultdict(list)
         for number, item in enumerate(items):
@@ -271,34 +249,26 @@ class PassageIndex:
         count = len(self._postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
 
-    def want(self, note: Note, asked: Collection[str], about: Iterable[str] = ()) -> NoteTerms:
-        """Weigh the terms of a note.
-
-        Args:
-            note: the note.
-            asked: terms of the question; the note's other terms weigh more.
-            about: further terms that name its subject.
-        """
+    def want(self, note: Piece, asked: Collection[str], about: Iterable[str] = ()) -> NoteTerms:
+        """Weigh the terms of a note, more if they are not asked for; `about` names its subject."""
         weights = {
-            term: self.weight(term) * (1 if term in asked else _ANSWERING)
-            for term in note_terms(note.text)
+            term: self.weight(term) * (1 if term in asked else _ANSWERING) for term in note.terms
         }
         context = {
             term: self.weight(term) * _ABOUT
             for term in (*passage_terms(note.context), *about)
             if term not in weights
         }
-        return NoteTerms(weights, context, runs(note.text))
+        return NoteTerms(weights, context, note.runs)
 
     def match(self, wanted: NoteTerms, most: int = 2) -> Match:
         """Return the best sentence for a note, and up to `most` - 1 others that add to it."""
-        candidates = self._candidates(wanted)
-        if not candidates:
-            return NO_MATCH
-        weights = wanted.weights
+        candidates, weights = self._candidates(wanted), wanted.weights
         pairs = [*pairwise(weights)]
         scores = {number: self._score(number, wanted, pairs) for number in candidates[:_COMPARED]}
-        first = max(scores, key=lambda number: (scores[number], -number))
+        first = _best(scores)
+        if first is None:
+            return NO_MATCH
         chosen = [first]
         total = sum(weights.values())
         found = weights.keys() & self.items[first].terms.keys()
@@ -308,8 +278,8 @@ class PassageIndex:
                 for number in candidates
                 if number not in chosen
             }
-            second = max(gains, key=lambda number: (gains[number], -number), default=first)
-            if not gains.get(second):
+            second = _best(gains)
+            if second is None or not gains[second]:
                 break
             chosen.append(second)
             found |= weights.keys() & self.items[second].terms.keys()
@@ -317,11 +287,10 @@ class PassageIndex:
         return Match(tuple(chosen), frozenset(found), covered, scores[first])
 
     def _candidates(self, wanted: NoteTerms) -> list[int]:
-        scores: dict[int, float] = {}
-        for terms in (wanted.weights, wanted.about):
-            for term, weight in terms.items():
-                for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
-                    scores[number] = scores.get(number, 0) + weight
+        scores: dict[int, float] = defaultdict(float)
+        for term, weight in (*wanted.weights.items(), *wanted.about.items()):
+            for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
+                scores[number] += weight
         best = sorted([(-score, number) for number, score in scores.items()])
         return [
             number
@@ -334,12 +303,11 @@ class PassageIndex:
         terms = self.items[number].terms
         near = {term for other in self.around(number) for term in self.items[other].terms}
         own = around = 0.0
-        for terms_of in (wanted.weights, wanted.about):
-            for term, weight in terms_of.items():
-                if term in terms:
-                    own += weight
-                elif term in near:
-                    around += weight
+        for term, weight in (*weights.items(), *wanted.about.items()):
+            if term in terms:
+                own += weight
+            elif term in near:
+                around += weight
         ordered = set(pairwise(terms))
         order = sum(min(weights[a], weights[b]) for a, b in pairs if (a, b) in ordered)
         length = 1 + _LENGTH * (len(terms) / self._usual - 1)
@@ -357,15 +325,12 @@ class PassageIndex:
         """The weight that a sentence adds to those found; 0 if it adds just one name or number."""
         item, weights = self.items[number], wanted.weights
         added = [term for term in weights if term in item.terms and term not in found]
-        if len(added) < _LEAST_PIECES:
-            return 0
         gain = sum(weights[term] for term in added)
         beside = abs(number - first) == 1 and item.block == self.items[first].block
-        if gain < _LEAST_ADDED * total:
-            shared = sum(term in weights for term in item.terms)
-            if shared < _QUOTED * len(item.terms):
-                return 0
-        pieces = len(added) - _largest(added, wanted)
+        shared = sum(term in weights for term in item.terms)
+        if gain < _LEAST_ADDED * total and shared < _QUOTED * len(item.terms):
+            return 0
+        pieces = len(added) - _largest(added, wanted) if len(added) >= _LEAST_PIECES else 0
         if pieces < (_LEAST_PIECES if beside else _LEAST_PIECES_AWAY):
             return 0
         return gain * (_ADJACENT if beside else 1)
@@ -380,10 +345,12 @@ def index_text(text: str) -> PassageIndex:
 @lru_cache(32)
 def index_notes(memory: str) -> PassageIndex:
     """Return the index of a memory's notes, on which newer notes or answers may rest."""
-    cut = enumerate(notes(memory))
-    return PassageIndex(
-        [EvidencePassage(*note[:3], number, note_terms(note.text)) for number, note in cut]
-    )
+    return PassageIndex(notes(memory))
+
+
+def _best(scores: Mapping[int, float]) -> int | None:
+    """Return the number with the highest score, the first of several; None if there is none."""
+    return max(scores, key=lambda number: (scores[number], -number), default=None)
 
 
 def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
@@ -412,15 +379,12 @@ def is_bare(answer: str) -> bool:
 
 
 def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...]:
-    """Return the evidence of the notes that an answer rests on, best first.
+    """Return the evidence of the notes of a memory that an answer rests on, best first.
 
-    Args:
-        answer: the answer.
-        memory: the memory that it was written from.
-        question: the question; it decides between notes that match the answer equally well.
+    The question decides between notes that match the answer equally well.
     """
-    evidence = evidence_by_note(memory.evidence, notes(memory.text))
     index = index_notes(memory.text)
+    evidence = evidence_by_note(memory.evidence, index.items)
     asked = passage_terms(question)
     scores: dict[Evidence, float] = {}
     for note in notes(question if is_bare(answer) else answer):
@@ -442,17 +406,14 @@ def _add_notes(index: PassageIndex, wanted: NoteTerms, match: Match) -> tuple[li
     """Return the notes that a sentence rests on, and the share of its weight that they have."""
     weights, places = wanted.weights, [*match.places]
     total = sum(weights.values()) or 1.0
+    shared = [sum(weights.get(term, 0) for term in item.terms) for item in index.items]
     missing = {term: weight for term, weight in weights.items() if term not in match.terms}
     while missing and places and len(places) < _CITED:
-        gains = {
-            number: sum(weight for term, weight in missing.items() if term in item.terms)
-            for number, item in enumerate(index.items)
-        }
-        shared = {
-            number: sum(weights.get(term, 0) for term in index.items[number].terms)
-            for number in gains
-        }
-        best = max(gains, key=lambda number: (gains[number], shared[number], -number))
+        gains = [
+            sum(weight for term, weight in missing.items() if term in item.terms)
+            for item in index.items
+        ]
+        best = max(range(len(gains)), key=lambda number: (gains[number], shared[number], -number))
         if gains[best] < _LEAST_CITED * total:
             break
         places.append(best)
@@ -473,12 +434,12 @@ def _find_link(index: PassageIndex, places: Collection[int], asked: Collection[s
         for number, item in enumerate(index.items)
         if any(term in known and term not in asked for term in item.terms)
     }
-    best = max(gains, key=lambda number: (gains[number], -number), default=None)
+    best = _best(gains)
     return best if best is not None and gains[best] * 2 > sum(missing.values()) else None
 
 
 def evidence_by_note(
-    evidence: Sequence[Evidence], older: Sequence[Note]
+    evidence: Sequence[Evidence], older: Sequence[Piece]
 ) -> dict[int, list[Evidence]]:
     """Group evidence by the number of its note; evidence of a line counts for all its notes."""
     numbers: dict[str, list[int]] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
+from memagent_graph.evidence.claims import Piece
 from memagent_graph.templates import count_line_ends, late, replace_surrogates, same_line_ends
 from memagent_graph.text.source import JoinedSource
 from memagent_graph.text.terms import (
@@ -34,13 +35,7 @@ NOWHERE = -1
 
 
 class Statement(NamedTuple):
-    """A sentence, or a line of code or of a list.
-
-    Attributes:
-        text: the sentence on one line as it reads, with runs of white space as single spaces.
-        start: offset of its first code point in the text that was cut, or in the whole document.
-        end: one past its last.
-    """
+    """A sentence, or a line of code or of a list, as it reads on one line, and its code points."""
 
     text: str
     start: int
@@ -80,10 +75,7 @@ _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
 def statements_of(chunk: Chunk) -> Iterator[Statement]:
-    """Cut a chunk into statements, with offsets in the whole document.
-
-    No statement crosses from one file into the next, and file names between files are skipped.
-    """
+    """Cut a chunk into statements of its files, with offsets in the whole document."""
     for start, end in _files(chunk.source, chunk.start, chunk.end):
         for text, first, last in statements(chunk.text[start - chunk.start : end - chunk.start]):
             yield Statement(text, start + first, start + last)
@@ -106,13 +98,8 @@ def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
 @lru_cache(64)
 def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
-    return (*_statements(text),)
-
-
-def _statements(text: str) -> Iterator[Statement]:
-    for begin, raw in _cut(text):
-        said = " ".join(join_lines(raw).split())
-        yield Statement(said, begin, begin + len(raw))
+    found = ((" ".join(join_lines(raw).split()), begin, len(raw)) for begin, raw in _cut(text))
+    return tuple(Statement(said, begin, begin + length) for said, begin, length in found)
 
 
 def _cut(text: str) -> Iterator[tuple[int, str]]:
@@ -139,12 +126,11 @@ def _blocks(text: str) -> Iterator[tuple[str, int]]:
 def _is_prose(block: str) -> bool:
     """Whether line ends mean nothing in this block: it is one line, or wrapped prose."""
     lines = block.split("\n")
-    if len(lines) == 1:
-        return True
     signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
     widest = max(map(len, lines))
     full = sum(len(line) > widest * 0.6 or _breaks_off(line) for line in lines[:-1])
-    return signs * 50 < len(block) and widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
+    is_full = widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
+    return len(lines) == 1 or (signs * 50 < len(block) and is_full)
 
 
 def _breaks_off(line: str) -> bool:
@@ -196,26 +182,6 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
         yield start, position
 
 
-class Note(NamedTuple):
-    """A sentence of a memory, or a list item or JSON field.
-
-    Attributes:
-        text: exactly as the memory has it.
-        start: offset of its first code point in the memory.
-        end: one past its last.
-        label: length, in code points, of a label at its beginning such as "**Born**:".
-        line: the whole line that it stands in.
-        context: the heading above, and the text before it in the line.
-    """
-
-    text: str
-    start: int
-    end: int
-    label: int
-    line: str
-    context: str
-
-
 _MARK = regex.compile(
     r"[ \t]*+(?:[-*+•‣◦–—>]+[ \t]|\d{1,3}[.)][ \t]|#{1,6}[ \t]|\[[ xX]\][ \t]|\d{1,3}、"
     r"|[一二三四五六七八九十]{1,3}、)[ \t]*+"
@@ -229,14 +195,10 @@ _CONTEXT = 300
 
 
 @lru_cache(64)
-def notes(memory: str) -> tuple[Note, ...]:
+def notes(memory: str) -> tuple[Piece, ...]:
     """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
-    return (*_notes(memory),)
-
-
-def _notes(memory: str) -> Iterator[Note]:
-    heading = ""
-    offset = 0
+    found: list[Piece] = []
+    heading, offset = "", 0
     for line in memory.splitlines(keepends=True):
         begin, is_heading = _content(line)
         content = line[begin:].rstrip()
@@ -244,20 +206,21 @@ def _notes(memory: str) -> Iterator[Note]:
             heading = content
         else:
             for start, end in _spans(content):
-                text = content[start:end]
-                before = content[max(start - _CONTEXT, 0) : start]
+                text, at = content[start:end], offset + begin + start
+                context = f"{heading[:_CONTEXT]} {content[max(start - _CONTEXT, 0) : start]}"
                 label = _LABEL.match(text)
-                at = offset + begin + start
                 size = label.end() if label and label.end() < len(text) else 0
-                yield Note(text, at, at + len(text), size, line, f"{heading[:_CONTEXT]} {before}")
+                place = at, at + len(text), len(found), size
+                found.append(Piece(text, note_terms(text), *place, line, context))
         offset += len(line)
+    return (*found,)
 
 
 def leave_out(memory: str, texts: Collection[str]) -> str:
     """Return a memory without some of its notes; lines left empty are removed."""
     kept: list[str] = []
     for line in memory.splitlines(keepends=True):
-        found = [*_notes(line)]
+        found = notes(line)
         out = [note for note in found if note.text in texts]
         if out and len(out) == len(found):
             continue
@@ -290,32 +253,13 @@ def _spans(content: str) -> Iterator[tuple[int, int]]:
                 yield first + begin, first + begin + len(raw)
 
 
-class EvidencePassage(NamedTuple):
-    """A sentence, or an older note, that can be evidence.
-
-    Attributes:
-        text: the sentence, on one line.
-        start: offset of its first code point in the text that was cut.
-        end: one past its last.
-        block: number of its paragraph.
-        terms: stems, pairs of characters, and numbers as "=12", in order.
-    """
-
-    text: str
-    start: int
-    end: int
-    block: int
-    terms: Mapping[str, None]
-
-
-def passages(text: str) -> Iterator[EvidencePassage]:
+def passages(text: str) -> Iterator[Piece]:
     """Cut a text into sentences that can be evidence."""
     block = last = 0
     for cut in statements(text):
         block += count_line_ends(text, last, cut.start) > 1
         last = cut.end
-        found = passage_terms(text[cut.start : cut.end])
-        yield EvidencePassage(cut.text, cut.start, cut.end, block, found)
+        yield Piece(cut.text, passage_terms(text[cut.start : cut.end]), cut.start, cut.end, block)
 
 
 def passage_terms(text: str) -> dict[str, None]:
@@ -358,13 +302,7 @@ def note_terms(text: str) -> Mapping[str, None]:
 def drop_statements(
     text: str, goes: Callable[[set[str]], bool], may: Callable[[str], bool] = bool
 ) -> tuple[str, list[str]]:
-    """Return a text without the statements whose terms are to go, and these.
-
-    Args:
-        text: the text.
-        goes: whether a statement with these terms goes.
-        may: whether a statement may go.
-    """
+    """Return a text without the statements that may go and whose terms say so, and these."""
     left, end, gone = "", 0, list[str]()
     for statement in statements(text):
         if may(statement.text) and goes({*terms(statement.text)}):
@@ -409,10 +347,7 @@ def is_none(value: str) -> bool:
 
 @lru_cache(1 << 14)
 def instant(at: str) -> float:
-    """Return a time as seconds since 1970, minus infinity if there is none.
-
-    A time without a zone counts as UTC, and a day as its beginning.
-    """
+    """Return a time as seconds since 1970, in UTC without a zone; minus infinity if it is none."""
     try:
         found = datetime.fromisoformat(at)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
@@ -50,38 +52,24 @@ _FORMS = frozenset(_LEGAL.split())
 """What firms are called behind their names."""
 
 
-class _NameForm(NamedTuple):
-    """A name in parts.
-
-    Attributes:
-        base: its words in one form.
-        marks: its title and legal form: two names that differ in them are two things.
-    """
-
-    base: str
-    marks: tuple[str, ...]
-
-
-def _parts(name: str) -> _NameForm:
+@lru_cache(1 << 10)
+def _parts(name: str) -> tuple[str, tuple[str, ...]]:
+    """A name's words in one form, and its title and legal form, which tell two things apart."""
     if known := _ALIAS.fullmatch(name):
         name = known["name"]
-    date = read_date(name)
-    if date is not None:
-        return _NameForm(date, ())
+    if date := read_date(name):
+        return date, ()
     plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), name).replace("&", " and ")
     plain = _THOUSANDS.sub("", unicodedata.normalize("NFKD", plain).casefold())
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
     words: list[str] = _TOKEN.findall(plain.replace("'s ", " ").replace("’s ", " "))
     marks = []
-    if len(words) > 1 and words[0] == "the":
-        words.pop(0)
+    words = words[len(words) > 1 and words[0] == "the" :]
     if len(words) > 1 and _SHORT.get(words[0], words[0]) in _TITLES:
-        marks.append(_SHORT.get(words[0], words[0]))
-        words.pop(0)
+        marks.append(_SHORT.get(words[0], words.pop(0)))
     while len(words) > 1 and _SHORT.get(words[-1], words[-1]) in _FORMS:
-        marks.append(_SHORT.get(words[-1], words[-1]))
-        words.pop()
-    return _NameForm(" ".join(words) or name.casefold().strip(), tuple(marks))
+        marks.append(_SHORT.get(words[-1], words.pop()))
+    return " ".join(words) or name.casefold().strip(), (*marks,)
 
 
 class Entities:
@@ -91,23 +79,18 @@ class Entities:
     form, and the facts know no two of them with different ones: "Acme" is "Acme Inc.", unless there
     is an "Acme GmbH" too. A name with another one in quotes, `Acme Inc. ("the Landlord")`, is both.
     Nothing is rewritten, so that a `same as` that goes undoes itself.
-
-    Args:
-        facts: the facts that know the names.
     """
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         facts = [*facts]
         names = dict.fromkeys(name for fact in facts for name in (fact.subject, fact.object))
-        self._marks: dict[str, set[tuple[str, ...]]] = {}
-        for name in names:
-            base, marks = _parts(name)
-            self._marks.setdefault(base, set()).update([marks] if marks else [])
+        self._marks = defaultdict[str, set[tuple[str, ...]]](set)
+        for base, marks in map(_parts, names):
+            self._marks[base] |= {marks} - {()}
         self._above: dict[str, str] = {}
-        given: dict[str, set[str]] = {}
-        for name in names:
-            if known := _ALIAS.fullmatch(name):
-                given.setdefault(self.key(known["alias"]), set()).add(self.key(name))
+        given = defaultdict[str, set[str]](set)
+        for known in filter(None, map(_ALIAS.fullmatch, names)):
+            given[self.key(known["alias"])].add(self.key(known[0]))
         for alias, named in given.items():
             if len(named) == 1:  # two landlords are each "the Landlord" of their own lease
                 self._join(alias, *named)
@@ -116,7 +99,6 @@ class Entities:
                 self._join(fact.subject, fact.object)
 
     def _join(self, one: str, other: str) -> None:
-        """Make two names one."""
         first, second = sorted((self.key(one), self.key(other)))
         if first != second:
             self._above[second] = first
@@ -124,11 +106,18 @@ class Entities:
     def key(self, name: str) -> str:
         """Return what stands for all names of the same thing."""
         base, marks = _parts(name)
-        known = self._marks.get(base, set()) | ({marks} if marks else set())
+        known = self._marks.get(base, set()) | {marks} - {()}
         found = base if len(known) <= 1 else " ".join([base, *marks])
         while found in self._above:
             found = self._above[found]
         return found
+
+    def group(self, facts: Sequence[Fact]) -> list[list[int]]:
+        """Return the numbers of facts by what they are about: one relation of one subject."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for at, fact in enumerate(facts):
+            found.setdefault((self.key(fact.subject), fact.relation), []).append(at)
+        return [*found.values()]
 
     def same(self, one: str, other: str) -> bool:
         """Whether two names mean the same thing."""
@@ -185,37 +174,20 @@ def facts_at(facts: Sequence[Fact], at: str | date | None = None) -> list[Fact]:
 
     The one fact that is left of several, if its beginning is not known, does not hold before the
     last of the others.
-
-    Args:
-        facts: the facts.
-        at: see `select_facts`.
-
-    Raises:
-        ConfigurationError: The time is no date.
     """
-    names = Entities(facts)
-    groups: dict[tuple[str, str], list[Fact]] = {}
-    for fact in facts:
-        groups.setdefault((names.key(fact.subject), fact.relation), []).append(fact)
-    begins: dict[int, str] = {}
-    for group in groups.values():
-        left = [fact for fact in group if fact.status == "holds"]
-        past = [fact.until or fact.since or "" for fact in group if fact.status == "replaced"]
-        known = max(filter(read_date, past), default="")
-        if len(left) == 1 and not left[0].since and known:
-            begins[id(left[0])] = known
-    dated = (replace(fact, since=begins.get(id(fact), fact.since)) for fact in facts)
+    dated = [*facts]
+    for group in Entities(facts).group(facts):
+        left = [one for one in group if facts[one].status == "holds"]
+        past = [facts[one] for one in group if facts[one].status == "replaced"]
+        times = [fact.until or fact.since or "" for fact in past]
+        known = max(filter(read_date, times), default="")
+        if len(left) == 1 and not facts[left[0]].since and known:
+            dated[left[0]] = replace(facts[left[0]], since=known)
     return [fact for fact, one in zip(facts, dated, strict=True) if one.holds(at)]
 
 
 class Conflict(NamedTuple):
-    """Objects of which a subject can have one, and of which two sources each name another.
-
-    Attributes:
-        subject: the subject.
-        relation: the relation.
-        facts: the facts.
-    """
+    """Facts of which a subject can have one, and of which two sources each name another."""
 
     subject: str
     relation: str
@@ -225,19 +197,15 @@ class Conflict(NamedTuple):
 def list_conflicts(facts: Iterable[Fact]) -> list[Conflict]:
     """Return what is disputed, by subject and relation."""
     facts = [*facts]
-    names = Entities(facts)
-    groups: dict[tuple[str, str], list[Fact]] = {}
-    for fact in facts:
-        if fact.disputed:
-            groups.setdefault((names.key(fact.subject), fact.relation), []).append(fact)
-    return [Conflict(found[0].subject, found[0].relation, (*found,)) for found in groups.values()]
+    disputed = [fact for fact in facts if fact.disputed]
+    groups = [[disputed[at] for at in group] for group in Entities(facts).group(disputed)]
+    return [Conflict(found[0].subject, found[0].relation, (*found,)) for found in groups]
 
 
 def distances(facts: Sequence[Fact], text: str) -> list[int]:
     """Return how far each fact is from the names in a text: 0 if it has one of them.
 
-    Without a name, facts that share a word with the text are at 1. Facts that nothing connects with
-    the text are farthest.
+    Facts that nothing connects with the text are farthest, or at 1 if they share a word with it.
     """
     names, said = Entities(facts), {*specific_terms(text)}
     ends = [(names.key(fact.subject), names.key(fact.object)) for fact in facts]
@@ -247,16 +215,13 @@ def distances(facts: Sequence[Fact], text: str) -> list[int]:
         for name in (fact.subject, fact.object)
         if (terms := specific_terms(name)) and said.issuperset(terms)
     }
-    found = [_FAR] * len(facts)
+    found: dict[int, int] = {}
     for distance in range(_FAR):
-        reached = [at for at, pair in enumerate(ends) if found[at] == _FAR and near & {*pair}]
-        for at in reached:
-            found[at] = distance
+        reached = {at for at, pair in enumerate(ends) if not near.isdisjoint(pair)} - found.keys()
+        found |= dict.fromkeys(reached, distance)
         near |= {key for at in reached for key in ends[at]}
-    shared = [
-        said.intersection(specific_terms(f"{fact.relation} {fact.subject}")) for fact in facts
-    ]
-    return [1 if far == _FAR and words else far for far, words in zip(found, shared, strict=True)]
+    words = [specific_terms(f"{fact.relation} {fact.subject}") for fact in facts]
+    return [found.get(at, _FAR if said.isdisjoint(one) else 1) for at, one in enumerate(words)]
 
 
 def neighbourhood(facts: Iterable[Fact], about: str, hops: int = 2) -> list[Fact]:
@@ -279,26 +244,15 @@ def find_lines_near(memory: str, about: str, tokens: int, tokenizer: Tokenizer) 
     return "\n".join(fact.line for fact in near) or memory
 
 
-def asks_for_history(question: str) -> bool:
-    """Whether a question is about more than one time."""
-    return _SPAN.search(question) is not None
-
-
 def view_for(question: str, memory: Memory, tokens: int, counter: Tokenizer) -> Memory:
-    """Return the part of a memory that an answer is written from.
+    """Return the part of a memory that an answer is written from, in a budget of tokens.
 
     If the question asks what holds at a date, these are the facts that hold then. If what is left
     is over the budget, it is the neighbourhood of the question's names.
-
-    Args:
-        question: the question.
-        memory: the memory.
-        tokens: the budget.
-        counter: counts tokens.
     """
     facts = shown = facts_of(memory)
     dates = dates_in(question)
-    if len(dates) == 1 and not asks_for_history(question):
+    if len(dates) == 1 and not _SPAN.search(question):
         (day,) = dates
         shown = facts_at(facts, day) or facts
     if counter.count(memory.text) > tokens:
@@ -339,10 +293,9 @@ def to_networkx(facts: Iterable[Fact]) -> Any:
         from networkx import MultiDiGraph
     facts = [*facts]
     entities = Entities(facts)
-    known: dict[str, dict[str, None]] = {}
-    for fact in facts:
-        for name in (fact.subject, fact.object):
-            known.setdefault(entities.key(name), {})[name] = None
+    known = defaultdict[str, dict[str, None]](dict)
+    for name in (name for fact in facts for name in (fact.subject, fact.object)):
+        known[entities.key(name)][name] = None
     graph = MultiDiGraph()
     for key, names in known.items():
         first, *others = names

@@ -18,18 +18,16 @@ object stands what else is known, in any order, with semicolons between:
 from __future__ import annotations
 
 from calendar import month_name
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from decimal import Decimal
-from enum import Enum
 from functools import lru_cache
 from itertools import takewhile
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
@@ -38,9 +36,7 @@ from memagent_graph.pictures.picture import MARK
 from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pydantic.fields import FieldInfo
+    from collections.abc import Collection, Iterable, Sequence
 
 SAME_AS = "same as"
 """The relation of two names of one thing."""
@@ -99,17 +95,18 @@ class Fact:
     @property
     def line(self) -> str:
         """The line of the memory."""
-        is_bare = self.status == "ended" and self.until is None
+        is_said = self.status == "replaced" or (self.status == "ended" and self.until is None)
         parts = [
-            *([f"since {self.since}"] if self.since else ()),
-            *([f"until {self.until}"] if self.until else ()),
-            *([self.status] if self.status == "replaced" or is_bare else ()),
+            self.since and f"since {self.since}",
+            self.until and f"until {self.until}",
+            self.status if is_said else "",
             *(f"replaces {name}" for name in self.replaces),
-            *(["disputed"] if self.disputed else ()),
-            *([f"says {self.speaker}"] if self.speaker else ()),
+            "disputed" if self.disputed else "",
+            self.speaker and f"says {self.speaker}",
         ]
-        fields = [self.subject, self.relation, self.object]
-        return " | ".join(map(_escape, [*fields, *(["; ".join(parts)] if parts else ())]))
+        behind = "; ".join(filter(None, parts))
+        fields = [*self.triple, *([behind] if behind else ())]
+        return " | ".join(_BARS.sub(r"\\\g<0>", field) for field in fields)
 
     @property
     def triple(self) -> tuple[str, str, str]:
@@ -130,7 +127,8 @@ class Fact:
         if day is None:
             message = f'{at!r} is no date: give a day, a month or a year, such as "2023-05".'
             raise ConfigurationError(message)
-        begins, ends = (_comparable(time) for time in (self.since, self.until))
+        times = (self.since, self.until)
+        begins, ends = (time if time and _ISO.fullmatch(time) else None for time in times)
         if begins and at and not (begins <= day or begins.startswith(day)):
             return False
         if ends is None:
@@ -139,16 +137,12 @@ class Fact:
         return ends > f"{day}-01-01"[:10] or (self.status != "replaced" and is_on_last_day)
 
 
-def _comparable(time: str | None) -> str | None:
-    """A time that can be compared, or None."""
-    return time if time and _ISO.fullmatch(time) else None
-
-
 _ISO = regex.compile(r"\d{4}(?:-\d\d(?:-\d\d)?)?")
 _ENGLISH = " ".join(month_name)
 _GERMAN = "januar februar märz april mai juni juli august september oktober november dezember"
 _FRENCH = "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
-_MONTHS = [names.lower().split() for names in (_ENGLISH, _GERMAN, _FRENCH)]
+_YEARS = (names.lower().split() for names in (_ENGLISH, _GERMAN, _FRENCH))
+_MONTHS = [(month, number) for names in _YEARS for number, month in enumerate(names, 1)]
 _NUMERIC = regex.compile(
     r"(?P<year>\d{4})(?:[-/.年](?P<month>\d\d?)(?:[-/.月](?P<day>\d\d?))?)?[年月日]?"
     r"(?:[T ]\d\d:\d\d[\d:.Z+-]*)?"
@@ -171,11 +165,8 @@ def read_date(text: str) -> str | None:
     if found is None:
         return None
     values = found.groupdict()
-    month, day = values["month"], values.get("day") or values.get("later")
-    number = month and (int(month) if month.isdecimal() else _month(month))
-    if month and not number:
-        return None
-    parts = [int(values["year"]), *([int(number)] if number else ()), *([int(day)] if day else ())]
+    said = [values["year"], values["month"], values.get("day") or values.get("later")]
+    parts = [int(part) if part.isdecimal() else _month(part) for part in said if part]
     try:
         date(*[*parts, 1, 1][:3])
     except ValueError:
@@ -185,13 +176,8 @@ def read_date(text: str) -> str | None:
 
 def _month(name: str) -> int:
     """The number of an English, German or French month, which may be cut; 0 if it is none."""
-    found = {
-        number
-        for months in _MONTHS
-        for number, month in enumerate(months, 1)
-        if month.startswith(name.lower())
-    }
-    return found.pop() if len(found) == 1 else 0
+    named = [number for month, number in _MONTHS if month.startswith(name.lower())]
+    return named[0] if len({*named}) == 1 else 0
 
 
 _DATE_IN = regex.compile(
@@ -222,10 +208,9 @@ def find_times(sentence: str) -> tuple[set[int], set[int], set[int]]:
     """Return the years, months and days that a sentence may name."""
     said = _HAN_DATE.sub(lambda han: in_han(han[0]), sentence)
     numeric = [*_WITH_MONTH.finditer(said)]
-    years = {*map(int, _YEAR.findall(said))}
-    years |= {
-        century + int(one["year"]) for one in numeric if one["year"] for century in (1900, 2000)
-    }
+    short = [int(one["year"]) for one in numeric if one["year"]]
+    years = {*map(int, _YEAR.findall(said)), *(1900 + year for year in short)}
+    years |= {2000 + year for year in short}
     months = {int(number) for one in numeric for number in _NUMBER.findall(one[0])}
     months |= {*map(_month, _WORD.findall(said))} - {0}
     return years, months, {*map(int, _NUMBER.findall(said))}
@@ -322,40 +307,32 @@ def read_fact(line: str) -> Fact | None:
     cleaned = [_clean(_ESCAPED.sub(r"\1", _LABEL.sub("", part))) for part in parts]
     while cleaned and not cleaned[0]:
         cleaned.pop(0)
-    if len(cleaned) > _LEAST and cleaned[1].lower() in _HAS and not _says_more(cleaned[3]):
+    is_padded = len(cleaned) > _LEAST and cleaned[1].lower() in _HAS
+    if is_padded and not (_BEHIND.fullmatch(cleaned[3]) or read_date(cleaned[3])):
         del cleaned[1]  # "Lease 7 | has | rent | 900 euros"
     subject, relation, thing, *behind = [*cleaned, "", "", ""]
-    whole = all(map(_has_word, (subject, thing))) and any(map(str.isalpha, relation))
-    if not whole or not _LEAST <= len(cleaned) <= _MOST:
+    relation = _words(relation)
+    word, _, rest = relation.partition(" ")
+    if (
+        not (_has_word(subject) and _has_word(thing) and any(map(str.isalpha, relation)))
+        or not _LEAST <= len(cleaned) <= _MOST
+        or max(map(len, cleaned[:3])) > _LONGEST_FIELD
+        # What belongs behind the object stands in the relation's place.
+        or (word in _MISPLACED and (rest == subject.lower() or any(map(str.isdigit, rest))))
+    ):
         return None
-    if any(len(part) > _LONGEST_FIELD for part in (subject, relation, thing)):
-        return None
-    found = Fact(subject, _words(relation), thing)
-    if _is_misplaced(found):
-        return None
+    found = Fact(subject, relation, thing)
     if (late := _AFTER_OBJECT.search(thing)) and read_date(late["date"]):
         found = replace(found, object=_clean(thing[: late.start()]) or thing)
         behind = [f"{late['word']} {late['date']}", *behind]
     return _qualify(found, [one for part in behind for one in _SPLIT.split(part) if one.strip()])
 
 
-def _is_misplaced(fact: Fact) -> bool:
-    """Whether in the relation's place stands what belongs behind the object."""
-    word, _, rest = fact.relation.partition(" ")
-    is_of_value = any(map(str.isdigit, rest)) or rest == fact.subject.lower()
-    return word in _MISPLACED and is_of_value
-
-
 _MISPLACED = frozenset({"since", "until", "not", "replaces"})
 
 
-def _says_more(part: str) -> bool:
-    """Whether a field says more of a fact, and is not its object."""
-    return _BEHIND.fullmatch(part) is not None or read_date(part) is not None
-
-
 def _has_word(text: str) -> bool:
-    return bool(text) and not _WORDLESS.fullmatch(text)
+    return not _WORDLESS.fullmatch(text)
 
 
 def _clean(text: str) -> str:
@@ -383,37 +360,35 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
     for part in behind:
         match = _BEHIND.fullmatch(part.strip())
         word, rest = (match["word"].lower(), _clean(match["rest"])) if match else ("", "")
-        if word in {"replaced", "ended"}:
-            status: Status = "replaced" if word == "replaced" else "ended"
-            until = fact.until or (_time(rest.removeprefix("on ").removeprefix("in ")) or None)
-            fact = replace(fact, status=status, until=until)
+        time = (
+            _time(rest.removeprefix("on ").removeprefix("in ")) if word in _ENDED else _time(rest)
+        )
+        span = read_span(rest) or (time, None) if word in _BEGINS and time else None
+        changes: dict[str, Any] = {}
+        if word in _ENDED:
+            changes = {"status": word, "until": fact.until or time or None}
         elif word == "disputed":
-            fact = replace(fact, disputed=True)
+            changes = {"disputed": True}
+        elif word == "says" and _has_word(rest):
+            changes = {"speaker": rest}
         elif word in _OF_OTHERS and _has_word(rest):
-            says = {"speaker": rest} if word == "says" else {"replaces": (*fact.replaces, rest)}
-            fact = replace(fact, **says)
-        elif word in {"until", "till", "through", "to"} and _time(rest):
-            status = "ended" if fact.status == "holds" else fact.status
-            fact = replace(fact, until=_time(rest), status=status)
-        elif word in {"since", "from", "as of", "starting"} and _time(rest):
-            fact = _set_span(fact, read_span(rest) or (_time(rest), None))
-        elif span := read_span(part):
-            fact = _set_span(fact, span)
+            changes = {"replaces": (*fact.replaces, rest)}
+        elif word in _ENDS and time:
+            changes = {"until": time, "status": "ended" if fact.status == "holds" else fact.status}
+        elif span := span or read_span(part):
+            changes = {"since": span[0]} | (
+                {"until": span[1], "status": "ended"} if span[1] else {}
+            )
         elif match or _ASIDE.fullmatch(part) or not _has_word(part):
             continue
         elif len(fact.object) + len(part) < _LONGEST_FIELD:
-            fact = replace(fact, object=f"{fact.object}, {_clean(part)}")
+            changes = {"object": f"{fact.object}, {_clean(part)}"}
+        fact = replace(fact, **changes)
     return fact
 
 
-def _set_span(fact: Fact, span: tuple[str, str | None]) -> Fact:
-    begins, ends = span
-    if ends is None:
-        return replace(fact, since=begins)
-    return replace(fact, since=begins, until=ends, status="ended")
-
-
-_OF_OTHERS = {"replaces", "instead of", "not", "says"}
+_ENDED, _OF_OTHERS = {"replaced", "ended"}, {"replaces", "instead of", "not"}
+_BEGINS, _ENDS = {"since", "from", "as of", "starting"}, {"until", "till", "through", "to"}
 
 
 def _time(text: str) -> str:
@@ -426,28 +401,15 @@ def _time(text: str) -> str:
 _NO_TIME = {"now", "today", "present", "unknown", "date", "n/a", "none", "further notice"}
 
 
-def _escape(text: str) -> str:
-    return _BARS.sub(r"\\\g<0>", text)
-
-
 class Lines(NamedTuple):
-    """The lines of a text that is to hold facts.
-
-    Attributes:
-        facts: the facts, in order; each once.
-        others: lines that are none.
-    """
+    """The facts of a text, in order and each once, and its lines that are none."""
 
     facts: list[Fact]
     others: list[str]
 
 
 def read_lines(text: str) -> Lines:
-    """Return the facts in a text, and the lines that are none.
-
-    Headings, fences, a table's header and rules, and tags are neither. It never raises, and takes
-    time in proportion to the text.
-    """
+    """Return the facts in a text, and its other lines but headings, fences, rules and tags."""
     facts: dict[str, Fact] = {}
     others = []
     for line in text.splitlines():
@@ -494,17 +456,11 @@ def facts_of(memory: str | Memory | Mapping[str, Any] | Any) -> list[Fact]:
     facts = []
     for fact in read_lines(found.text).facts:
         line, source = fact.line, sources.get(fact.line)
-        fact = replace(  # noqa: PLW2901
-            fact,
-            evidence=tuple(by_line.get(line, ())),
-            unsupported=line in marked,
-            missing=marked.get(line, ()),
-        )
+        known: dict[str, Any] = {"evidence": (*by_line.get(line, ()),)}
+        known |= {"unsupported": line in marked, "missing": marked.get(line, ())}
         if source is not None:
-            fact = replace(  # noqa: PLW2901
-                fact, message=source.message, thread=source.thread, told_at=source.at
-            )
-        facts.append(fact)
+            known |= {"message": source.message, "thread": source.thread, "told_at": source.at}
+        facts.append(replace(fact, **known))
     return facts
 
 
@@ -520,16 +476,13 @@ def memory_of_facts(facts: Iterable[Fact], others: Iterable[str] = (), dropped: 
 def is_facts(text: str) -> bool:
     """Whether a memory is one of facts: each line begins with the fields of one."""
     lines = text.splitlines()
-    found = [(read_fact(line), line) for line in lines]
-    return bool(lines) and all(
-        fact is not None and fact.line.split(" | ")[:_LEAST] == line.split(" | ")[:_LEAST]
-        for fact, line in found
-    )
+    facts = map(read_fact, lines)
+    read = [fact.line.split(" | ")[:_LEAST] if fact else None for fact in facts]
+    return bool(lines) and read == [line.split(" | ")[:_LEAST] for line in lines]
 
 
 # --- What is wanted
 
-_MANY = (list, set, frozenset, tuple, Sequence, Collection)
 _SINGLE = """
 works at, works for, employer, job, job title, position, lives in, born in, born on, died in,
 died on, birthday, date of birth, place of birth, age, name, married to, spouse, partner,
@@ -555,13 +508,8 @@ _AMOUNTS = frozenset(name.replace("_", " ") for name in _MEASURED.split())
 class Relation:
     """A relation of a schema.
 
-    Attributes:
-        name: its name in lines: "works at" for a field `works_at`.
-        subject: kind of its subjects: the name of the model that has the field.
-        object: kind of its objects: the name of a model, "date", "number" or "text".
-        single: whether a subject has one object at a time, of which a new one closes the old.
-        description: what it says.
-        choices: the objects that there are; none if any is allowed.
+    Its name is that of lines ("works at" for a field `works_at`); its subject and object are names
+    of models, or "date", "number" or "text"; with choices, no other object is allowed.
     """
 
     name: str
@@ -608,13 +556,16 @@ class Facts:
 
     def __init__(self, *entities: type[BaseModel]) -> None:
         self.relations: dict[str, Relation] = {}
-        waiting = [*entities]
-        for entity in waiting:  # grows within the loop
+        for entity in entities:
             if not (isinstance(entity, type) and issubclass(entity, BaseModel)):
                 message = f"Facts takes pydantic models of entities, not {entity!r}."
                 raise ConfigurationError(message)
-            for name, value in entity.model_fields.items():
-                relation, others = _relation(entity, name, value)
+        refs, plain = models_json_schema([(entity, "validation") for entity in entities])
+        kinds = plain.get("$defs", {})
+        waiting = [_name_of(refs[entity, "validation"]) for entity in entities]
+        for kind in waiting:  # grows within the loop
+            for name, field in kinds[kind].get("properties", {}).items():
+                relation, others = _relation(kind, name, field, kinds)
                 known = self.relations.get(relation.name)
                 if known is not None and not (known.single and relation.single):
                     relation = replace(relation, single=False)
@@ -653,12 +604,11 @@ class Facts:
             return None
         chosen = {one.lower(): one for one in relation.choices}
         thing = chosen.get(fact.object.lower()) if chosen else fact.object
-        wrong = relation.object == "date" and read_date(fact.object) is None
         is_number = any(map(str.isdigit, fact.object)) and not _is_day(fact.object)
-        wrong |= relation.object == "number" and not is_number
-        return (
-            None if thing is None or wrong else replace(fact, relation=relation.name, object=thing)
-        )
+        is_of_kind = {"date": bool(read_date(fact.object)), "number": is_number}
+        if thing is None or not is_of_kind.get(relation.object, True):
+            return None
+        return replace(fact, relation=relation.name, object=thing)
 
 
 def lacks_object(fact: Fact, schema: Facts) -> bool:
@@ -678,36 +628,34 @@ def _is_day(text: str) -> bool:
     return "-" in (read_date(found["rest"] if found else text) or "")
 
 
+def _name_of(schema: Mapping[str, Any]) -> str:
+    """The name of the definition that a JSON schema refers to; "" if it refers to none."""
+    return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
 def _relation(
-    entity: type[BaseModel], name: str, value: FieldInfo
-) -> tuple[Relation, list[type[BaseModel]]]:
-    """The relation of a field, and the models that it refers to."""
-    many, kinds, choices = False, [value.annotation], list[str]()
-    models: list[type[BaseModel]] = []
-    kind = "text"
-    for one in kinds:  # grows within the loop
-        origin, inner = get_origin(one), get_args(one)
-        bare = origin or one
-        if isinstance(bare, type) and issubclass(bare, _MANY) and not issubclass(bare, str):
-            many = True
-            kinds += inner or (str,)
-        elif origin is Literal:
-            choices += map(str, inner)
-        elif inner:  # a union, or an annotated type
-            kinds += inner if origin in {Union, UnionType} else inner[:1]
-        elif isinstance(one, type) and issubclass(one, BaseModel):
-            models.append(one)
-        elif isinstance(one, type) and issubclass(one, Enum):
-            choices += [str(member.value) for member in one]
-        elif isinstance(one, type) and issubclass(one, date):
-            kind = "date"
-        elif isinstance(one, type) and issubclass(one, int | float | Decimal) and one is not bool:
-            kind = "number"
-    objects = " or ".join(model.__name__ for model in models) or kind
+    kind: str, name: str, field: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> tuple[Relation, list[str]]:
+    """The relation of a field, from its JSON schema, and the models that it refers to."""
+    many, parts, choices, models, thing = False, [field], list[str](), list[str](), "text"
+    for one in parts:  # grows within the loop
+        inner = [*one.get("anyOf", ()), one.get("items"), one.get("additionalProperties")]
+        parts += [part for part in inner if isinstance(part, Mapping)]
+        other, values = _name_of(one), [one["const"]] if "const" in one else one.get("enum", ())
+        if other and "properties" in kinds[other]:
+            models.append(other)
+        elif other:
+            parts.append(kinds[other])
+        many |= one.get("type") in {"array", "object"}
+        choices += map(str, values)
+        if one.get("format") in {"date", "date-time"}:
+            thing = "date"
+        elif one.get("type") in {"integer", "number"} and not values:
+            thing = "number"
+    objects = " or ".join(models) or thing
     # What stands in braces or tags would be read as a field or a delimiter of the prompt.
-    described = " ".join((value.description or "").translate(_PLAIN).split())
-    words = _words(value.alias or name)
-    return Relation(words, entity.__name__, objects, not many, described, tuple(choices)), models
+    described = " ".join(field.get("description", "").translate(_PLAIN).split())
+    return Relation(_words(name), kind, objects, not many, described, (*choices,)), models
 
 
 _PLAIN = str.maketrans("{}<>", "()()")

@@ -35,12 +35,8 @@ def overwrite(
 ) -> list[Fact]:
     """Return facts after new ones, in reading order.
 
-    Args:
-        facts: the facts so far.
-        new: the new ones, in the order in which they were read.
-        schema: says which relations have one object at a time.
-        latest: whether what somebody says last holds in any case, as in a conversation: a repeated
-            statement brings back what was replaced, and only other speakers can dispute it.
+    If the latest is to hold in any case, as in a conversation, a repeated statement brings back
+    what was replaced, and only other speakers can dispute it.
     """
     found = [*facts]
     for fact in new:
@@ -56,15 +52,11 @@ def _add(facts: list[Fact], new: Fact, schema: Facts, *, latest: bool) -> list[F
     if latest and any(_is_told_since(facts[at], new) for at in same):
         return found
     same.sort(key=lambda at: facts[at].status == "holds")
-    at = next((at for at in reversed(same) if _continues(new, facts[at], latest=latest)), None)
-    speaker = new.speaker
-    if at is None:
-        at = len(found)
-        found.append(new)
-    else:
-        found[at] = _join(facts[at], new)
-        if not (latest or new.replaces or found[at].since != facts[at].since):
-            return found
+    at = ([len(facts)] + [at for at in same if _continues(new, facts[at], latest=latest)])[-1]
+    speaker, is_old = new.speaker, at < len(facts)
+    found[at:] = [_join(facts[at], new) if is_old else new, *facts[at + 1 :]]
+    if is_old and not (latest or new.replaces or found[at].since != facts[at].since):
+        return found
     single = schema.is_single(new.relation) and new.relation != SAME_AS
     is_open = found[at].status == "holds" or (found[at].status == "replaced" and found[at].since)
     for other in group if single and is_open else ():
@@ -107,9 +99,7 @@ def _compare(new: Fact, old: Fact, names: Entities, *, latest: bool) -> int:
     """Return 1 if a fact is newer than an old one, -1 if it is older, 0 if nothing says so."""
     if is_after(new.since, old.since):
         return 1
-    if is_after(old.since, new.since):
-        return -1
-    if latest and _is_told_since(old, new):
+    if is_after(old.since, new.since) or (latest and _is_told_since(old, new)):
         return -1
     if new.since and not old.since:
         return 1
@@ -117,7 +107,7 @@ def _compare(new: Fact, old: Fact, names: Entities, *, latest: bool) -> int:
         return int(_is_own(old, new))
     if any(names.same(old.object, one) for one in new.replaces):
         return 1
-    if new.since and old.since:
+    if new.since:
         return 0
     known = [{item.source for item in fact.evidence} for fact in (new, old)]
     return int(not all(known) or not known[0].isdisjoint(known[1]))
@@ -157,14 +147,11 @@ def mark_disputes(facts: Sequence[Fact], schema: Facts) -> list[Fact]:
     disputed too.
     """
     names = Entities(facts)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for at, fact in enumerate(facts):
-        groups.setdefault((names.key(fact.subject), fact.relation), []).append(at)
     disputed = set[int]()
-    for (_, relation), group in groups.items():
+    for group in names.group(facts):
         holding = [at for at in group if facts[at].status == "holds"]
         objects = {names.key(facts[at].object) for at in holding}
-        if schema.is_single(relation) and len(objects) > 1:
+        if schema.is_single(facts[group[0]].relation) and len(objects) > 1:
             disputed.update(holding)
         for end in (at for at in group if facts[at].status == "ended"):
             same = [at for at in holding if names.same(facts[at].object, facts[end].object)]
@@ -198,14 +185,8 @@ def keep_said(
 ) -> tuple[list[Fact], Counter[str]]:
     """Return the facts of a reply without dates that nothing says, and how many left out, by why.
 
-    A fact replaces what the memory has in its place if a sentence of the text names both.
-
-    Args:
-        facts: the facts of the reply.
-        memory: the memory.
-        read: the text that was read.
-        schema: the facts to keep.
-        dated: whether what was read has dates of its own, so that the text need not say them.
+    A fact replaces what the memory has in its place if a sentence of the text names both. A text
+    that is dated, as a message is, need not say its dates.
     """
     stated = [one for one in facts if not lacks_object(one, schema)]
     fitting = [fact for one in stated if (fact := schema.fit(one)) is not None]
@@ -225,27 +206,23 @@ def keep_said(
         is_known = any(names.same(one.object, fact.object) for one in about)
         dating = dating or (free if own or is_known else [text for text, _ in passages])
         timed = fact if dated else _without_made_up_dates(fact, dating, read)
-        lost[MADE_UP] += _count_times(fact) - _count_times(timed)
-        others = (
+        for was, time in ((fact.since, timed.since), (fact.until, timed.until)):
+            lost[MADE_UP] += bool(was and not time)
+        replaces = [
             one.object
             for one in about
             if one.status == "holds" and schema.is_single(one.relation)
             if not names.same(one.object, fact.object)
-        )
-        replaces = [one for one in others if any(_names_any(said, [one]) for _, said in own)]
+            if any(_names_any(said, [one.object]) for _, said in own)
+        ]
         kept.append(replace(timed, replaces=(*dict.fromkeys(replaces),)))
     return kept, +lost
 
 
 def _is_of_another(fact: Fact, facts: Sequence[Fact], own: Sequence[Collection[str]]) -> bool:
-    """Whether the text says a figure of another relation of the same reply.
+    """Whether the text, in the sentences with a fact's object, says it of another relation.
 
     Small models fill in all relations of a schema.
-
-    Args:
-        fact: the fact.
-        facts: those of the reply.
-        own: the terms of each sentence with its object.
     """
     if read_date(fact.object) or not any(map(str.isdecimal, fact.object)):
         return False
@@ -262,23 +239,15 @@ def _names_any(said: Collection[str], objects: Iterable[str]) -> bool:
     return any({*said}.issuperset(specific_terms(one)) for one in objects)
 
 
-def _count_times(fact: Fact) -> int:
-    return bool(fact.since) + bool(fact.until)
-
-
 def _without_made_up_dates(fact: Fact, dating: Sequence[str], read: str) -> Fact:
     """Return a fact without dates that no sentence says: small models fill the form's place of one.
 
-    Args:
-        fact: the fact.
-        dating: the sentences that name its object and have a date, or else those that state no
-            other fact; all if the fact is new and no sentence names its object.
-        read: the text that was read.
+    It is dated by the sentences that name its object and have a date, or else by those that state
+    no other fact; by all if it is new and no sentence names its object.
     """
     since, until = (time and find_said(dating, time, read) for time in (fact.since, fact.until))
-    if fact.until and until and until != fact.until:
-        until = until if _is_last(fact.until, until) else None
-    if since and until and not is_after(until, since):
+    is_said = until == fact.until or (fact.until and until and _is_last(fact.until, until))
+    if not is_said or (since and until and not is_after(until, since)):
         until = None
     is_backward = fact.since and not is_after(fact.until, fact.since)
     is_open = fact.until and not until and (fact.status == "ended" or is_backward)

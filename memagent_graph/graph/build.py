@@ -175,9 +175,9 @@ def create_memagent(
         check_sight(getattr(reader, "model", None))
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
     if schema is not None:
-        from memagent_graph.facts.reader import cut_facts, read_for_facts, with_room
+        from memagent_graph.facts.reader import FactsReader, cut_facts, with_room
 
-        reader = read_for_facts(reader, schema, config=config, tokenizer=counter)
+        reader = FactsReader(reader, schema, config=config, tokenizer=counter)
         config, cut = with_room(config, reader), cut_facts
     check_window(reader.identity, config, question_tokens=0)
     if config.merges and not merges(reader):
