@@ -8,8 +8,8 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from memagent_graph.errors import ConfigurationError
@@ -118,6 +118,44 @@ class Task(ABC):
         Raises:
             ConfigurationError: There is not enough text for that length, or no such sample.
         """
+
+
+class FileTask(Task):
+    """Asks what a file asks, each question once, over documents of their own lengths.
+
+    Args:
+        name: name of the task.
+        version: kind of the file, and version of the samples made of it.
+        file: the file.
+        read: reads its samples, which have neither id nor task.
+    """
+
+    unit: Unit = "whole"
+
+    def __init__(
+        self, name: str, version: str, file: Path, read: Callable[[], list[Sample]]
+    ) -> None:
+        self.name, self.file, self._version, self._read = name, file, version, read
+
+    @cached_property
+    def _asked(self) -> list[Sample]:
+        return self._read()
+
+    @property
+    def identity(self) -> str:
+        """Identity of the generator and the file."""
+        return f"{self._version} {file_digest(self.file)}"
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Questions with their answers: all documents may be asked the same."""
+        return [" ".join((sample.question, *sample.answers)) for sample in self._asked]
+
+    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
+        """Make one sample; the seed chooses which are asked first."""
+        asked = self._asked[draw(self.name, len(self._asked), index, seed)]
+        name = f"{self.name}/{length}/{index}"
+        return replace(asked, id=name, task=self.name, length=length)
 
 
 def file_digest(file: Path) -> str:

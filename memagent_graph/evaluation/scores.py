@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from itertools import combinations
 from math import nan, sqrt
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.config import ReadingConfig
@@ -219,12 +219,8 @@ def interval(scores: Sequence[float], clusters: Sequence[str] = ()) -> tuple[flo
     It is made for zeros and ones; for scores in between, whose variance is smaller, it is wide.
     Scores of one cluster, such as of questions about one conversation, are not independent: they
     count as fewer, by the design effect (Kish, Survey Sampling, 1965, section 5.4), and Student's
-    quantile for the number of clusters takes the place of the normal one.
-
-    Args:
-        scores: the scores, in any order.
-        clusters: cluster of each score, shared with related ones; empty for a score by itself. None
-            if all scores are independent.
+    quantile for the number of clusters takes the place of the normal one. A score whose cluster is
+    empty is independent, as are all without `clusters`.
 
     Raises:
         ValueError: There are no scores.
@@ -255,7 +251,7 @@ def _independent(scores: Sequence[float], clusters: Sequence[str]) -> tuple[floa
         off = sum(sum(score - mean for score in group) ** 2 for group in groups.values())
         between = off * count / (count - 1) / n
         worth = n * spread / between if between else n
-    return min(float(n), max(worth, least)), student(count - 1)
+    return min(float(n), max(worth, least)), _student(count - 1)
 
 
 class Mean(NamedTuple):
@@ -267,32 +263,23 @@ class Mean(NamedTuple):
 
 
 def mean_score(scores: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
-    """The mean of scores between 0 and 1, with its `interval`.
-
-    Raises:
-        ValueError: There are no scores.
-    """
+    """The mean of scores between 0 and 1, with its `interval`."""
     low, high = interval(scores, clusters)
     return Mean(fmean(scores), low, high)
 
 
 def mean_cost(values: Sequence[float]) -> Mean:
-    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown.
-
-    Raises:
-        ValueError: There are no figures.
-    """
+    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown."""
     if not values:
         raise ValueError("There are no figures to average.")
     count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, nan, nan)
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    half = student(count - 1) * deviation / sqrt(count)
+    half = _student(count - 1) * stdev(values, mean) / sqrt(count)
     return Mean(mean, max(0.0, mean - half), mean + half)
 
 
-def student(freedom: int) -> float:
+def _student(freedom: int) -> float:
     """The 97.5% quantile of Student's distribution for so many degrees of freedom."""
     return _STUDENT[max(0, min(freedom, len(_STUDENT)) - 1)]
 
@@ -303,47 +290,6 @@ _STUDENT = (
     *(2.060, 2.056, 2.052, 2.048, 2.045, 2.042, 1.96),
 )
 """The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
-
-
-def compute_paired_interval(
-    before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()
-) -> tuple[float, float]:
-    """The 95% interval around the mean of `after - before`, of scores of the same samples.
-
-    Wilson's intervals of the two means, joined by how the scores go together (Newcombe,
-    Statistics in Medicine 17, 1998, pages 2635 to 2650): no difference in a few
-    samples is not taken for certainty, and what is hard in both runs does not count as chance.
-
-    Args:
-        before: scores between 0 and 1.
-        after: scores of the same samples, in the same order.
-        clusters: cluster of each sample, as for `interval`.
-
-    Raises:
-        ValueError: There are no scores, or the two numbers differ.
-    """
-    if len(before) != len(after):
-        raise ValueError("Scores are paired: there must be as many after as before.")
-    (low_1, high_1), (low_2, high_2) = interval(before, clusters), interval(after, clusters)
-    mean_1, mean_2 = fmean(before), fmean(after)
-    together = _correlation(before, after)
-    down = _apart(mean_2 - low_2, high_1 - mean_1, together)
-    up = _apart(high_2 - mean_2, mean_1 - low_1, together)
-    change = mean_2 - mean_1
-    return max(-1.0, change - down), min(1.0, change + up)
-
-
-def _apart(one: float, other: float, correlation: float) -> float:
-    return sqrt(max(0.0, one * one + other * other - 2 * correlation * one * other))
-
-
-def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's, brought nearer to 0 by half a sample: a few could agree by chance."""
-    mean_1, mean_2 = fmean(one), fmean(other)
-    shared = sum((a - mean_1) * (b - mean_2) for a, b in zip(one, other, strict=True))
-    spread = sqrt(sum((a - mean_1) ** 2 for a in one) * sum((b - mean_2) ** 2 for b in other))
-    sure = max(0.0, shared - 0.5) if shared > 0 else shared
-    return max(-1.0, sure / spread) if spread else 0.0
 
 
 def order_score(events: int, order: Sequence[int]) -> float:
