@@ -29,13 +29,7 @@ Unit = Literal["tokens", "whole"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that a judge model is asked about an answer.
-
-    Attributes:
-        prompt: function from the answer to the judge's prompt.
-        schema: JSON schema of the judge's reply, an object.
-        grade: function from that object to a score between 0 and 1.
-    """
+    """One thing that a judge is asked about an answer; its reply, of the schema, has a grade."""
 
     prompt: Callable[[str], str]
     schema: dict[str, Any]
@@ -159,11 +153,7 @@ class FileTask(Task):
 
 
 def file_digest(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex.
-
-    Raises:
-        ConfigurationError: It cannot be read.
-    """
+    """The SHA-256 of a file's bytes, in hex."""
     try:
         with file.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -173,11 +163,7 @@ def file_digest(file: Path) -> str:
 
 
 def draw(task: str, count: int, index: int, seed: int) -> int:
-    """Return the question at `index` of `count`, each of which occurs once, in the seed's order.
-
-    Raises:
-        ConfigurationError: There are fewer questions.
-    """
+    """Return the question at `index` of `count`, each of which occurs once, in the seed's order."""
     if index >= count:
         message = f"{task} has {count:,} different questions, not {index + 1:,}."
         raise ConfigurationError(message)
@@ -190,13 +176,7 @@ def _order(task: str, count: int, seed: int) -> list[int]:
 
 
 def check_length(task: str, length: int, least: int) -> None:
-    """Raise `ConfigurationError` if a document would be too short for a task.
-
-    Args:
-        task: name of the task.
-        length: length of the document, in tokens.
-        least: shortest document of the task, in tokens.
-    """
+    """Raise `ConfigurationError` if a document of so many tokens is too short for a task."""
     if length < least:
         message = f"{task} needs documents of {least:,} tokens or more, not {length:,}."
         raise ConfigurationError(message)
@@ -208,13 +188,9 @@ def fill_document(
     length: int,
     count: Callable[[str], int],
 ) -> Iterator[str]:
-    """A document of `length` tokens: filler, with pieces put in at their depths.
+    """A document of `length` tokens: parts of filler, with pieces put in at depths from 0 to 1.
 
-    Args:
-        filler: parts of text, as many as are asked for; the last is cut at a word.
-        inserts: pieces with their depths, 0 for the beginning and 1 for the end.
-        length: tokens in all.
-        count: counts tokens.
+    The last part of the filler is cut at a word.
     """
     waiting = sorted(inserts, key=lambda insert: insert[0])
     room = length - count("".join(text for _, text in waiting))
@@ -269,25 +245,16 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def substring_match(answer: str, wanted: Sequence[str], metric: Metric = "all") -> float:
-    """Return whether the wanted strings occur in the answer, ignoring case, as RULER scores.
+    """Return the share of wanted strings that occur in the answer in any case, as RULER scores.
 
-    Args:
-        answer: the given answer.
-        wanted: the strings of a right answer.
-        metric: "all" for the share of them, "any" for whether one does.
+    With the metric "any", whether one does.
     """
-    text = answer.lower()
-    there = [string_.lower() in text for string_ in wanted]
-    if not there:
-        return 0.0
-    return float(any(there)) if metric == "any" else sum(there) / len(there)
+    there = [one.lower() in answer.lower() for one in wanted]
+    return float(any(there)) if metric == "any" else sum(there) / max(1, len(there))
 
 
 def exact_match(answer: str, wanted: Iterable[str]) -> float:
-    """Whether the answer is one of the wanted, as SQuAD compares.
-
-    Case, punctuation, articles and runs of white space do not count.
-    """
+    """Whether the answer is one of the wanted, as SQuAD compares."""
     return float(any(normalize(answer) == normalize(one) for one in wanted))
 
 

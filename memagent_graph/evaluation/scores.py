@@ -78,17 +78,12 @@ def grade(
 ) -> tuple[str, Scores]:
     """Return the answer of a reply, and its scores.
 
-    Where one answer is asked for, an answer that offers others beside it scores 0.
-
-    Args:
-        reply: the model's reply.
-        sample: the sample.
-        tokenizer: measures the answer.
-        final: the reader's answer, without a box: the built-in reader's reply has places after the
-            answer.
+    Where one answer is asked for, an answer that offers others beside it scores 0. The reader's own
+    answer is `final`: the built-in reader's reply has places after it.
     """
     said = reply if final is None or _BOX in reply else final
-    answer = final_answer(said, _lead(sample.template), one=sample.metric == "any")
+    lead = (sample.template or "").rpartition("{question}")[2].strip()
+    answer = final_answer(said, lead, one=sample.metric == "any")
     if sample.answer_tokens is not None:
         answer = answer[: tokenizer.prefix(answer, sample.answer_tokens)]
     single = sample.metric == "any" or len(sample.answers) == 1
@@ -110,14 +105,9 @@ def share(text: str, sample: Sample) -> float:
 def final_answer(reply: str, lead: str = "", *, one: bool = True) -> str:
     r"""Return the part of a reply that is its answer.
 
-    Args:
-        reply: the model's reply.
-        lead: beginning of the answer in the task's own prompt, which a reply may repeat.
-        one: whether one answer is asked for, which ends with its line.
-
-    Returns:
-        The last `\boxed{}`, with those next to it; else what follows the last announcement of an
-        answer; else the whole reply.
+    The last `\boxed{}`, with those next to it; else what follows the last announcement of an
+    answer; else the whole reply. A reply may repeat the `lead`, the beginning of the answer in the
+    task's own prompt. If `one` answer is asked for, it ends with its line.
     """
     if _BOX in reply:
         return without_latex(_boxes(reply))
@@ -179,11 +169,6 @@ def _continues_word(text: str, at: int) -> bool:
 
 def _in_word(sign: str) -> bool:
     return sign.isalnum() and not "\u3040" <= sign <= "\ud7ff"
-
-
-def _lead(template: str | None) -> str:
-    """Return the beginning of the answer in a template, after the question."""
-    return (template or "").rpartition("{question}")[2].strip()
 
 
 def _boxes(text: str) -> str:
@@ -299,13 +284,7 @@ def order_score(events: int, order: Sequence[int]) -> float:
     whatever else the answer lists; what one of the two lacks is tied there, last. So an answer
     that leaves events out, but adds none, loses little. Two cases have no tau there, or one that
     pays for nothing: an answer that lists no event at all scores 0, the only event there is 1.
-
-    Args:
-        events: number of events; 1 comes first.
-        order: numbers of the events as the answer lists them; 0 for anything else, and repetitions.
-
-    Raises:
-        ValueError: A number names no event.
+    Events are numbered from 1; in the order, 0 is anything else.
     """
     if any(not 0 <= number <= events for number in order):
         message = f"There are events 1 to {events}, not all of {list(order)}."
@@ -313,15 +292,14 @@ def order_score(events: int, order: Sequence[int]) -> float:
     place: dict[int, int] = {}
     extra = events
     for position, number in enumerate(order):
-        known = number in range(1, events + 1) and number not in place
+        known = number > 0 and number not in place
         extra += not known
         place[number if known else extra] = position
     if not any(number <= events for number in place):
         return 0.0
     items = range(1, extra + 1)
-    last = extra + len(order)
     right = [min(number, events + 1) for number in items]
-    given = [place.get(number, last) for number in items]
+    given = [place.get(number, extra + len(order)) for number in items]
     return (_tau_b(right, given) + 1) / 2
 
 
@@ -369,8 +347,7 @@ class Judge:
         if not sample.criteria:
             message = f"{sample.id} has no criteria: it is scored without a judge."
             raise ValueError(message)
-        grades = [await self._ask(criterion, answer) for criterion in sample.criteria]
-        return sum(grades) / len(grades)
+        return fmean([await self._ask(criterion, answer) for criterion in sample.criteria])
 
     async def _ask(self, criterion: Criterion, answer: str) -> float:
         shape = shape_of(criterion.schema)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Benchmark(NamedTuple):
-    """A benchmark's name, the version of its samples, and what makes them from a row of its file."""
+    """A benchmark's name, the version of its samples, and what makes them from a row."""
 
     name: str
     version: int
