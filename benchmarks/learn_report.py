@@ -6,9 +6,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from paired import compute_paired_interval
 
 from memagent_graph.evaluation.report import in_markdown
-from memagent_graph.evaluation.scores import compute_paired_interval, mean_score
+from memagent_graph.evaluation.scores import mean_score
 from memagent_graph.rl.loop import Journal
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from extractive_recall import Item, has
+from paired import compute_paired_interval
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evaluation.methods import PassageSearch
-from memagent_graph.evaluation.scores import compute_paired_interval
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.fold import advance

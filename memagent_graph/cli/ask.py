@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from memagent_graph.cli.options import (
-    BaseUrl,
-    ConfigFields,
-    ConfigFile,
-    Model,
-    Namespace,
-    PromptsFile,
-    ResponseFormatFile,
-    Store,
-    TokenizerFile,
+    Keeps,
+    Reads,
     check_server,
     find_missing_store,
-    make_config,
-    make_reader,
     parse_namespace,
+    takes_options,
 )
 from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.evidence.places import Evidence
@@ -47,13 +39,7 @@ _STOPPED = {
 
 
 def print_answer(output: ReadingOutput, *, as_json: bool, show_memory: bool) -> None:
-    """Print the answer with its places, or the whole output; warnings go to stderr.
-
-    Args:
-        output: the graph's output.
-        as_json: print nothing but the output, as one JSON document.
-        show_memory: print the final memory too.
-    """
+    """Print the answer with its places, or the whole output; warnings go to stderr."""
     if as_json:
         print(to_json(output, indent=2))
     else:
@@ -137,6 +123,7 @@ _LOST = (
 )
 
 
+@takes_options
 def ask(
     question: Annotated[str, typer.Argument(help="Question to answer.", show_default=False)],
     sources: Annotated[
@@ -147,13 +134,12 @@ def ask(
             show_default=False,
         ),
     ] = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
-    config: ConfigFile = None,
-    fields: ConfigFields = None,
-    tokenizer: TokenizerFile = None,
-    prompts: PromptsFile = None,
-    response_format: ResponseFormatFile = None,
+    *,
+    reads: Reads,
+    response_format: Annotated[
+        Path | None,
+        typer.Option(help="File with the JSON schema of an object: the form of the answer."),
+    ] = None,
     show_memory: Annotated[
         bool, typer.Option("--show-memory", help="Print the final memory.")
     ] = False,
@@ -163,8 +149,7 @@ def ask(
             "--json", help="Print the answer, with places, usage and memory, as one JSON document."
         ),
     ] = False,
-    store: Store = None,
-    namespace: Namespace = None,
+    keeps: Keeps,
     name: Annotated[
         str | None,
         typer.Option(help="Name of a memory to continue, or to start."),
@@ -189,15 +174,8 @@ def ask(
     if dry_run and memory:
         raise typer.BadParameter("--dry-run needs something to read (SOURCE...).")
     with report_errors("memagent: stopped."), ExitStack() as stack:
-        settings = make_config(config, fields).or_auto()
-        reader = make_reader(
-            model,
-            base_url,
-            prompts,
-            tokenizer,
-            settings,
-            response_format=response_format,
-        )
+        settings = reads.make_config().or_auto()
+        reader = reads.make_reader(settings, response_format=response_format)
         if not reader.shows_passages:  # the built-in reader reads
             settings = settings.model_copy(update={"how": "read"})
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
@@ -208,22 +186,22 @@ def ask(
                 question,
                 document,
                 settings,
-                tokenizer=tokenizer or reader.identity.tokenizer,
+                tokenizer=reads.tokenizer or reader.identity.tokenizer,
                 concurrency=reader.concurrency,
             )
             print_plan(planned, as_json=as_json)
             return
-        if memory and (missing := find_missing_store(store)):
+        if memory and (missing := find_missing_store(keeps.store)):
             message = f"There is no memory {memory!r}: the store {missing} does not exist."
             raise MemoryNotFoundError(message)
         check_server(reader)
-        kept_in = stack.enter_context(open_store(store))
+        kept_in = stack.enter_context(open_store(keeps.store))
         agent = create_memagent(
             reader,
             config=settings,
-            tokenizer=tokenizer,
+            tokenizer=reads.tokenizer,
             store=kept_in,
-            namespace=parse_namespace(namespace),
+            namespace=parse_namespace(keeps.namespace),
         )
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:

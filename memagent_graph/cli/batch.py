@@ -5,60 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memagent_graph.cli.options import (
-    BaseUrl,
-    ConfigFields,
-    ConfigFile,
-    Model,
-    Namespace,
-    PromptsFile,
-    ResponseFormatFile,
-    Store,
-    TokenizerFile,
+    Keeps,
+    Reads,
     check_server,
-    make_config,
-    make_reader,
     parse_namespace,
+    takes_options,
 )
 from memagent_graph.cli.terminal import report_errors, to_json
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from typing import TextIO
-
     from memagent_graph.batch import Result, Task
-
-
-def row(task: Task) -> dict[str, object]:
-    """A task with plain values, for another machine: `text`, or files as `document`.
-
-    All values of a column are of one kind: one file is a list, too.
-
-    Raises:
-        ConfigurationError: Its document is a list with text in it.
-    """
-    from memagent_graph.errors import ConfigurationError
-
-    kept = {key: value for key, value in task.items() if key != "document"}
-    match task["document"]:
-        case str(text):
-            return {**kept, "text": text}
-        case {"path": path}:
-            return {**kept, "document": [_resolve_path(path)]}
-        case list(items) if all(isinstance(item, dict) for item in items):
-            return {**kept, "document": [_resolve_path(item["path"]) for item in items]}
-    message = f"Task {task['id']!r}: with --ray a list of documents is one of paths."
-    raise ConfigurationError(message)
-
-
-def _resolve_path(path: str) -> dict[str, str]:
-    return {"path": str(Path(path).resolve())}
 
 
 def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
@@ -73,7 +35,10 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
         if not line.strip():
             continue
         try:
-            task, given = _parse_task(line, str(number), file.parent, seen)
+            task = json.loads(line)
+            name, given = str(task.setdefault("id", str(number))), task["document"]
+            task["document"] = _document(given, file.parent)
+            _check_new(name, seen)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             bad += 1
             message = (
@@ -82,8 +47,6 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
             )
             print(message, file=sys.stderr)
             continue
-        name = str(task["id"])
-        seen.add(name)
         if isinstance(given, str) and _names_file(given, file.parent):
             print(
                 f"memagent: {file}:{number}: {given!r} is read as text. There is a file of that "
@@ -95,36 +58,22 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
     return tasks, bad
 
 
-def _parse_task(
-    line: str, number: str, folder: Path, seen: set[str]
-) -> tuple[dict[str, Any], object]:
-    """Return the task of a line, and its document as it was given.
-
-    Raises:
-        ValueError, TypeError, AttributeError, KeyError: The line is not a task.
-    """
-    task = json.loads(line)
-    name = str(task.setdefault("id", number))
+def _check_new(name: str, seen: set[str]) -> None:
     if name in seen:
         message = f"the id {name!r} is there twice"
         raise ValueError(message)
-    given = task["document"]
-    return {**task, "document": _document(given, folder)}, given
+    seen.add(name)
 
 
 def _document(given: object, folder: Path) -> object:
     """A document as the graph takes it, its paths relative to the folder of the tasks."""
-    if isinstance(given, list) and given:
-        return [_single(item, folder) for item in given]
-    return _single(given, folder)
-
-
-def _single(given: object, folder: Path) -> str | dict[str, str]:
     match given:
         case str(text):
             return text
         case {"path": str(path)}:
             return {"path": str(folder / path)}
+        case [_, *_]:
+            return [_document(item, folder) for item in given]
     message = f"`document` is {given!r}"
     raise TypeError(message)
 
@@ -151,7 +100,6 @@ Examples:
   memagent batch tasks.jsonl | jq .answer
   memagent batch tasks.jsonl --out results.jsonl --model openai:gpt-4o
   memagent batch tasks.jsonl --out results.jsonl --model vllm:MODEL
-  memagent batch tasks.jsonl --out results/ --ray ray://head:10001
 
 Each result is a JSON object on a line, as soon as it is done: the task's fields with `id`, and
 `answer`, `memory`, `evidence`, `usage`, ... or else `error`. With --out, what has an answer there
@@ -164,6 +112,7 @@ Exit codes: 0 all answered, 1 some failed, 2 wrong usage, 130 interrupted.
 _STOPPED = "memagent: stopped. The results so far are kept. To continue:\n  {command}"
 
 
+@takes_options
 def batch(
     tasks: Annotated[
         Path, typer.Argument(help="File of tasks, a JSON object on each line.", show_default=False)
@@ -172,20 +121,14 @@ def batch(
         Path | None,
         typer.Option(help="File to add the results to; standard output by default."),
     ] = None,
-    model: Model = None,
-    base_url: BaseUrl = None,
+    *,
+    reads: Reads,
     concurrency: Annotated[int, typer.Option(help="Documents to read at once.")] = 64,
-    config: ConfigFile = None,
-    fields: ConfigFields = None,
-    tokenizer: TokenizerFile = None,
-    prompts: PromptsFile = None,
-    response_format: ResponseFormatFile = None,
-    store: Store = None,
-    namespace: Namespace = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster, or local: OUT is then a folder of Parquet."),
+    response_format: Annotated[
+        Path | None,
+        typer.Option(help="File with the JSON schema of an object: the form of the answers."),
     ] = None,
+    keeps: Keeps,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
@@ -193,43 +136,20 @@ def batch(
     from memagent_graph.memory.stores import open_store
 
     with report_errors("memagent: stopped." if out is None else _STOPPED):
-        settings = make_config(config, fields)
-        place = parse_namespace(namespace)
-        if ray is not None:
-            if response_format is not None:
-                raise typer.BadParameter("--ray takes no --response-format.")
-            if out is None:
-                raise typer.BadParameter("--ray needs --out, a folder for the results.")
-            failed = _on_ray(
-                ray,
-                tasks,
-                out,
-                model=model,
-                base_url=base_url,
-                store=store,
-                namespace=place,
-                config=settings,
-            )
-            if failed:
-                raise typer.Exit(1)
-            return
+        settings, place = reads.make_config(), parse_namespace(keeps.namespace)
         answered = set() if out is None else _mend(out)
         asked, bad = read_task_file(tasks, answered)
         if answered:
             print(f"memagent: {len(answered)} were answered before.", file=sys.stderr)
         failed = 0
-        with open_store(store) as kept_in, _open_results(out) as results:
-            reader = make_reader(
-                model,
-                base_url,
-                prompts,
-                tokenizer,
-                settings,
-                response_format=response_format,
-            )
+        with (
+            open_store(keeps.store) as kept_in,
+            nullcontext(sys.stdout) if out is None else out.open("a", encoding="utf-8") as results,
+        ):
+            reader = reads.make_reader(settings, response_format=response_format)
             check_server(reader)
             agent = create_memagent(
-                reader, config=settings, tokenizer=tokenizer, store=kept_in, namespace=place
+                reader, config=settings, tokenizer=reads.tokenizer, store=kept_in, namespace=place
             )
             for result in read_many(
                 agent, asked, concurrency=concurrency, progress=sys.stderr.isatty()
@@ -246,24 +166,6 @@ def batch(
 batch.__doc__ = _EXAMPLES
 
 
-def _open_results(out: Path | None) -> AbstractContextManager[TextIO]:
-    return nullcontext(sys.stdout) if out is None else out.open("a", encoding="utf-8")
-
-
-def _on_ray(address: str, tasks: Path, out: Path, **options: object) -> int:
-    """Read on a cluster, and return how many lines are no tasks."""
-    from memagent_graph.errors import MissingDependencyError
-
-    clusters = entry_points(group="memagent_graph.clusters", name="ray")
-    if not clusters:
-        message = '--ray needs: pip install "memagent-graph[ray]"'
-        raise MissingDependencyError(message)
-    read_tasks = clusters["ray"].load()
-    found, bad = read_task_file(tasks, answered=set())
-    read_tasks([row(task) for task in found], address, out, **options)
-    return bad
-
-
 def _record(result: Result) -> dict[str, object]:
     kept = {key: value for key, value in result.task.items() if key != "document"}
     if result.output is None:
@@ -274,8 +176,7 @@ def _record(result: Result) -> dict[str, object]:
 def _mend(file: Path) -> set[str]:
     """Ids of the results that have an answer; failures and a torn last line are taken out.
 
-    Raises:
-        ConfigurationError: The file is something else, which must not be lost.
+    A file of something else must not be lost.
     """
     from memagent_graph.errors import ConfigurationError
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from memagent_graph.cli.options import (
-    BaseUrl,
-    ConfigFields,
-    ConfigFile,
-    Model,
-    Namespace,
-    Store,
-    TokenizerFile,
+    Keeps,
+    Reads,
     check_server,
-    make_config,
     parse_namespace,
+    takes_options,
 )
 from memagent_graph.cli.terminal import report_errors
 from memagent_graph.templates import plural
@@ -38,21 +28,15 @@ if TYPE_CHECKING:
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.base import Reader
 
-_DISTRIBUTION = "memagent-graph"
-_REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra\s*==\s*['"]([\w-]+)['"]""")
 _KEEPS = ("noeviction", "volatile-")  # policies of Redis that leave what has no time to live
 _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open."
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of checking one subject.
+    """What was found about a subject, and the next step, if it is not well.
 
-    Attributes:
-        name: the subject, in one word.
-        status: "fail" when a reading would not run.
-        text: the finding.
-        fix: the next step; empty if there is no problem.
+    With "fail", a reading would not run.
     """
 
     name: str
@@ -114,8 +98,8 @@ def check_context(reader: Reader, config: ReadingConfig) -> Check:
     return Check("context", "ok", text)
 
 
-def check_tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
-    """Check how tokens are counted; with `exact`, an estimate is a warning."""
+def check_tokenizer(spec: str | None, reader: Reader) -> Check:
+    """Check how tokens are counted; an estimate is a warning."""
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
@@ -124,7 +108,7 @@ def check_tokenizer(spec: str | None, reader: Reader, *, exact: bool) -> Check:
     except ConfigurationError as error:
         text, _, fix = str(error).partition(" Name ")
         return Check("tokenizer", "fail", text, f"Name {fix}")
-    if exact and isinstance(found, EstimatingTokenizer):
+    if isinstance(found, EstimatingTokenizer):
         fix = "Name the model's with --tokenizer: a tokenizer.json, its folder or a hub id."
         return Check("tokenizer", "warn", "tokens are estimated, chunks are not exact", fix)
     return Check("tokenizer", "ok", found.name)
@@ -192,72 +176,15 @@ def _risk(store: BaseStore) -> tuple[str, str]:
     return " and ".join(risks), fix
 
 
-def check_gpu(*, wanted: bool) -> Check:
-    """Check for NVIDIA GPUs; `wanted` if a model is to run in this process."""
-    command = shutil.which("nvidia-smi")
-    query = "--query-gpu=name,memory.total"
-    found: list[str] = []
-    if command is not None:
-        listed = subprocess.run(  # noqa: S603 - the driver's own program, by its full path
-            [command, query, "--format=csv,noheader"], capture_output=True, text=True, check=False
-        )
-        found = listed.stdout.splitlines() if listed.returncode == 0 else []
-    if not found:
-        text = "no NVIDIA GPU was found; a model behind a server needs none here"
-        fix = "Expect a model in this process to be slow, or name a server with openai:MODEL."
-        return Check("gpu", "warn", text, fix) if wanted else Check("gpu", "ok", text)
-    text = "; ".join(found)
-    if wanted and _version("torch").endswith("+cpu"):
-        fix = "Install the build of PyTorch for CUDA: https://pytorch.org/get-started."
-        return Check("gpu", "warn", f"{text}, but PyTorch is the build for CPUs", fix)
-    return Check("gpu", "ok", text)
-
-
-def check_extras() -> Check:
-    """Check which optional parts are installed."""
-    needs: dict[str, list[str]] = {}
-    try:
-        lines = metadata.requires(_DISTRIBUTION) or ()
-    except metadata.PackageNotFoundError:
-        fix = f'pip install "{_DISTRIBUTION}[cli]"'
-        return Check("extras", "warn", f"{_DISTRIBUTION} is not installed as a package", fix)
-    for line in lines:
-        if found := _REQUIREMENT.match(line):
-            needs.setdefault(found[2], []).append(found[1])
-    needs.pop("all", None)  # it only names the others
-    missing = [extra for extra, names in needs.items() if not all(map(_is_installed, names))]
-    there = [extra for extra in needs if extra not in missing]
-    text = f"installed: {', '.join(there) or 'none'}"
-    if missing:
-        text += f"; not installed: {', '.join(missing)}"
-    return Check("extras", "ok", text)
-
-
-def _is_installed(package: str) -> bool:
-    """Whether a package or its module is installed: builds of vLLM share the module."""
-    return bool(_version(package)) or find_spec(package.replace("-", "_")) is not None
-
-
-def _version(package: str) -> str:
-    """The installed version, empty where the package is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _NO_MODEL = "Name a model with --model or MEMAGENT_MODEL; the built-in one understands nothing."
 
 
+@takes_options
 def doctor(
-    model: Model = None,
-    base_url: BaseUrl = None,
-    store: Store = None,
-    namespace: Namespace = None,
-    config: ConfigFile = None,
-    fields: ConfigFields = None,
-    tokenizer: TokenizerFile = None,
+    *,
+    reads: Reads,
+    keeps: Keeps,
     exam: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Give this model 30 small tasks, and suggest settings."),
@@ -266,29 +193,24 @@ def doctor(
         bool, typer.Option("--json", help="Print the checks as one JSON document.")
     ] = False,
 ) -> None:
-    """Check the model, its server, the store and the GPU.
+    """Check the model, its server, and the store.
 
     Options are those of `memagent ask`. Exit code 1 when something would keep a reading from
     running, or when a model that is examined does not read well enough.
     """
-    if exam is not None:
-        with report_errors("memagent: stopped."):
-            passed = _give_exam(exam, base_url, as_json=as_json)
-        if not passed:
-            raise typer.Exit(1)
-        return
     with report_errors("memagent: stopped."):
-        settings = make_config(config, fields)
-        place = parse_namespace(namespace)
-        found = []
-        for check in _examine(model, base_url, store, place, tokenizer, settings):
-            found.append(check)
-            if not as_json:
-                _show(check)
-    failed = any(check.status == "fail" for check in found)
-    if as_json:
-        print(json.dumps({"ok": not failed, "checks": [asdict(c) for c in found]}, indent=2))
-    if failed:
+        if exam is not None:
+            passed = _give_exam(exam, reads.base_url, as_json=as_json)
+        else:
+            found = []
+            for check in _examine(reads, keeps):
+                found.append(check)
+                if not as_json:
+                    _show(check)
+            passed = all(check.status != "fail" for check in found)
+            if as_json:
+                print(json.dumps({"ok": passed, "checks": [asdict(c) for c in found]}, indent=2))
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -316,37 +238,26 @@ def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
     return report.reads
 
 
-def _examine(
-    model: str | None,
-    base_url: str | None,
-    store: str | None,
-    namespace: tuple[str, ...],
-    tokenizer: str | None,
-    config: ReadingConfig,
-) -> Iterator[Check]:
+def _examine(reads: Reads, keeps: Keeps) -> Iterator[Check]:
     from memagent_graph.readers.resolve import EXTRACTIVE
 
-    name = model or EXTRACTIVE
+    settings, place = reads.make_config(), parse_namespace(keeps.namespace)
+    name = reads.model or EXTRACTIVE
     if name == EXTRACTIVE:
         yield Check("model", "warn", f"{name}, built in", _NO_MODEL)
     else:
-        yield from _examine_model(name, base_url, tokenizer, config)
-    yield check_store(store, namespace)
-    yield check_gpu(wanted=name.startswith(("vllm:", "hf:")))
-    yield check_extras()
+        yield from _examine_model(name, reads, settings)
+    yield check_store(keeps.store, place)
 
 
-def _examine_model(
-    name: str, base_url: str | None, tokenizer: str | None, config: ReadingConfig
-) -> Iterator[Check]:
+def _examine_model(name: str, reads: Reads, config: ReadingConfig) -> Iterator[Check]:
     from memagent_graph.errors import MemAgentError, ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.chat import ChatReader
-    from memagent_graph.readers.resolve import resolve_reader
     from memagent_graph.sync import wait_for
 
     try:
-        reader = resolve_reader(name, config=config, base_url=base_url)
+        reader = reads.make_reader(config)
     except MemAgentError as error:
         yield Check("model", "fail", str(error), "See `memagent ask --help` for what names one.")
         return
@@ -363,7 +274,7 @@ def _examine_model(
             yield Check("name", "fail", str(error), "Name one of these with --model openai:NAME.")
             return
     yield check_context(reader, config)
-    yield check_tokenizer(tokenizer, reader, exact=True)
+    yield check_tokenizer(reads.tokenizer, reader)
     yield wait_for(check_call(reader))
 
 

@@ -5,32 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from memagent_graph.cli.options import (
-    BaseUrl,
-    ConfigFields,
-    ConfigFile,
-    Model,
-    ModelArgs,
-    PromptsFile,
-    TokenizerFile,
-    check_server,
-    make_config,
-    make_reader,
-)
+from memagent_graph.cli.options import ModelArgs, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
 from memagent_graph.errors import ConfigurationError, SourceError
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Task
@@ -59,7 +48,9 @@ Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 _STOPPED = "memagent: stopped. The samples so far are kept. To continue:\n  {command}"
 
 
+@takes_options
 def evaluate(
+    *,
     out: Annotated[Path | None, typer.Option(help="Folder for samples, table and plot.")] = None,
     tasks: Annotated[
         str | None,
@@ -98,13 +89,8 @@ def evaluate(
         int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 8,
-    model: Model = None,
+    reads: Reads,
     model_args: ModelArgs = None,
-    base_url: BaseUrl = None,
-    config: ConfigFile = None,
-    fields: ConfigFields = None,
-    tokenizer: TokenizerFile = None,
-    prompts: PromptsFile = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.evaluation.methods import make_method
@@ -120,24 +106,25 @@ def evaluate(
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
     if download is not None:
         with report_errors():
-            _download(download, out)
+            for file in fetch_benchmark(download, out):
+                print(file)
         return
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
-        settings = make_config(config, fields)
-        wanted = _lengths(lengths)
+        settings = reads.make_config()
+        wanted, ways = _lengths(lengths), methods.split(",")
         made = _tasks(tasks, essays)
-        reader = make_reader(model, base_url, prompts, tokenizer, settings, model_args)
+        reader = reads.make_reader(settings, model_args=model_args)
         check_server(reader)
-        if tokenizer is not None:
-            reader.identity = replace(reader.identity, tokenizer=load_tokenizer(tokenizer))
-        for method in methods.split(","):
+        if reads.tokenizer is not None:
+            reader.identity = replace(reader.identity, tokenizer=load_tokenizer(reads.tokenizer))
+        for method in ways:
             make_method(method, reader, settings)
         running = evaluate_samples(
             reader,
             made,
             lengths=wanted,
-            methods=methods.split(","),
+            methods=ways,
             samples=samples,
             out=out,
             config=settings,
@@ -145,7 +132,7 @@ def evaluate(
             concurrency=concurrency,
             judge=_judge(judge),
         )
-        total = len([*places(made, wanted, samples)]) * len(methods.split(","))
+        total = len([*places(made, wanted, samples)]) * len(ways)
         asyncio.run(_through(running, total))
         results = load(out)
         title = (
@@ -162,7 +149,6 @@ def evaluate(
 
 
 def _lengths(text: str) -> list[int]:
-    from memagent_graph.errors import ConfigurationError
     from memagent_graph.evaluation.samples import parse_length
 
     try:
@@ -183,8 +169,8 @@ def _tasks(names: str | None, essays: Path | None) -> list[Task]:
         raise typer.BadParameter("Name a task, such as --tasks qa:FILE. See --list.")
     made: list[Task] = []
     for name in names.split(","):
-        kind, _, file = name.partition(":")
-        made += ruler_tasks(file) if kind == "ruler" and file else [make_task(name, text)]
+        file = name.removeprefix("ruler:")
+        made += ruler_tasks(file) if file not in {name, ""} else [make_task(name, text)]
     return made
 
 
@@ -204,15 +190,10 @@ def _list() -> None:
     from memagent_graph.evaluation.tasks import KINDS
 
     rows = [("task", "asks for", "needs")]
-    rows += [(name, kind.asks, kind.needs or "-") for name, kind in KINDS.items()]
-    name_width, asks_width = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for name, asks, needs in rows:
-        print(f"{name:{name_width}}  {asks:{asks_width}}  {needs}")
-
-
-def _download(name: str, out: Path) -> None:
-    for file in download(name, out):
-        print(file)
+    rows += [(name, kind.asks, kind.needs) for name, kind in KINDS.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)), sep="  ")
 
 
 async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
@@ -234,12 +215,7 @@ _TIMEOUT = 60.0
 
 
 class Origin(NamedTuple):
-    """The place of a benchmark's files.
-
-    Attributes:
-        place: a data set of the Hugging Face Hub, or a URL that ends with a slash.
-        files: paths of the files there.
-    """
+    """A data set of the Hugging Face Hub, or a URL that ends with a slash, and the files there."""
 
     place: str
     files: tuple[str, ...]
@@ -276,29 +252,15 @@ BENCHMARKS = {
 """Benchmarks by name. Each has a licence of its own."""
 
 
-def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Path]:
-    """Download a benchmark, or one file of it, into a folder.
+def fetch_benchmark(name: str, folder: Path, *, endpoint: str | None = None) -> list[Path]:
+    """Download a benchmark, or one file of it (`ruler_hqa/eval_50.json`), into a folder.
 
     Files that exist are kept. A file gets its name when it is complete: after an interruption,
     the same call continues with the file that is missing. Servers get no access token.
 
-    Args:
-        name: a name of `BENCHMARKS`, alone or with one of its files: `ruler_hqa/eval_50.json`.
-        folder: folder for the files; made if it is missing.
-        endpoint: a mirror to ask instead. It serves data sets as the Hugging Face Hub does, and
-            other files under the name of their host: `ENDPOINT/raw.githubusercontent.com/...`.
-            By default, data sets come from `HF_ENDPOINT`, or else from the Hub.
-
-    Returns:
-        The files.
-
-    Raises:
-        ConfigurationError: There is no such benchmark or file.
-        SourceError: A file could not be downloaded.
-
-    Example:
-        >>> download("ruler_hqa/eval_50.json", Path("data"))  # doctest: +SKIP
-        [PosixPath('data/eval_50.json')]
+    A mirror, the `endpoint`, serves data sets as the Hugging Face Hub does, and other files under
+    the name of their host: `ENDPOINT/raw.githubusercontent.com/...`. By default, data sets come
+    from `HF_ENDPOINT`, or else from the Hub.
     """
     benchmark, _, wanted = name.partition("/")
     origin = BENCHMARKS.get(benchmark)
@@ -309,15 +271,13 @@ def download(name: str, folder: Path, *, endpoint: str | None = None) -> list[Pa
     if not files:
         message = f"{benchmark} has no file {wanted!r}. Choose from: {', '.join(origin.files)}."
         raise ConfigurationError(message)
-    return [_fetch(_url_of(origin, file, endpoint), folder / file) for file in files]
-
-
-def _url_of(origin: Origin, file: str, endpoint: str | None) -> str:
-    if not origin.place.endswith("/"):
+    place = origin.place
+    if not place.endswith("/"):
         hub = endpoint or os.environ.get("HF_ENDPOINT") or _HUB
-        return f"{hub.rstrip('/')}/datasets/{origin.place}/resolve/main/{file}"
-    url = origin.place + file
-    return f"{endpoint.rstrip('/')}/{url.partition('://')[2]}" if endpoint else url
+        place = f"{hub.rstrip('/')}/datasets/{place}/resolve/main/"
+    elif endpoint:
+        place = f"{endpoint.rstrip('/')}/{place.partition('://')[2]}"
+    return [_fetch(place + file, folder / file) for file in files]
 
 
 def _fetch(url: str, target: Path) -> Path:
@@ -325,14 +285,14 @@ def _fetch(url: str, target: Path) -> Path:
 
     if target.exists():
         return target
+    part = target.with_name(f".{target.name}.{token_hex(4)}")
     try:
-        with (
-            httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response,
-            _write_whole(target) as part,
-        ):
+        with httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response:
             response.raise_for_status()
-            for block in response.iter_bytes():
-                part.write(block)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("xb") as stream:
+                stream.writelines(response.iter_bytes())
+        part.replace(target)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         message = (
@@ -340,17 +300,7 @@ def _fetch(url: str, target: Path) -> Path:
             f"Hub: HF_ENDPOINT), or download it by other means and save it as {target}."
         )
         raise SourceError(message) from error
-    return target
-
-
-@contextmanager
-def _write_whole(target: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when all is written, and is removed if that fails."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{token_hex(4)}")
-    try:
-        with part.open("xb") as stream:
-            yield stream
-        part.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+    return target

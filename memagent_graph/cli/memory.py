@@ -10,34 +10,31 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, nullcontext
 from hashlib import file_digest
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memagent_graph.cli.options import (
-    MemoryStore,
+    Keeps,
     Named,
-    Namespace,
     User,
     bank_of,
     name_for,
-    open_users,
     operator,
+    takes_options,
 )
 from memagent_graph.cli.terminal import print_in_style, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import Forgotten, ForgottenSource, MemoryBank
-    from memagent_graph.memory.leases import UnderWay
     from memagent_graph.memory.version import History, MemoryVersion
 
 _COLOURS = {"+": "green", "-": "red"}
@@ -48,18 +45,12 @@ def day(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def print_diff(lines: Iterable[str]) -> None:
-    """Print lines that begin with +, - or a space."""
-    for line in lines:
-        print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
-
-
 def print_versions(versions: History) -> None:
     """Print the versions of a document's memory, newest first, and what each changed."""
     for version, before in _pairs(versions):
         span = "{}-{} of {}".format(*version.span, version.document.name)
-        _print_version(f"{version.id}  {_describe(version)}, {span}", version, before)
-        _print_gap(versions.gaps, version)
+        head = f"{version.id}  {_describe(version)}, {span}"
+        _print_version(head, version, before, versions.gaps)
 
 
 def _describe(version: MemoryVersion) -> str:
@@ -79,16 +70,15 @@ def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
     kept = {version.id: (version, before) for version, before in _pairs(versions)}
     lined = {change.version for change in changes}
     gaps = {*versions.gaps} - lined
-    old = [version for version in versions if version.id not in lined]
-    entries = chain(
-        ((change.at, change.version, _describe_change(change)) for change in changes),
-        ((version.created_at, version.id, "nobody noted by whom") for version in old),
-    )
+    entries = [(change.at, change.version, _describe_change(change)) for change in changes]
+    entries += [
+        (version.created_at, version.id, "nobody noted by whom")
+        for version in versions
+        if version.id not in lined
+    ]
     for at, key, summary in sorted(entries, reverse=True):
         if key in kept:
-            version, before = kept[key]
-            _print_version(f"{day(at)}  {key}  {summary}", version, before)
-            _print_gap(gaps, version)
+            _print_version(f"{day(at)}  {key}  {summary}", *kept[key], gaps)
         elif key:
             print_in_style(f"{day(at)}  {key}  {summary}", bold=True)
             print_in_style("  this version is gone: it was thinned out, or it expired", fg="yellow")
@@ -104,15 +94,15 @@ def _describe_change(change: MemoryChange) -> str:
     return f"{summary}, model {change.model}" if change.model else summary
 
 
-def _print_version(head: str, version: MemoryVersion, before: MemoryVersion | None) -> None:
+def _print_version(
+    head: str, version: MemoryVersion, before: MemoryVersion | None, gaps: Collection[str]
+) -> None:
     from memagent_graph.memory.bank import diff
 
     cut = ", cut to its budget" if version.cut else ""
     print_in_style(f"{head}, {plural(version.tokens, 'token')}{cut}", bold=True)
-    print_diff(diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()))
-
-
-def _print_gap(gaps: Collection[str], version: MemoryVersion) -> None:
+    for line in diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()):
+        print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
     if version.parent in gaps:
         gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
         print_in_style(gap, fg="yellow")
@@ -123,33 +113,36 @@ def _pairs(versions: History) -> list[tuple[MemoryVersion, MemoryVersion | None]
     return [*zip(versions, [*versions[1:], *[None] * bool(versions)], strict=True)]
 
 
-def list_users(store: MemoryStore = None, namespace: Namespace = None) -> None:
+@takes_options
+def list_users(*, keeps: Keeps) -> None:
     """List the users of a chatbot: id, size of the memory, when it changed last."""
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         for user, version in users.list():
             size = "no memory yet" if version is None else plural(version.tokens, "token")
             print(row(user, size, "" if version is None else day(version.created_at)))
 
 
-def list_memories(store: MemoryStore = None, namespace: Namespace = None) -> None:
+@takes_options
+def list_memories(*, keeps: Keeps) -> None:
     """List memories of documents: name, size, what was asked, what was read.
 
     The memories of a chatbot's users are listed by `memagent memory users`.
     """
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         for name, version in bank_of(users, None).list():
             read = f"{version.document.share:.0%} of {version.document.name}"
             print(row(name, plural(version.tokens, "token"), version.question, read))
 
 
+@takes_options
 def show(
     reference: Named = None,
     user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Print a memory."""
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         if user is not None and reference is None:
             version = users.get(user)
         else:
@@ -157,18 +150,19 @@ def show(
         print(version.text)
 
 
+@takes_options
 def history(
     reference: Named = None,
     user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Print every version of a memory, newest first, and what each changed.
 
     With --user, each line says who made the change, when, from which messages and with which
     model, also of versions that are gone. Of a user who was forgotten, it says only that.
     """
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         if user is not None and reference is None:
             versions, changes = users.history(user)
             print_changes(versions, changes)
@@ -176,29 +170,27 @@ def history(
             print_versions(bank_of(users, user).history(name_for(reference, user)))
 
 
-def readings(store: MemoryStore = None, namespace: Namespace = None) -> None:
+@takes_options
+def readings(*, keeps: Keeps) -> None:
     """List readings under way: memory, progress, question, document, start, and its last edit."""
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         folds = bank_of(users, None).under_way()
     for fold in folds:
         chunks = f"chunk {fold.step} of about {fold.chunks}" if fold.step else "chunk 0"
         since = f"since {day(fold.since)}"
-        print(row(fold.memory, chunks, fold.question, fold.source_name, since, _state(fold)))
+        taken = f"taken {day(fold.taken)}" if fold.taken else "taken at the next chunk"
+        state = f"edited, {taken}" if fold.edit else ""
+        print(row(fold.memory, chunks, fold.question, fold.source_name, since, state))
     if not folds:
         print("memagent: nothing is being read now.", file=sys.stderr)
 
 
-def _state(fold: UnderWay) -> str:
-    if not fold.edit:
-        return ""
-    return f"edited, taken {day(fold.taken)}" if fold.taken else "edited, taken at the next chunk"
-
-
+@takes_options
 def edit(
     reference: Named = None,
     user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Open a memory in $EDITOR, and store the edited text as a new version.
 
@@ -207,7 +199,7 @@ def edit(
 
     With --user and a version's id, the editor opens that version: store it to go back to it.
     """
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         bank = bank_of(users, user)
         read = None if user or reference is None else _find_read(bank, reference)
         newest = bank.get(read or name_for(reference, user)) if user is None else users.get(user)
@@ -221,20 +213,21 @@ def edit(
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
 
+@takes_options
 def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired, and print what is lost.")
     ] = False,
     user: User = None,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Look for heads that lead nowhere, gaps, bad records and orphans.
 
     Exit code 1 if there is something to repair. Orphans are versions that no name leads to: of a
     reading under way, or of one that was broken off, which continues from there.
     """
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         findings = bank_of(users, user).check(repair=repair)
     for finding in findings:
         print(row(finding.kind, finding.key, finding.text))
@@ -245,6 +238,7 @@ def check(
         raise typer.Exit(1)
 
 
+@takes_options
 def export(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names of memories; all by default.")
@@ -256,8 +250,8 @@ def export(
     all_users: Annotated[
         bool, typer.Option("--users", help="All users of a chatbot, and no other memories.")
     ] = False,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Print memories as JSON lines.
 
@@ -266,7 +260,7 @@ def export(
     """
     from memagent_graph.errors import ConfigurationError
 
-    with open_users(store, namespace) as users:
+    with keeps.open_users() as users:
         if sum(map(bool, (names, user, all_users))) > 1:
             message = "Give only one of names of memories, --user and --users."
             raise ConfigurationError(message)
@@ -278,15 +272,16 @@ def export(
         print(line)
 
 
+@takes_options
 def import_lines(
     file: Annotated[Path, typer.Argument(help="The file that `export` printed; - is stdin.")],
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Store what `export` printed; names and users that exist keep their memories."""
     from memagent_graph.conversation.users import is_of_users
 
-    with open_users(store, namespace, create=True) as users:
+    with keeps.open_users(create=True) as users:
         text = sys.stdin.read() if str(file) == "-" else _read(file)
         lines = text.splitlines()
         if is_of_users(lines):
@@ -298,11 +293,7 @@ def import_lines(
 
 
 def _find_read(bank: MemoryBank, memory: str) -> str | None:
-    """The version that a reading under way continues from; None if nothing reads it.
-
-    Raises:
-        ConfigurationError: Several parts of it are read.
-    """
+    """The version that a reading under way continues from; None if nothing reads it."""
     from memagent_graph.errors import ConfigurationError
 
     folds = bank.under_way(memory)
@@ -343,6 +334,7 @@ _DIGEST = 64
 """Digits of a document's digest."""
 
 
+@takes_options
 def forget(
     name: Annotated[
         str | None, typer.Argument(help="A memory's name, or the key of a reading without one.")
@@ -366,8 +358,8 @@ def forget(
         bool, typer.Option("--dry-run", help="Only print what would be forgotten.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    store: MemoryStore = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
 ) -> None:
     """Forget a memory (NAME), a document (--source), or a user of a chatbot (--user).
 
@@ -381,49 +373,46 @@ def forget(
     """
     from memagent_graph.errors import ConfigurationError
 
-    with open_users(store, namespace) as users:
+    def agrees(question: str) -> bool:
+        if not (dry_run or yes):
+            typer.confirm(question, abort=True)
+        return not dry_run
+
+    with keeps.open_users() as users:
+        bank = bank_of(users, None)
         if [name, source, user].count(None) != 2:  # noqa: PLR2004 - one of the three
             message = "Say what to forget: a NAME, a document with --source, or a --user."
             raise ConfigurationError(message)
+        if user is not None:
+            _forget_user(users, user, checkpoints, agrees)
+            return
+        done: Forgotten | ForgottenSource | None
         if name is not None:
-            _forget_memory(users, name, dry_run=dry_run, yes=yes)
-        elif source is not None:
-            _forget_source(users, source, dry_run=dry_run, yes=yes)
-        elif user is not None:
-            _forget_user(users, user, checkpoints, dry_run=dry_run, yes=yes)
+            _print_forgotten(name, bank.forget(name, preview=True))
+            done = bank.forget(name) if agrees("Forget it?") else None
+        else:
+            done = _forget_source(bank, str(source), agrees)
+    if done is not None:
+        print(f"memagent: {plural(done.versions, 'version')} forgotten.", file=sys.stderr)
 
 
-def _forget_memory(users: Users, name: str, *, dry_run: bool, yes: bool) -> None:
-    bank = bank_of(users, None)
-    _print_forgotten(name, bank.forget(name, preview=True))
-    if dry_run:
-        return
-    if not yes:
-        typer.confirm("Forget it?", abort=True)
-    done = bank.forget(name)
-    print(f"memagent: {plural(done.versions, 'version')} forgotten.", file=sys.stderr)
-
-
-def _forget_source(users: Users, source: str, *, dry_run: bool, yes: bool) -> None:
+def _forget_source(
+    bank: MemoryBank, source: str, agrees: Callable[[str], bool]
+) -> ForgottenSource | None:
     from memagent_graph.errors import MemoryNotFoundError
 
-    bank = bank_of(users, None)
     documents = [*_digests(source), *bank.digests_of(source)]
     if not documents:
         message = f"There is no file {source}, and no memory of a document of that name."
         raise MemoryNotFoundError(message)
     found = bank.forget_source(*documents, preview=True)
     _print_forgotten_source(found)
-    if dry_run or not (found.versions or found.cached):
-        return
-    if not yes:
-        typer.confirm("Forget it?", abort=True)
-    done = bank.forget_source(*documents)
-    print(f"memagent: {plural(done.versions, 'version')} forgotten.", file=sys.stderr)
+    wanted = (found.versions or found.cached) and agrees("Forget it?")
+    return bank.forget_source(*documents) if wanted else None
 
 
 def _forget_user(
-    users: Users, user: str, checkpoints: Path | None, *, dry_run: bool, yes: bool
+    users: Users, user: str, checkpoints: Path | None, agrees: Callable[[str], bool]
 ) -> None:
     from memagent_graph.conversation.privacy import aforget, athreads_of
     from memagent_graph.sync import wait_for
@@ -434,12 +423,9 @@ def _forget_user(
     with nullcontext() if checkpoints is None else open_saver(checkpoints) as saver:
         if saver is not None:
             found = wait_for(athreads_of(saver, user, held.threads))
-            threads = plural(len(found.own), "thread")
-            print(row(str(checkpoints), threads, *found.own))
-        if dry_run:
+            print(row(str(checkpoints), plural(len(found.own), "thread"), *found.own))
+        if not agrees("Forget this user?"):
             return
-        if not yes:
-            typer.confirm("Forget this user?", abort=True)
         done = wait_for(aforget(users.of(user), by=operator(), checkpointer=saver))
     items, threads = plural(done.items, "item"), plural(len(done.deleted), "thread")
     print(f"{items} and {threads} deleted")
@@ -510,11 +496,7 @@ for command in (show, history, readings, edit, forget, check, export):
 
 @contextmanager
 def open_saver(file: Path) -> Iterator[SqliteSaver]:
-    """Open the checkpoints of an SQLite file, which is created if it does not exist.
-
-    Raises:
-        StoreError: The file cannot be opened.
-    """
+    """Open the checkpoints of an SQLite file, which is created if it does not exist."""
     import sqlite3
 
     from langgraph.checkpoint.sqlite import SqliteSaver

@@ -8,15 +8,17 @@ import json
 import os
 import sys
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
 from memagent_graph.cli.terminal import report_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from langgraph.store.base import BaseStore
 
@@ -81,13 +83,6 @@ PromptsFile: TypeAlias = Annotated[
         help="JSON or YAML file with the prompts `update` and `answer`.",
     ),
 ]
-ResponseFormatFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--response-format",
-        help="File with the JSON schema of an object: the form of the answer.",
-    ),
-]
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -118,15 +113,11 @@ def make_reader(
     prompts: Path | None,
     tokenizer: str | None,
     config: ReadingConfig,
-    model_args: str | None = None,
-    response_format: Path | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    response_format: dict[str, Any] | None = None,
 ) -> Reader:
-    """Make the reader that the options name; on a terminal, say so when they name none.
-
-    Raises:
-        MemAgentError: There is no such model, prompts file or tokenizer, or the model's arguments
-            or the response format are not a JSON object.
-    """
+    """Make the reader that the options name; on a terminal, say so when they name none."""
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.resolve import EXTRACTIVE, resolve_reader
@@ -139,39 +130,22 @@ def make_reader(
         prompts=Prompts.from_file(prompts) if prompts else None,
         tokenizer=tokenizer,
         base_url=base_url,
-        options=_arguments(model_args) if model_args else None,
-        response_format=_schema(response_format) if response_format else None,
+        options=options,
+        response_format=response_format,
     )
     if base_url and reader.identity.name == EXTRACTIVE:
         raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
     return reader
 
 
-def make_config(file: Path | None, fields: list[str] | None) -> ReadingConfig:
-    """Make the config of --config, with the fields of --set in place of those of the file.
-
-    Raises:
-        MemAgentError: The file cannot be read, or a field has no value.
-        ValueError: A field is unknown or invalid.
-    """
-    from memagent_graph.config import ReadingConfig, fields_from_file
-
-    given = fields_from_file(file) if file else {}
-    return ReadingConfig.model_validate(given | parse_fields(fields))
-
-
-def parse_fields(fields: list[str] | None) -> dict[str, Any]:
-    """Parse the values of --set, which are YAML.
-
-    Raises:
-        ConfigurationError: One is not FIELD=VALUE.
-    """
+def parse_fields(named: list[str] | None) -> dict[str, Any]:
+    """Parse the values of --set, which are YAML."""
     import yaml
 
     from memagent_graph.errors import ConfigurationError
 
     parsed = {}
-    for given in fields or ():
+    for given in named or ():
         name, found, value = given.partition("=")
         try:
             parsed[name] = yaml.safe_load(value)
@@ -184,13 +158,9 @@ def parse_fields(fields: list[str] | None) -> dict[str, Any]:
 
 
 def check_server(caller: object) -> None:
-    """Fail at once if a server cannot be reached; a reading would try many times first.
+    """Fail at once if a model's server cannot be reached; a reading would try many times first.
 
-    Args:
-        caller: the model on the server, or the reader that asks it.
-
-    Raises:
-        ModelError: No connection can be made to it, or there is no key for it.
+    The caller is the model, or the reader that asks it.
     """
     if "memagent_graph.models.endpoint" not in sys.modules:  # which takes most of a second
         return
@@ -217,41 +187,119 @@ def check_server(caller: object) -> None:
 
 
 def parse_namespace(labels: str | None) -> tuple[str, ...]:
-    """Make the namespace that --namespace names.
-
-    Raises:
-        ConfigurationError: LangGraph does not allow it.
-    """
+    """Make the namespace that --namespace names."""
     from memagent_graph.memory.items import NAMESPACE, check_namespace
 
     return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
 
 
-def _schema(file: Path) -> dict[str, object]:
-    from memagent_graph.errors import ConfigurationError
-
-    with suppress(ValueError):
-        found = json.loads(file.read_text("utf-8"))
-        if isinstance(found, dict):
-            return found
-    message = (
-        f"{file} does not hold a JSON schema: --response-format names a file with a JSON object."
-    )
-    raise ConfigurationError(message)
-
-
-def _arguments(text: str) -> dict[str, object]:
+def parse_object(text: str, wanted: str) -> dict[str, Any]:
+    """Parse a JSON object; if it is none, the error says what was wanted."""
     from memagent_graph.errors import ConfigurationError
 
     with suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):
             return found
-    message = f"--model-args is a JSON object such as '{{\"max_model_len\": 8192}}', not {text!r}."
-    raise ConfigurationError(message)
+    raise ConfigurationError(wanted)
 
 
-Reference: TypeAlias = Annotated[str, typer.Argument(help="A memory's name or a version's id.")]
+@dataclass(frozen=True)
+class Reads:
+    """The options of what reads, for a command with `takes_options`."""
+
+    model: Model = None
+    base_url: BaseUrl = None
+    config: ConfigFile = None
+    fields: ConfigFields = None
+    tokenizer: TokenizerFile = None
+    prompts: PromptsFile = None
+
+    def make_config(self) -> ReadingConfig:
+        """Make the config of --config, with the fields of --set in place of those of the file."""
+        from memagent_graph.config import ReadingConfig, fields_from_file
+
+        given = fields_from_file(self.config) if self.config else {}
+        return ReadingConfig.model_validate(given | parse_fields(self.fields))
+
+    def make_reader(
+        self,
+        config: ReadingConfig,
+        *,
+        model_args: str | None = None,
+        response_format: Path | None = None,
+    ) -> Reader:
+        """Make the reader, with a model's arguments as JSON and the file of a response format."""
+        options = shape = None
+        if model_args:
+            example = "'{\"max_model_len\": 8192}'"
+            wanted = f"--model-args is a JSON object such as {example}, not {model_args!r}."
+            options = parse_object(model_args, wanted)
+        if response_format:
+            shape = parse_object(
+                response_format.read_text("utf-8"),
+                f"{response_format} does not hold a JSON schema: --response-format names a file "
+                "with a JSON object.",
+            )
+        named = (self.model, self.base_url, self.prompts, self.tokenizer)
+        return make_reader(*named, config, options=options, response_format=shape)
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """The options of where memories are, for a command with `takes_options`."""
+
+    store: Store = None
+    namespace: Namespace = None
+
+    @contextmanager
+    def open_users(self, *, create: bool = False) -> Iterator[Users]:
+        """Open the users of a chatbot and their memories; a store that is not there is empty."""
+        from memagent_graph.conversation.users import Users
+        from memagent_graph.errors import ConfigurationError
+        from memagent_graph.memory.stores import open_store
+
+        with report_errors("memagent: stopped."), ExitStack() as stack:
+            found: BaseStore | None
+            missing = None if create else find_missing_store(self.store)
+            if missing:
+                from langgraph.store.memory import InMemoryStore
+
+                found = InMemoryStore()
+            else:
+                found = stack.enter_context(open_store(self.store))
+            if found is None:
+                message = "There are no memories in the store 'none': name another with --store."
+                raise ConfigurationError(message)
+            yield Users(found, parse_namespace(self.namespace))
+            if missing:  # an error says enough by itself
+                message = f"memagent: there is no store {missing} yet; the first reading makes it."
+                print(message, file=sys.stderr)
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the records among its parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    records = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    options = []
+    for name, own in signature(command).parameters.items():
+        parts = get_type_hints(records[name], include_extras=True) if name in records else {}
+        options += [
+            Parameter(part, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for part, hint in parts.items()
+        ] or [own.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name])]
+
+    def run(**given: Any) -> None:
+        for name, kind in records.items():
+            given[name] = kind(**{part.name: given.pop(part.name) for part in fields(kind)})
+        command(**given)
+
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined] # which typer reads
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run
+
+
 Named: TypeAlias = Annotated[
     str | None,
     typer.Argument(help="A memory's name or a version's id; not needed with --user."),
@@ -260,47 +308,6 @@ User: TypeAlias = Annotated[
     str | None,
     typer.Option("--user", help="User of a chatbot: the memory of this user."),
 ]
-MemoryStore: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="MEMAGENT_STORE",
-        help="A Redis URL or an SQLite file; by default a file in your data folder.",
-    ),
-]
-
-
-@contextmanager
-def open_users(
-    store: str | None, namespace: str | None, *, create: bool = False
-) -> Iterator[Users]:
-    """Open the users of a chatbot and their memories.
-
-    Args:
-        store: see `open_store`.
-        namespace: labels of the memories, with / between them.
-        create: whether to create a store that does not exist; if not, there is nothing in it.
-    """
-    from memagent_graph.conversation.users import Users
-    from memagent_graph.errors import ConfigurationError
-    from memagent_graph.memory.stores import open_store
-
-    with report_errors("memagent: stopped."), ExitStack() as stack:
-        found: BaseStore | None
-        missing = None if create else find_missing_store(store)
-        if missing:
-            from langgraph.store.memory import InMemoryStore
-
-            found = InMemoryStore()
-        else:
-            found = stack.enter_context(open_store(store))
-        if found is None:
-            message = "There are no memories in the store 'none': name another with --store."
-            raise ConfigurationError(message)
-        yield Users(found, parse_namespace(namespace))
-        if missing:  # an error says enough by itself
-            message = f"memagent: there is no store {missing} yet; the first reading makes it."
-            print(message, file=sys.stderr)
 
 
 def find_missing_store(store: str | None) -> Path | None:
@@ -319,11 +326,7 @@ def bank_of(users: Users, user: str | None) -> MemoryBank:
 
 
 def name_for(reference: str | None, user: str | None) -> str:
-    """The reference that a command was given; a user's own memory needs none.
-
-    Raises:
-        ConfigurationError: There is neither.
-    """
+    """The reference that a command was given; a user's own memory needs none."""
     from memagent_graph.conversation.user_memory import MEMORY
     from memagent_graph.errors import ConfigurationError
 

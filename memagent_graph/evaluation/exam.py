@@ -27,8 +27,6 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from langchain_core.language_models import BaseChatModel
 
 Skill = Literal[
@@ -55,17 +53,11 @@ _PASSED = 0.7
 
 @dataclass(frozen=True, slots=True)
 class ExamTask:
-    """One task.
+    """One task: a section to read with its notes; without a section, notes to merge or to answer.
 
-    Attributes:
-        skill: what it tests.
-        question: the question of the reading.
-        chunk: the section to read; "" for a merge or an answer.
-        notes: the notes before; several for a merge.
-        wants: texts that the reply must have, case aside.
-        gated: whether the reply may be that nothing is new.
-        takes: whether it should be.
-        tokens: about how long the chunk is, for tasks of length.
+    The reply must have all that it `wants`, case aside. If it is `gated`, it may say that nothing
+    is new, and should where it `takes` that way out. The section of a task of length has about so
+    many `tokens`.
     """
 
     skill: Skill
@@ -80,13 +72,7 @@ class ExamTask:
 
 @dataclass(frozen=True, slots=True)
 class ExamMark:
-    """A model's result in a task.
-
-    Attributes:
-        task: the task.
-        right: whether it was solved.
-        reply: what the model made of it, or why there is nothing.
-    """
+    """A task, whether it was solved, and what the model replied, or why there is nothing."""
 
     task: ExamTask
     right: bool
@@ -95,14 +81,11 @@ class ExamMark:
 
 @dataclass(frozen=True, slots=True)
 class ExamReport:
-    """The result of an exam.
+    """The marks of an exam in the order of its tasks, and what follows from them.
 
-    Attributes:
-        marks: the result of each task, in their order.
-        settings: fields of `ReadingConfig` that suit the model, where they differ from the default.
-        reads: whether the model reads well enough to be used at all.
-        keeps: whether it can keep the memory of a conversation: it notes what a user says of
-            themselves, and nothing else.
+    The `settings` are the fields of `ReadingConfig` that suit the model, where they differ from the
+    default. The model `reads` well enough to be used at all, and `keeps` the memory of a
+    conversation: it notes what a user says of themselves, and nothing else.
     """
 
     marks: tuple[ExamMark, ...]
@@ -206,30 +189,24 @@ TASKS = (
 
 
 async def examine(model: BaseChatModel) -> ExamReport:
-    """Give a model all tasks, as many at once as it answers.
-
-    Args:
-        model: any LangChain chat model.
+    """Give any LangChain chat model all tasks, as many at once as it answers.
 
     Raises:
         ModelError: A call failed for another reason than the reply.
     """
-    readers = {shaped: _reader(model, shaped=shaped) for shaped in (False, True)}
-    for reader in readers.values():
+    plain = ChatReader(model, config=_CONFIG)
+    shaped = ChatReader(model, config=_CONFIG, response_format=_SHAPE)
+    for reader in (plain, shaped):
         await reader.prepare()
-    turns = asyncio.Semaphore(readers[False].concurrency)
+    turns = asyncio.Semaphore(plain.concurrency)
 
     async def mark(task: ExamTask) -> ExamMark:
         async with turns:
-            reader = readers[task.skill == "structure"]
+            reader = shaped if task.skill == "structure" else plain
             return await repeat(lambda _: _mark(reader, task), _CONFIG)
 
     marks = tuple(await asyncio.gather(*map(mark, TASKS)))
-    return _report(marks, readers[False].identity.window_tokens)
-
-
-def _reader(model: BaseChatModel, *, shaped: bool) -> ChatReader:
-    return ChatReader(model, config=_CONFIG, response_format=_SHAPE if shaped else None)
+    return _report(marks, plain.identity.window_tokens)
 
 
 _SHAPE = {
@@ -267,14 +244,8 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
         denies = task.skill == "not in the text" and answer.found is not False
         return answer.final, denies
     chunk = Chunk(task.chunk, 0, len(task.chunk), task.tokens, TextSource(task.chunk))
-    step = Step(
-        task.question,
-        task.question,
-        notes,
-        chunk,
-        number=2,
-        update_gate=task.gated,
-    )
+    asked = task.question
+    step = Step(asked, asked, notes, chunk, number=2, update_gate=task.gated)
     memory = (await reader.update(step)).memory
     return (memory or notes).text, task.gated and memory is None
 
@@ -294,13 +265,10 @@ async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
     return text, not {*specific_terms(told)} <= {*specific_terms(said), "user", "say"}
 
 
-def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
-    table = ExamReport(tuple(marks), {}, reads=False, keeps=False).table
-    solved = {skill: right == count for skill, (right, count) in table.items()}
-    longest = 0
-    for mark in marks:
-        if mark.task.skill == "length" and mark.right:
-            longest = max(longest, mark.task.tokens)
+def _report(marks: tuple[ExamMark, ...], window: int | None) -> ExamReport:
+    table = ExamReport(marks, {}, reads=False, keeps=False).table
+    lengths = [mark.task.tokens for mark in marks if mark.task.skill == "length" and mark.right]
+    longest = max(lengths, default=0)
     settings: dict[str, Any] = {}
     if longest < max(_LENGTHS):
         chunk = longest or min(_LENGTHS)
@@ -312,6 +280,7 @@ def _report(marks: Sequence[ExamMark], window: int | None) -> ExamReport:
     right, count = table["update gate"]
     if reads and 2 * right >= count:  # a reading notices a gate that is closed too often
         settings["update_gate"] = True
+    solved = {skill: right == count for skill, (right, count) in table.items()}
     if not solved["not in the text"]:
         settings["unsupported"] = "drop"
-    return ExamReport(tuple(marks), settings, reads, solved["conversation"])
+    return ExamReport(marks, settings, reads, solved["conversation"])

@@ -26,20 +26,9 @@ if TYPE_CHECKING:
 class Cell:
     """The results of one method on one task at one length.
 
-    Attributes:
-        task: the task.
-        unit: unit of the length.
-        length: length of the documents.
-        method: the method.
-        metric: metric of the score, as `SampleResult.metric`.
-        samples: number of scored samples.
-        failed: number of samples that ended with an error; they count as zero.
-        score: mean of the task's score.
-        raw: mean score of whole replies.
-        kept: share of the answers in the final memory, None for other methods than MemAgent.
-        calls: mean number of model calls.
-        tokens: mean number of tokens of prompts and replies.
-        seconds: mean time, in seconds.
+    Means are of the task's score, of that of whole replies, of the share of the answers in the
+    final memory (None for other methods than MemAgent), of calls, tokens and seconds. Samples that
+    `failed` count as zero.
     """
 
     task: str
@@ -72,12 +61,7 @@ def _cell(
     clusters = [result.cluster for result in group]
     kept = [result.kept[-1] for result in group if result.kept]
     return Cell(
-        task=task,
-        unit=unit,
-        length=length,
-        method=method,
-        metric=metric,
-        samples=len(group),
+        *(task, unit, length, method, metric, len(group)),
         failed=sum(result.error is not None for result in group),
         score=mean_score([result.score for result in group], clusters),
         raw=mean_score([result.raw_score for result in group], clusters),
@@ -128,11 +112,6 @@ def _with_interval(mean: Mean | None, form: str) -> str:
 def write_report(out: Path, results: Sequence[SampleResult], title: str) -> None:
     """Write report.md into a folder, and accuracy.png if documents have several lengths.
 
-    Args:
-        out: the folder.
-        results: the results of the run.
-        title: heading that names model and budgets.
-
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
@@ -143,36 +122,24 @@ def write_report(out: Path, results: Sequence[SampleResult], title: str) -> None
         "answer; the raw score is of the whole reply.\n"
     )
     parts = [f"# {title}\n", note, markdown(found)]
-    if draw(out / "accuracy.png", [cell for cell in found if cell.unit != "whole"]):
+    if drawn := [cell for cell in found if cell.unit != "whole"]:
+        _draw(out / "accuracy.png", drawn)
         parts.append("![score by length](accuracy.png)\n")
     (out / "report.md").write_text("\n".join(parts), "utf-8")
 
 
 def figure_kind() -> type[Figure]:
-    """The class of matplotlib's that plots are made of.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """The class of matplotlib's that plots are made of."""
     with install_hint('To draw plots: pip install "memagent-graph[eval]"'):
         from matplotlib.figure import Figure
     return Figure
 
 
-def draw(file: Path, found: Sequence[Cell]) -> bool:
-    """Draw the scores by length with their intervals, a line for each task and method.
-
-    Returns:
-        Whether there was anything to draw.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+def _draw(file: Path, found: Sequence[Cell]) -> None:
+    """Draw the scores by length with their intervals, a line for each task and method."""
     lines: dict[str, list[Cell]] = defaultdict(list)
     for cell in found:
         lines[f"{cell.task} {cell.method}".replace("$", r"\$")].append(cell)
-    if not lines:
-        return False
     figure = figure_kind()(figsize=(10, 5), dpi=80, layout="constrained")
     axes = figure.add_subplot()
     for name, line in lines.items():
@@ -189,4 +156,3 @@ def draw(file: Path, found: Sequence[Cell]) -> bool:
     axes.set(xlabel="length of the document", ylabel="score, %", ylim=(-5, 105))
     figure.legend(fontsize=8, loc="outside right center")
     figure.savefig(file)
-    return True

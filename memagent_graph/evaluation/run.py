@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from time import perf_counter
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
@@ -15,7 +15,7 @@ from memagent_graph.evaluation import scores
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from memagent_graph.config import ReadingConfig
@@ -89,7 +89,7 @@ async def evaluate(
         [('memagent', 1.0), ('truncate', 0.0)]
     """
     tokenizer = load_tokenizer(reader.identity.tokenizer)
-    about: About = {
+    about = {
         "reader": reader.identity.name,
         "fingerprint": reader.identity.fingerprint,
         "config": config.model_dump(mode="json"),
@@ -100,7 +100,7 @@ async def evaluate(
         "methods": ways.VERSION,
         "tasks": _identities(tasks),
     }
-    done = begin(out, about)
+    done = _begin(out, about)
     wanted = iter([*places(tasks, lengths, samples)])
 
     async def work() -> list[SampleResult]:
@@ -122,7 +122,8 @@ async def evaluate(
                 running.remove(finished)
                 if results:
                     running.add(asyncio.ensure_future(work()))
-                    append(out, results)
+                    with (out / RESULTS).open("a", encoding="utf-8") as file:
+                        file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
                 for result in results:
                     yield result
     finally:
@@ -135,16 +136,10 @@ def places(
     tasks: Sequence[Task], lengths: Sequence[int], samples: int
 ) -> Iterator[tuple[Task, int, int]]:
     """Each sample's task, length and index: the shortest documents of all tasks first."""
-    for length, task in product(lengths, tasks):
-        if task.unit != "whole":
-            yield from ((task, length, index) for index in range(_most(task, samples)))
-    for task in tasks:
-        if task.unit == "whole":
-            yield from ((task, 0, index) for index in range(_most(task, samples)))
-
-
-def _most(task: Task, samples: int) -> int:
-    return samples if task.count is None else min(samples, task.count)
+    asked = [(length, task) for length, task in product(lengths, tasks) if task.unit != "whole"]
+    for length, task in [*asked, *((0, task) for task in tasks if task.unit == "whole")]:
+        most = samples if task.count is None else min(samples, task.count)
+        yield from ((task, length, index) for index in range(most))
 
 
 def _identities(tasks: Sequence[Task]) -> dict[str, str]:
@@ -169,56 +164,46 @@ async def _run(
         message = f"No rule can grade answers of {sample.task}: name a model with --judge."
         raise ConfigurationError(message)
     source = sample.open()
-    blank = SampleResult(
-        id=sample.id,
-        method="",
-        task=sample.task,
-        length=sample.length,
-        unit=unit,
-        question=sample.question,
-        answers=[*sample.answers],
-        cluster=sample.cluster,
-        metric="judge" if sample.criteria else sample.metric,
-    )
     results = []
     for method in methods:
         started = perf_counter()
+        figures: dict[str, Any] = {}
         try:
             way = ways.make_method(method, reader, config, sample.template)
             outcome = await way(sample.question, source)
-            timed = replace(blank, method=method, seconds=round(perf_counter() - started, 4))
-            results.append(await _grade(timed, outcome, sample, tokenizer, judge))
+            seconds = perf_counter() - started
+            answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
+            graded = judge is not None and sample.criteria
+            figures = {
+                "reply": outcome.answer,
+                "answer": answer,
+                "score": await judge.grade(sample, outcome.answer) if graded else found.score,
+                "raw_score": found.raw,
+                "exact_match": found.exact_match,
+                "f1": found.f1,
+                "kept": [scores.share(memory, sample) for memory in outcome.memories] or None,
+                "calls": outcome.usage.calls,
+                "input_tokens": outcome.usage.input_tokens,
+                "output_tokens": outcome.usage.output_tokens,
+            }
         except MemAgentError as error:
-            seconds = round(perf_counter() - started, 4)
-            results.append(replace(blank, method=method, seconds=seconds, error=str(error)))
+            seconds = perf_counter() - started
+            figures = {"error": str(error)}
+        result = SampleResult(
+            id=sample.id,
+            method=method,
+            task=sample.task,
+            length=sample.length,
+            question=sample.question,
+            answers=[*sample.answers],
+            unit=unit,
+            cluster=sample.cluster,
+            metric="judge" if sample.criteria else sample.metric,
+            seconds=round(seconds, 4),
+            **figures,
+        )
+        results.append(result)
     return results
-
-
-async def _grade(
-    result: SampleResult,
-    outcome: ways.Outcome,
-    sample: Sample,
-    tokenizer: Tokenizer,
-    judge: Judge | None,
-) -> SampleResult:
-    answer, found = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
-    score = found.score
-    if judge is not None and sample.criteria:
-        score = await judge.grade(sample, outcome.answer)
-    kept = [scores.share(memory, sample) for memory in outcome.memories]
-    return replace(
-        result,
-        reply=outcome.answer,
-        answer=answer,
-        score=score,
-        raw_score=found.raw,
-        exact_match=found.exact_match,
-        f1=found.f1,
-        kept=kept or None,
-        calls=outcome.usage.calls,
-        input_tokens=outcome.usage.input_tokens,
-        output_tokens=outcome.usage.output_tokens,
-    )
 
 
 RESULTS = "samples.jsonl"
@@ -276,33 +261,7 @@ class SampleResult:
     error: str | None = None
 
 
-class About(TypedDict):
-    """The settings of a folder's results; runs that differ in any of them are not mixed.
-
-    Attributes:
-        reader: the model's name.
-        fingerprint: fingerprint of the model and its prompts.
-        config: the budgets.
-        seed: seed of the samples.
-        tokenizer: name of the tokenizer that counted lengths.
-        judge: the judge's name and fingerprint; empty for none.
-        scores: version of the scores.
-        methods: version of the methods.
-        tasks: identity of each task, by name.
-    """
-
-    reader: str
-    fingerprint: str
-    config: dict[str, object]
-    seed: int
-    tokenizer: str
-    judge: str
-    scores: int
-    methods: int
-    tasks: dict[str, str]
-
-
-def begin(out: Path, about: About) -> set[tuple[str, str]]:
+def _begin(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
     """Make the folder, or go on with one; say which samples and methods are done there.
 
     Raises:
@@ -328,12 +287,6 @@ def begin(out: Path, about: About) -> set[tuple[str, str]]:
         with file.open("a", encoding="utf-8") as lines:
             lines.write("\n")
     return {(result.id, result.method) for result in load(out) if result.error is None}
-
-
-def append(out: Path, results: Iterable[SampleResult]) -> None:
-    """Add results to a folder."""
-    with (out / RESULTS).open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
 
 
 def load(out: Path) -> list[SampleResult]:

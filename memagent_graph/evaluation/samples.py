@@ -8,8 +8,8 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from memagent_graph.errors import ConfigurationError
@@ -29,13 +29,7 @@ Unit = Literal["tokens", "whole"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that a judge model is asked about an answer.
-
-    Attributes:
-        prompt: function from the answer to the judge's prompt.
-        schema: JSON schema of the judge's reply, an object.
-        grade: function from that object to a score between 0 and 1.
-    """
+    """One thing that a judge is asked about an answer; its reply, of the schema, has a grade."""
 
     prompt: Callable[[str], str]
     schema: dict[str, Any]
@@ -120,12 +114,46 @@ class Task(ABC):
         """
 
 
-def file_digest(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex.
+class FileTask(Task):
+    """Asks what a file asks, each question once, over documents of their own lengths.
 
-    Raises:
-        ConfigurationError: It cannot be read.
+    Args:
+        name: name of the task.
+        version: kind of the file, and version of the samples made of it.
+        file: the file.
+        read: reads its samples, which have neither id nor task.
     """
+
+    unit: Unit = "whole"
+
+    def __init__(
+        self, name: str, version: str, file: Path, read: Callable[[], list[Sample]]
+    ) -> None:
+        self.name, self.file, self._version, self._read = name, file, version, read
+
+    @cached_property
+    def _asked(self) -> list[Sample]:
+        return self._read()
+
+    @property
+    def identity(self) -> str:
+        """Identity of the generator and the file."""
+        return f"{self._version} {file_digest(self.file)}"
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Questions with their answers: all documents may be asked the same."""
+        return [" ".join((sample.question, *sample.answers)) for sample in self._asked]
+
+    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
+        """Make one sample; the seed chooses which are asked first."""
+        asked = self._asked[draw(self.name, len(self._asked), index, seed)]
+        name = f"{self.name}/{length}/{index}"
+        return replace(asked, id=name, task=self.name, length=length)
+
+
+def file_digest(file: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
     try:
         with file.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -135,11 +163,7 @@ def file_digest(file: Path) -> str:
 
 
 def draw(task: str, count: int, index: int, seed: int) -> int:
-    """Return the question at `index` of `count`, each of which occurs once, in the seed's order.
-
-    Raises:
-        ConfigurationError: There are fewer questions.
-    """
+    """Return the question at `index` of `count`, each of which occurs once, in the seed's order."""
     if index >= count:
         message = f"{task} has {count:,} different questions, not {index + 1:,}."
         raise ConfigurationError(message)
@@ -152,13 +176,7 @@ def _order(task: str, count: int, seed: int) -> list[int]:
 
 
 def check_length(task: str, length: int, least: int) -> None:
-    """Raise `ConfigurationError` if a document would be too short for a task.
-
-    Args:
-        task: name of the task.
-        length: length of the document, in tokens.
-        least: shortest document of the task, in tokens.
-    """
+    """Raise `ConfigurationError` if a document of so many tokens is too short for a task."""
     if length < least:
         message = f"{task} needs documents of {least:,} tokens or more, not {length:,}."
         raise ConfigurationError(message)
@@ -170,13 +188,9 @@ def fill_document(
     length: int,
     count: Callable[[str], int],
 ) -> Iterator[str]:
-    """A document of `length` tokens: filler, with pieces put in at their depths.
+    """A document of `length` tokens: parts of filler, with pieces put in at depths from 0 to 1.
 
-    Args:
-        filler: parts of text, as many as are asked for; the last is cut at a word.
-        inserts: pieces with their depths, 0 for the beginning and 1 for the end.
-        length: tokens in all.
-        count: counts tokens.
+    The last part of the filler is cut at a word.
     """
     waiting = sorted(inserts, key=lambda insert: insert[0])
     room = length - count("".join(text for _, text in waiting))
@@ -231,25 +245,16 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def substring_match(answer: str, wanted: Sequence[str], metric: Metric = "all") -> float:
-    """Return whether the wanted strings occur in the answer, ignoring case, as RULER scores.
+    """Return the share of wanted strings that occur in the answer in any case, as RULER scores.
 
-    Args:
-        answer: the given answer.
-        wanted: the strings of a right answer.
-        metric: "all" for the share of them, "any" for whether one does.
+    With the metric "any", whether one does.
     """
-    text = answer.lower()
-    there = [string_.lower() in text for string_ in wanted]
-    if not there:
-        return 0.0
-    return float(any(there)) if metric == "any" else sum(there) / len(there)
+    there = [one.lower() in answer.lower() for one in wanted]
+    return float(any(there)) if metric == "any" else sum(there) / max(1, len(there))
 
 
 def exact_match(answer: str, wanted: Iterable[str]) -> float:
-    """Whether the answer is one of the wanted, as SQuAD compares.
-
-    Case, punctuation, articles and runs of white space do not count.
-    """
+    """Whether the answer is one of the wanted, as SQuAD compares."""
     return float(any(normalize(answer) == normalize(one) for one in wanted))
 
 

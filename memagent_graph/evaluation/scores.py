@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from itertools import combinations
 from math import nan, sqrt
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.config import ReadingConfig
@@ -78,17 +78,12 @@ def grade(
 ) -> tuple[str, Scores]:
     """Return the answer of a reply, and its scores.
 
-    Where one answer is asked for, an answer that offers others beside it scores 0.
-
-    Args:
-        reply: the model's reply.
-        sample: the sample.
-        tokenizer: measures the answer.
-        final: the reader's answer, without a box: the built-in reader's reply has places after the
-            answer.
+    Where one answer is asked for, an answer that offers others beside it scores 0. The reader's own
+    answer is `final`: the built-in reader's reply has places after it.
     """
     said = reply if final is None or _BOX in reply else final
-    answer = final_answer(said, _lead(sample.template), one=sample.metric == "any")
+    lead = (sample.template or "").rpartition("{question}")[2].strip()
+    answer = final_answer(said, lead, one=sample.metric == "any")
     if sample.answer_tokens is not None:
         answer = answer[: tokenizer.prefix(answer, sample.answer_tokens)]
     single = sample.metric == "any" or len(sample.answers) == 1
@@ -110,14 +105,9 @@ def share(text: str, sample: Sample) -> float:
 def final_answer(reply: str, lead: str = "", *, one: bool = True) -> str:
     r"""Return the part of a reply that is its answer.
 
-    Args:
-        reply: the model's reply.
-        lead: beginning of the answer in the task's own prompt, which a reply may repeat.
-        one: whether one answer is asked for, which ends with its line.
-
-    Returns:
-        The last `\boxed{}`, with those next to it; else what follows the last announcement of an
-        answer; else the whole reply.
+    The last `\boxed{}`, with those next to it; else what follows the last announcement of an
+    answer; else the whole reply. A reply may repeat the `lead`, the beginning of the answer in the
+    task's own prompt. If `one` answer is asked for, it ends with its line.
     """
     if _BOX in reply:
         return without_latex(_boxes(reply))
@@ -181,11 +171,6 @@ def _in_word(sign: str) -> bool:
     return sign.isalnum() and not "\u3040" <= sign <= "\ud7ff"
 
 
-def _lead(template: str | None) -> str:
-    """Return the beginning of the answer in a template, after the question."""
-    return (template or "").rpartition("{question}")[2].strip()
-
-
 def _boxes(text: str) -> str:
     """The content of the last box, and of those before it with next to nothing between."""
     start = text.rfind(_BOX)
@@ -219,12 +204,8 @@ def interval(scores: Sequence[float], clusters: Sequence[str] = ()) -> tuple[flo
     It is made for zeros and ones; for scores in between, whose variance is smaller, it is wide.
     Scores of one cluster, such as of questions about one conversation, are not independent: they
     count as fewer, by the design effect (Kish, Survey Sampling, 1965, section 5.4), and Student's
-    quantile for the number of clusters takes the place of the normal one.
-
-    Args:
-        scores: the scores, in any order.
-        clusters: cluster of each score, shared with related ones; empty for a score by itself. None
-            if all scores are independent.
+    quantile for the number of clusters takes the place of the normal one. A score whose cluster is
+    empty is independent, as are all without `clusters`.
 
     Raises:
         ValueError: There are no scores.
@@ -255,7 +236,7 @@ def _independent(scores: Sequence[float], clusters: Sequence[str]) -> tuple[floa
         off = sum(sum(score - mean for score in group) ** 2 for group in groups.values())
         between = off * count / (count - 1) / n
         worth = n * spread / between if between else n
-    return min(float(n), max(worth, least)), student(count - 1)
+    return min(float(n), max(worth, least)), _student(count - 1)
 
 
 class Mean(NamedTuple):
@@ -267,32 +248,23 @@ class Mean(NamedTuple):
 
 
 def mean_score(scores: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
-    """The mean of scores between 0 and 1, with its `interval`.
-
-    Raises:
-        ValueError: There are no scores.
-    """
+    """The mean of scores between 0 and 1, with its `interval`."""
     low, high = interval(scores, clusters)
     return Mean(fmean(scores), low, high)
 
 
 def mean_cost(values: Sequence[float]) -> Mean:
-    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown.
-
-    Raises:
-        ValueError: There are no figures.
-    """
+    """The mean of figures of 0 or more, with Student's interval; a single one's is unknown."""
     if not values:
         raise ValueError("There are no figures to average.")
     count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, nan, nan)
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    half = student(count - 1) * deviation / sqrt(count)
+    half = _student(count - 1) * stdev(values, mean) / sqrt(count)
     return Mean(mean, max(0.0, mean - half), mean + half)
 
 
-def student(freedom: int) -> float:
+def _student(freedom: int) -> float:
     """The 97.5% quantile of Student's distribution for so many degrees of freedom."""
     return _STUDENT[max(0, min(freedom, len(_STUDENT)) - 1)]
 
@@ -305,47 +277,6 @@ _STUDENT = (
 """The 97.5% quantiles of Student's distribution for 1 to 30 degrees of freedom, and for many."""
 
 
-def compute_paired_interval(
-    before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()
-) -> tuple[float, float]:
-    """The 95% interval around the mean of `after - before`, of scores of the same samples.
-
-    Wilson's intervals of the two means, joined by how the scores go together (Newcombe,
-    Statistics in Medicine 17, 1998, pages 2635 to 2650): no difference in a few
-    samples is not taken for certainty, and what is hard in both runs does not count as chance.
-
-    Args:
-        before: scores between 0 and 1.
-        after: scores of the same samples, in the same order.
-        clusters: cluster of each sample, as for `interval`.
-
-    Raises:
-        ValueError: There are no scores, or the two numbers differ.
-    """
-    if len(before) != len(after):
-        raise ValueError("Scores are paired: there must be as many after as before.")
-    (low_1, high_1), (low_2, high_2) = interval(before, clusters), interval(after, clusters)
-    mean_1, mean_2 = fmean(before), fmean(after)
-    together = _correlation(before, after)
-    down = _apart(mean_2 - low_2, high_1 - mean_1, together)
-    up = _apart(high_2 - mean_2, mean_1 - low_1, together)
-    change = mean_2 - mean_1
-    return max(-1.0, change - down), min(1.0, change + up)
-
-
-def _apart(one: float, other: float, correlation: float) -> float:
-    return sqrt(max(0.0, one * one + other * other - 2 * correlation * one * other))
-
-
-def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's, brought nearer to 0 by half a sample: a few could agree by chance."""
-    mean_1, mean_2 = fmean(one), fmean(other)
-    shared = sum((a - mean_1) * (b - mean_2) for a, b in zip(one, other, strict=True))
-    spread = sqrt(sum((a - mean_1) ** 2 for a in one) * sum((b - mean_2) ** 2 for b in other))
-    sure = max(0.0, shared - 0.5) if shared > 0 else shared
-    return max(-1.0, sure / spread) if spread else 0.0
-
-
 def order_score(events: int, order: Sequence[int]) -> float:
     """Return Kendall's tau-b of the right order and the answer's, from 0 to 1: `(tau + 1) / 2`.
 
@@ -353,13 +284,7 @@ def order_score(events: int, order: Sequence[int]) -> float:
     whatever else the answer lists; what one of the two lacks is tied there, last. So an answer
     that leaves events out, but adds none, loses little. Two cases have no tau there, or one that
     pays for nothing: an answer that lists no event at all scores 0, the only event there is 1.
-
-    Args:
-        events: number of events; 1 comes first.
-        order: numbers of the events as the answer lists them; 0 for anything else, and repetitions.
-
-    Raises:
-        ValueError: A number names no event.
+    Events are numbered from 1; in the order, 0 is anything else.
     """
     if any(not 0 <= number <= events for number in order):
         message = f"There are events 1 to {events}, not all of {list(order)}."
@@ -367,15 +292,14 @@ def order_score(events: int, order: Sequence[int]) -> float:
     place: dict[int, int] = {}
     extra = events
     for position, number in enumerate(order):
-        known = number in range(1, events + 1) and number not in place
+        known = number > 0 and number not in place
         extra += not known
         place[number if known else extra] = position
     if not any(number <= events for number in place):
         return 0.0
     items = range(1, extra + 1)
-    last = extra + len(order)
     right = [min(number, events + 1) for number in items]
-    given = [place.get(number, last) for number in items]
+    given = [place.get(number, extra + len(order)) for number in items]
     return (_tau_b(right, given) + 1) / 2
 
 
@@ -423,8 +347,7 @@ class Judge:
         if not sample.criteria:
             message = f"{sample.id} has no criteria: it is scored without a judge."
             raise ValueError(message)
-        grades = [await self._ask(criterion, answer) for criterion in sample.criteria]
-        return sum(grades) / len(grades)
+        return fmean([await self._ask(criterion, answer) for criterion in sample.criteria])
 
     async def _ask(self, criterion: Criterion, answer: str) -> float:
         shape = shape_of(criterion.schema)

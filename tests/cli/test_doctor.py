@@ -9,7 +9,6 @@ from servers.redis_server import RedisServer
 from servers.warm_python import COMMAND_LINE, warm_python
 from typer.testing import CliRunner
 
-from memagent_graph.cli import doctor as checks
 from memagent_graph.cli.app import app
 
 WORDS = {"ok", "warn", "fail"}
@@ -60,7 +59,7 @@ def test_all_is_well_with_a_server_that_has_the_model_and_a_store(openai_server,
     assert done.returncode == 0
     assert done.stderr == ""
     assert set(status.values()) <= WORDS
-    for name in ("model", "endpoint", "name", "context", "call", "store", "gpu", "extras"):
+    for name in ("model", "endpoint", "name", "context", "call", "store"):
         assert status[name] == "ok", done.stdout
     assert status["tokenizer"] == "warn"
     assert "\x1b" not in done.stdout
@@ -172,35 +171,3 @@ def test_a_tokenizer_that_is_not_there_and_a_model_that_nobody_knows_fail(found,
 
     assert missing["tokenizer"]["status"] == "fail"
     assert unknown["model"]["status"] == "fail"
-
-
-def test_a_gpu_is_named_and_a_build_of_pytorch_that_cannot_use_it_is_a_warning(
-    tmp_path, monkeypatch
-):
-    driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
-    driver.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(checks, "_version", lambda _: "2.13.0+cpu")
-
-    assert checks.check_gpu(wanted=False).status == "ok"
-    assert "H200" in checks.check_gpu(wanted=False).text
-    assert checks.check_gpu(wanted=True).status == "warn"
-    monkeypatch.setattr(checks, "_version", lambda _: "2.13.0")
-    assert checks.check_gpu(wanted=True).status == "ok"
-    driver.write_text("#!/bin/sh\nexit 9\n")
-    assert checks.check_gpu(wanted=True).status == "warn"
-
-
-def test_extras_that_only_name_others_are_not_listed(monkeypatch):
-    lines = [
-        'typer>=0.20; extra == "cli"',
-        'vllm>=0.20; extra == "vllm"',
-        'memagent-graph[cli,vllm]; extra == "all"',
-        'typer>=0.20; extra == "all"',
-        'vllm>=0.20; extra == "all"',
-    ]
-    monkeypatch.setattr(checks.metadata, "requires", lambda _: lines)
-    monkeypatch.setattr(checks, "_is_installed", lambda package: package != "vllm")
-
-    assert checks.check_extras().text == "installed: cli; not installed: vllm"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from servers.mirror import Mirror
 
-from memagent_graph.cli.evaluate import BENCHMARKS, download
+from memagent_graph.cli.evaluate import BENCHMARKS, fetch_benchmark
 from memagent_graph.errors import ConfigurationError, SourceError
 
 CONTENT = b"[" + b'{"row": 1}, ' * 2_000 + b'{"row": 2}]'
@@ -48,7 +48,7 @@ def names(folder):
 def test_files_of_the_hub_come_from_its_mirror(mirror, tmp_path, name):
     origin = BENCHMARKS[name]
 
-    files = download(name, tmp_path / "new" / "folder", endpoint=f"{mirror.url}/")
+    files = fetch_benchmark(name, tmp_path / "new" / "folder", endpoint=f"{mirror.url}/")
 
     assert files == [tmp_path / "new" / "folder" / file for file in origin.files]
     assert {file.read_bytes() for file in files} == {CONTENT}
@@ -60,7 +60,7 @@ def test_files_of_the_hub_come_from_its_mirror(mirror, tmp_path, name):
 def test_other_files_come_from_a_mirror_under_the_name_of_their_host(mirror, tmp_path, name):
     origin = BENCHMARKS[name]
 
-    files = download(name, tmp_path / "new" / "folder", endpoint=f"{mirror.url}/")
+    files = fetch_benchmark(name, tmp_path / "new" / "folder", endpoint=f"{mirror.url}/")
 
     assert files == [tmp_path / "new" / "folder" / file for file in origin.files]
     assert {file.read_bytes() for file in files} == {CONTENT}
@@ -69,8 +69,8 @@ def test_other_files_come_from_a_mirror_under_the_name_of_their_host(mirror, tmp
 
 
 def test_one_file_of_a_benchmark_can_be_named(mirror, tmp_path):
-    download("ruler_hqa/eval_50.json", tmp_path, endpoint=mirror.url)
-    download("beam/100K-00000-of-00001.parquet", tmp_path, endpoint=mirror.url)
+    fetch_benchmark("ruler_hqa/eval_50.json", tmp_path, endpoint=mirror.url)
+    fetch_benchmark("beam/100K-00000-of-00001.parquet", tmp_path, endpoint=mirror.url)
 
     assert names(tmp_path) == {"eval_50.json", "data/100K-00000-of-00001.parquet"}
 
@@ -78,8 +78,8 @@ def test_one_file_of_a_benchmark_can_be_named(mirror, tmp_path):
 def test_no_token_is_sent_to_a_mirror(mirror, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
 
-    download("ruler_hqa/eval_50.json", tmp_path, endpoint=mirror.url)
-    download("locomo", tmp_path, endpoint=mirror.url)
+    fetch_benchmark("ruler_hqa/eval_50.json", tmp_path, endpoint=mirror.url)
+    fetch_benchmark("locomo", tmp_path, endpoint=mirror.url)
 
     assert len(mirror.headers) == 2
     assert not any("authorization" in headers for headers in mirror.headers)
@@ -87,11 +87,11 @@ def test_no_token_is_sent_to_a_mirror(mirror, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["ruler_hqa/eval_50.json", "locomo"])
 def test_a_file_that_is_there_is_kept_and_not_asked_for(mirror, tmp_path, name):
-    (file,) = download(name, tmp_path, endpoint=mirror.url)
+    (file,) = fetch_benchmark(name, tmp_path, endpoint=mirror.url)
     file.write_text("mine")
     mirror.requests.clear()
 
-    assert download(name, tmp_path, endpoint=mirror.url) == [file]
+    assert fetch_benchmark(name, tmp_path, endpoint=mirror.url) == [file]
 
     assert file.read_text() == "mine"
     assert mirror.requests == []
@@ -103,7 +103,7 @@ def test_a_refusal_names_the_url_and_what_to_do(mirror, tmp_path, name, order):
     mirror.script = {".json": order}
 
     with pytest.raises(SourceError, match=rf"{mirror.url}/.*\.json could not.*save it as .*json\."):
-        download(name, tmp_path, endpoint=mirror.url)
+        fetch_benchmark(name, tmp_path, endpoint=mirror.url)
 
     assert names(tmp_path) == set()
 
@@ -113,7 +113,7 @@ def test_a_download_that_is_cut_off_leaves_nothing(mirror, tmp_path, name):
     mirror.script = {".json": "cut"}
 
     with pytest.raises(SourceError, match="could not be downloaded"):
-        download(name, tmp_path, endpoint=mirror.url)
+        fetch_benchmark(name, tmp_path, endpoint=mirror.url)
 
     assert names(tmp_path) == set()
 
@@ -126,7 +126,7 @@ def test_an_interruption_leaves_nothing(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(httpx.Response, "iter_bytes", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
-        download("locomo", tmp_path, endpoint=mirror.url)
+        fetch_benchmark("locomo", tmp_path, endpoint=mirror.url)
 
     assert [*tmp_path.iterdir()] == []
 
@@ -134,8 +134,8 @@ def test_an_interruption_leaves_nothing(mirror, tmp_path, monkeypatch):
 def test_the_environment_names_a_mirror_of_the_hub(mirror, tmp_path):
     code = (
         "from pathlib import Path\n"
-        "from memagent_graph.cli.evaluate import download\n"
-        f"download('ruler_hqa/eval_50.json', Path({str(tmp_path)!r}))\n"
+        "from memagent_graph.cli.evaluate import fetch_benchmark\n"
+        f"fetch_benchmark('ruler_hqa/eval_50.json', Path({str(tmp_path)!r}))\n"
     )
 
     named = {**os.environ, "HF_ENDPOINT": mirror.url}
@@ -146,7 +146,7 @@ def test_the_environment_names_a_mirror_of_the_hub(mirror, tmp_path):
 
 
 def test_others_may_read_a_file_as_far_as_the_umask_lets_them(mirror, tmp_path):
-    (file,) = download("locomo", tmp_path, endpoint=mirror.url)
+    (file,) = fetch_benchmark("locomo", tmp_path, endpoint=mirror.url)
     (tmp_path / "plain").touch()
 
     assert file.stat().st_mode == (tmp_path / "plain").stat().st_mode
@@ -155,11 +155,11 @@ def test_others_may_read_a_file_as_far_as_the_umask_lets_them(mirror, tmp_path):
 def test_after_a_failure_the_same_call_fetches_what_is_missing(mirror, tmp_path):
     mirror.script = {"dev-v2.0.json": 404}
     with pytest.raises(SourceError, match="404"):
-        download("squad", tmp_path, endpoint=mirror.url)
+        fetch_benchmark("squad", tmp_path, endpoint=mirror.url)
     mirror.script = {}
     mirror.requests.clear()
 
-    download("squad", tmp_path, endpoint=mirror.url)
+    fetch_benchmark("squad", tmp_path, endpoint=mirror.url)
 
     assert [path.rpartition("/")[2] for _, path in mirror.requests] == ["dev-v2.0.json"]
     assert names(tmp_path) == {"dev-v1.1.json", "dev-v2.0.json"}
@@ -169,7 +169,7 @@ def test_an_unreachable_server_is_named_with_what_was_asked_of_it(mirror, tmp_pa
     mirror.close()
 
     with pytest.raises(SourceError, match=rf"{mirror.url}/raw.githubusercontent.com/.*json could"):
-        download("locomo", tmp_path, endpoint=mirror.url)
+        fetch_benchmark("locomo", tmp_path, endpoint=mirror.url)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(mirror, tmp_path):
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(mirror, tmp_path
 
     for name in ("locomo", "ruler_hqa/eval_50.json"):
         with pytest.raises(SourceError, match="taken"):
-            download(name, tmp_path / "taken", endpoint=mirror.url)
+            fetch_benchmark(name, tmp_path / "taken", endpoint=mirror.url)
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,4 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(mirror, tmp_path
 )
 def test_names_that_do_not_exist_are_refused_with_those_that_do(tmp_path, name, message):
     with pytest.raises(ConfigurationError, match=message):
-        download(name, tmp_path, endpoint="http://127.0.0.1:9")
+        fetch_benchmark(name, tmp_path, endpoint="http://127.0.0.1:9")

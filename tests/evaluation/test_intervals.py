@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import math
 import random
+import runpy
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.scores import (
-    compute_paired_interval,
-    interval,
-    mean_cost,
-    mean_score,
-)
+from memagent_graph.evaluation.scores import interval, mean_cost, mean_score
 
+PAIRED = Path(__file__).parents[2] / "benchmarks" / "paired.py"
+compute_paired_interval = runpy.run_path(str(PAIRED))["compute_paired_interval"]
 ROUNDED = st.sampled_from([0.0, 1.0, 0.1 * 3, 1 / 3, 0.7, 5e-324, 1 - 2**-53])
 """Values of which sums, shares and square roots are rounded."""
 grades = st.floats(0, 1) | ROUNDED

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from doubles import ScriptedReader
-from langchain_core.embeddings import Embeddings
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 
@@ -17,7 +16,6 @@ from memagent_graph.evaluation.methods import (
     METHODS,
     PASSAGE_TOKENS,
     VERSION,
-    embeddings,
     make_method,
 )
 from memagent_graph.readers.base import Answer, Usage
@@ -133,33 +131,6 @@ def test_refining_shows_the_last_answer_with_the_next_chunk():
     assert [shown.partition("\n")[0] for shown in reader.shown[1:3]] == ["<1>", "<2>"]
 
 
-class Letters(Embeddings):
-    """How often each letter occurs."""
-
-    def embed_query(self, text):
-        return [float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"]
-
-    def embed_documents(self, texts):
-        return [self.embed_query(text) for text in texts]
-
-
-def test_embeddings_choose_the_passages_that_are_nearest():
-    reader = Listener()
-    text = f"{FILLER * 300}\n\n{'zzz xxx qqq. ' * 40}\n\n{FILLER * 300}"
-
-    found = asyncio.run(embeddings(Letters(), reader, CONFIG, "zzz xxx qqq", TextSource(text)))
-
-    assert found.answer == "<1>"
-    assert "zzz xxx qqq" in reader.shown[0]
-    assert EstimatingTokenizer().count(reader.shown[0]) <= 500
-
-
-@pytest.mark.parametrize("name", ["embeddings:", "embeddings:nobody:none"])
-def test_embeddings_that_there_are_not_are_said(name):
-    with pytest.raises(ConfigurationError):
-        make_method(name, Listener(), CONFIG)
-
-
 BASELINES = [name for name in METHODS if name != "memagent"]
 
 
@@ -201,26 +172,6 @@ def test_a_call_that_fails_again_and_again_or_for_good_is_an_error(openai_server
 
     assert not isinstance(away.value, TransientModelError)
     assert len(openai_server.requests) == 3 + 1
-
-
-def test_embeddings_are_asked_for_again_and_their_provider_s_errors_are_ours():
-    class Away(Letters):
-        def __init__(self, *errors):
-            self.errors = [*errors]
-
-        def embed_documents(self, texts):
-            if self.errors:
-                raise self.errors.pop()
-            return super().embed_documents(texts)
-
-    config = CONFIG.model_copy(update={"retry_interval": 0.001})
-
-    def asked(embedder):
-        return asyncio.run(embeddings(embedder, Listener(), config, "zzz", TextSource(FILLER * 30)))
-
-    assert asked(Away(ConnectionError("gone"), TimeoutError())).answer == "<1>"
-    with pytest.raises(ModelError, match="no such index"):
-        asked(Away(RuntimeError("no such index")))
 
 
 def told(openai_server):

@@ -8,7 +8,7 @@ import pytest
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.ruler import RulerFileTask, ruler_tasks
+from memagent_graph.evaluation.tasks.ruler import ruler_tasks
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
@@ -130,7 +130,7 @@ def test_a_line_that_is_no_sample_of_ruler_is_named(tmp_path, change, message):
     with pytest.raises(ConfigurationError, match=message):
         ruler_tasks(file)
     with pytest.raises(ConfigurationError, match=message):
-        sample_of(RulerFileTask(file))
+        sample_of(make_task(f"ruler:{file}"))
     with pytest.raises(ConfigurationError, match="none.jsonl"):
         ruler_tasks(tmp_path / "none.jsonl")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.tasks.dialogue import BeamTask, ConversationTask, LongMemEvalTask
+from memagent_graph.evaluation.tasks.dialogue import dialogue_task
 from memagent_graph.evaluation.tasks.masked import MaskedTask
 from memagent_graph.evaluation.tasks.questions import QuestionTask
-from memagent_graph.evaluation.tasks.ruler import RulerFileTask
+from memagent_graph.evaluation.tasks.ruler import ruler_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """A kind of task.
-
-    Attributes:
-        asks: topic of its questions, in a few words.
-        needs: the file and its origin.
-        make: function that makes a task from a file's name and the essays.
-    """
+    """A kind of task: the topic of its questions, the file that it needs, and what makes it."""
 
     asks: str
     needs: str
@@ -38,17 +32,17 @@ KINDS = {
     "conversation:FILE": Kind(
         "questions over months of two people's talk",
         "locomo10.json (snap-research/locomo on GitHub)",
-        lambda file, _: ConversationTask(file),
+        lambda file, _: dialogue_task("conversation", file),
     ),
     "longmemeval:FILE": Kind(
         "questions over a user's sessions with an assistant",
         "longmemeval_s_cleaned.json (xiaowu0162/longmemeval-cleaned on the Hugging Face hub)",
-        lambda file, _: LongMemEvalTask(file),
+        lambda file, _: dialogue_task("longmemeval", file),
     ),
     "beam:FILE": Kind(
         "ten abilities over conversations of up to 10M tokens",
         "a split as JSONL (Mohammadta/BEAM or BEAM-10M on the Hugging Face hub)",
-        lambda file, _: BeamTask(file),
+        lambda file, _: dialogue_task("beam", file),
     ),
     "masked:FILE": Kind(
         "what was masked in a sentence of your own documents",
@@ -58,7 +52,7 @@ KINDS = {
     "ruler:FILE": Kind(
         "the samples of a file that RULER wrote, as they are",
         "a file of RULER's own generator, or of MemAgent's samples, as JSON Lines",
-        lambda file, _: RulerFileTask(file),
+        lambda file, _: ruler_task(file),
     ),
 }
 """Kinds of tasks by name; FILE stands for a path."""
@@ -74,9 +68,9 @@ def make_task(name: str, essays: Source | None = None) -> Task:
     Raises:
         ConfigurationError: There is no such task.
     """
-    kind, colon, file = name.partition(":")
-    found = KINDS.get(f"{kind}:FILE" if colon else kind)
-    if found is None or (colon and not file):
+    kind, _, file = name.partition(":")
+    found = KINDS.get(f"{kind}:FILE")
+    if found is None or not file:
         message = f"There is no task {name!r}. Choose from: {', '.join(KINDS)}."
         raise ConfigurationError(message)
     return found.make(file, essays)

@@ -5,21 +5,12 @@ from __future__ import annotations
 import ast
 import random
 import re
-from abc import abstractmethod
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import (
-    Criterion,
-    Sample,
-    Task,
-    Unit,
-    draw,
-    file_digest,
-)
+from memagent_graph.evaluation.samples import Criterion, FileTask, Sample
 from memagent_graph.evaluation.scores import order_score
 from memagent_graph.evaluation.tasks.questions import read_rows
 from memagent_graph.templates import render
@@ -27,108 +18,57 @@ from memagent_graph.templates import render
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from memagent_graph.text.tokens import Tokenizer
+
+class Benchmark(NamedTuple):
+    """A benchmark's name, the version of its samples, and what makes them from a row."""
+
+    name: str
+    version: int
+    ask: Callable[[dict[str, Any], int], Iterable[Sample]]
 
 
-@dataclass(frozen=True)
-class DialogueQuestion:
-    """A question over a conversation.
-
-    Attributes:
-        question: the benchmark's question.
-        answers: strings of a right answer, or ideal answers for a judge.
-        pieces: the conversation, message by message.
-        cluster: the conversation's name; empty if no other question shares it.
-        criteria: questions for a judge about an answer; none if the answers decide.
-    """
-
-    question: str
-    answers: tuple[str, ...]
-    pieces: Callable[[], Iterator[str]]
-    cluster: str = ""
-    criteria: tuple[Criterion, ...] = ()
-
-
-class DialogueTask(Task):
-    """A whole conversation, message by message with dates and speakers, and a question about it.
+def dialogue_task(kind: str, file: str | Path) -> FileTask:
+    """Questions over whole conversations, message by message with dates and speakers.
 
     Args:
+        kind: one of `BENCHMARKS`.
         file: a file in the benchmark's own format, as JSON or JSONL.
-
-    Attributes:
-        benchmark: name of the benchmark, for errors.
-        version: version of the generator; a change of the samples increases it.
     """
+    file, benchmark = Path(file), BENCHMARKS[kind]
+    name = file.stem if file.stem.startswith(kind) else f"{kind}_{file.stem}"
+    return FileTask(name, f"{kind} {benchmark.version}", file, partial(_read, benchmark, file))
 
-    unit: Unit = "whole"
-    benchmark: ClassVar[str]
-    kind: ClassVar[str]
-    version: ClassVar[int] = 1
 
-    def __init__(self, file: str | Path) -> None:
-        self.file = Path(file)
-        stem = self.file.stem
-        self.name = stem if stem.startswith(self.kind) else f"{self.kind}_{stem}"
-
-    @abstractmethod
-    def ask(self, row: dict[str, Any], number: int) -> Iterable[DialogueQuestion]:
-        """The questions of the file's row of that number."""
-
-    @cached_property
-    def asked(self) -> list[DialogueQuestion]:
-        """All questions of the file.
-
-        Raises:
-            ConfigurationError: It cannot be read, is in another format, or has no questions.
-        """
-        if self.file.suffix == ".parquet":
-            message = (
-                f"{self.file} is Parquet, which is not read. Write it as JSONL first: "
-                f"datasets.load_dataset('parquet', data_files='{self.file.name}', split='train')"
-                f".to_json('{self.file.stem}.jsonl')"
-            )
-            raise ConfigurationError(message)
-        try:
-            rows = read_rows(self.file)
-            asked = [one for number, row in enumerate(rows) for one in self.ask(row, number)]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            message = f"{self.file} is not a file of {self.benchmark}: {error!r}"
-            raise ConfigurationError(message) from error
-        if not asked:
-            message = f"{self.file} has no questions in the format of {self.benchmark}."
-            raise ConfigurationError(message)
-        return asked
-
-    @property
-    def identity(self) -> str:
-        """Identity of the generator and the file."""
-        return f"{self.kind} {self.version} {file_digest(self.file)}"
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Each question is asked once."""
-        return [asked.question for asked in self.asked]
-
-    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample; the seed chooses which questions are asked first."""
-        asked = self.asked[draw(self.name, len(self.texts), index, seed)]
-        return Sample(
-            id=f"{self.name}/{length}/{index}",
-            task=self.name,
-            length=length,
-            question=asked.question,
-            answers=asked.answers,
-            metric="any",
-            pieces=asked.pieces,
-            cluster=asked.cluster,
-            criteria=asked.criteria,
+def _read(benchmark: Benchmark, file: Path) -> list[Sample]:
+    if file.suffix == ".parquet":
+        message = (
+            f"{file} is Parquet, which is not read. Write it as JSONL first: "
+            f"datasets.load_dataset('parquet', data_files='{file.name}', split='train')"
+            f".to_json('{file.stem}.jsonl')"
         )
+        raise ConfigurationError(message)
+    try:
+        rows = enumerate(read_rows(file))
+        asked = [sample for number, row in rows for sample in benchmark.ask(row, number)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        message = f"{file} is not a file of {benchmark.name}: {error!r}"
+        raise ConfigurationError(message) from error
+    if not asked:
+        message = f"{file} has no questions in the format of {benchmark.name}."
+        raise ConfigurationError(message)
+    return asked
 
 
-def message(date: str, speaker: str, text: str) -> str:
-    """A message as it stands in the document: its date, who wrote it, and what."""
-    when = f"[{date}] " if date else ""
-    return f"{when}{speaker}: {text.strip()}\n"
+Messages: TypeAlias = "Callable[[], Iterable[tuple[str, str, str]]]"
+"""Makes the messages of a conversation: date, speaker and text of each."""
+
+
+def _sample(question: str, answer: object, messages: Messages, **more: Any) -> Sample:
+    def pieces() -> Iterator[str]:
+        for date, speaker, text in messages():
+            yield f"{f'[{date}] ' if date else ''}{speaker}: {text.strip()}\n"
+
+    return Sample("", "", 0, question, (str(answer),), "any", pieces, **more)
 
 
 _UNANSWERABLE = 5
@@ -137,46 +77,34 @@ _TURN = re.compile(r"D\d+:\d+")
 """A turn's name; a few entries of the file's evidence hold several."""
 
 
-class ConversationTask(DialogueTask):
+def _ask_locomo(row: dict[str, Any], number: int) -> Iterator[Sample]:
     """LoCoMo (arXiv 2402.17753): two people, over months, and questions with short answers.
 
     Each turn has its session's date and what its picture shows. Questions that the conversation
     does not answer are left out.
     """
-
-    benchmark = "LoCoMo"
-    kind = "conversation"
-    version = 2
-
-    def ask(self, row: dict[str, Any], number: int) -> Iterator[DialogueQuestion]:
-        """All questions that have an answer in their conversation."""
-        conversation = row["conversation"]
-        known = {turn["dia_id"] for _, turn in _turns(conversation)}
-        for asked in row["qa"]:
-            evidence = known.intersection(_TURN.findall(" ".join(asked["evidence"])))
-            if asked["category"] != _UNANSWERABLE and evidence:
-                yield DialogueQuestion(
-                    asked["question"],
-                    (str(asked["answer"]),),
-                    partial(_pieces, conversation),
-                    cluster=str(row.get("sample_id", number)),
-                )
+    turns = [*_turns(row["conversation"])]
+    known = {turn["dia_id"] for _, turn in turns}
+    for asked in row["qa"]:
+        evidence = known.intersection(_TURN.findall(" ".join(asked["evidence"])))
+        if asked["category"] != _UNANSWERABLE and evidence:
+            cluster = str(row.get("sample_id", number))
+            messages = partial(_locomo_messages, turns)
+            yield _sample(asked["question"], asked["answer"], messages, cluster=cluster)
 
 
-def _pieces(conversation: dict[str, Any]) -> Iterator[str]:
-    for date, turn in _turns(conversation):
+def _locomo_messages(turns: list[tuple[str, dict[str, str]]]) -> Iterator[tuple[str, str, str]]:
+    for date, turn in turns:
         picture = turn.get("blip_caption")
-        text = f"{turn['text']} (shows a picture: {picture})" if picture else turn["text"]
-        yield message(date, turn["speaker"], text)
+        shown = f" (shows a picture: {picture})" if picture else ""
+        yield date, turn["speaker"], turn["text"] + shown
 
 
 def _turns(conversation: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
     """Each turn with its session's date."""
     number = 1
     while (session := conversation.get(f"session_{number}")) is not None:
-        date = conversation[f"session_{number}_date_time"]
-        for turn in session:
-            yield date, turn
+        yield from ((conversation[f"session_{number}_date_time"], turn) for turn in session)
         number += 1
 
 
@@ -224,47 +152,33 @@ _LONGMEMEVAL_UNANSWERABLE = (
 )
 
 
-class LongMemEvalTask(DialogueTask):
+def _ask_longmemeval(row: dict[str, Any], number: int) -> Iterator[Sample]:
     """LongMemEval (arXiv 2410.10813): 500 questions, each over sessions of its own.
 
     The question is asked with its date. A judge says yes or no to what the paper asks for each
     type of question (appendix A.4); the wording is ours.
     """
-
-    benchmark = "LongMemEval"
-    kind = "longmemeval"
-
-    def ask(self, row: dict[str, Any], number: int) -> Iterator[DialogueQuestion]:
-        """The one question of a row."""
-        sessions = row["haystack_sessions"], row["haystack_dates"], row["haystack_session_ids"]
-        if len({len(part) for part in sessions}) != 1:
-            message_ = f"Row {number} has not as many dates and ids as sessions."
-            raise ValueError(message_)
-        answerable = not row["question_id"].endswith("_abs")
-        template = _JUDGE
-        template += _TASKS[row["question_type"]] if answerable else _LONGMEMEVAL_UNANSWERABLE
-        asked, reference = row["question"], str(row["answer"])
-        yield DialogueQuestion(
-            f"{asked} (Asked on {row['question_date']}.)",
-            (reference,),
-            partial(_pieces_longmemeval, row),
-            criteria=(
-                Criterion(
-                    lambda answer: render(
-                        template, question=asked, reference=reference, answer=answer
-                    ),
-                    _schema("verdict", {"enum": ["yes", "no"]}),
-                    lambda found: float(found["verdict"] == "yes"),
-                ),
-            ),
-        )
+    sessions = row["haystack_sessions"], row["haystack_dates"], row["haystack_session_ids"]
+    if len({len(part) for part in sessions}) != 1:
+        message = f"Row {number} has not as many dates and ids as sessions."
+        raise ValueError(message)
+    answerable = not row["question_id"].endswith("_abs")
+    template = _JUDGE + (_TASKS[row["question_type"]] if answerable else _LONGMEMEVAL_UNANSWERABLE)
+    fill = partial(render, template, question=row["question"], reference=str(row["answer"]))
+    criterion = Criterion(
+        lambda answer: fill(answer=answer),
+        _schema("verdict", {"enum": ["yes", "no"]}),
+        lambda found: float(found["verdict"] == "yes"),
+    )
+    question = f"{row['question']} (Asked on {row['question_date']}.)"
+    messages = partial(_longmemeval_messages, row)
+    yield _sample(question, row["answer"], messages, criteria=(criterion,))
 
 
-def _pieces_longmemeval(row: dict[str, Any]) -> Iterator[str]:
+def _longmemeval_messages(row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     sessions = zip(row["haystack_dates"], row["haystack_sessions"], strict=True)
     for date, session in sorted(sessions, key=lambda session: str(session[0])):
-        for turn in session:
-            yield message(date, turn["role"], turn["content"])
+        yield from ((date, turn["role"], turn["content"]) for turn in session)
 
 
 def _schema(name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +234,7 @@ list is not an item. The order is a list such as [2, 0, 1]; [] if the answer lis
 )
 
 
-class BeamTask(DialogueTask):
+def _ask_beam(row: dict[str, Any], number: int) -> Iterator[Sample]:
     """BEAM (arXiv 2510.27246): 20 questions over each conversation, two of each ability.
 
     Files are those of the official release (`chat` and `probing_questions`; in the 10M split a
@@ -331,28 +245,22 @@ class BeamTask(DialogueTask):
     call instead of one for each line and event. The wording is ours, and shows the judge the
     question, which the official prompt leaves out by mistake.
     """
-
-    benchmark = "BEAM"
-    kind = "beam"
-
-    def ask(self, row: dict[str, Any], number: int) -> Iterator[DialogueQuestion]:
-        """The questions over a conversation."""
-        flat = "turns" in row and "questions" in row
-        turns = [*_messages(row["turns"] if flat else row["chat"])]
-        name = str(row["chat"] if flat else row.get("conversation_id", number))
-        for ability, group in _parse(row["questions" if flat else "probing_questions"]).items():
-            for asked in group:
-                question, rubric = asked["question"], [str(item) for item in asked["rubric"]]
-                order = ability == "event_ordering"
-                yield DialogueQuestion(
-                    question,
-                    (next((str(asked[key]) for key in _IDEALS if key in asked), rubric[0]),),
-                    partial(_pieces_beam, turns),
-                    cluster=name,
-                    criteria=(_in_order(question, rubric),)
-                    if order
-                    else tuple(_meets(question, item) for item in rubric),
-                )
+    flat = "turns" in row and "questions" in row
+    turns = [*_messages(row["turns"] if flat else row["chat"])]
+    cluster = str(row["chat"] if flat else row.get("conversation_id", number))
+    for ability, group in _parse(row["questions" if flat else "probing_questions"]).items():
+        for asked in group:
+            question, rubric = asked["question"], [str(item) for item in asked["rubric"]]
+            ordered = ability == "event_ordering"
+            yield _sample(
+                question,
+                next((asked[key] for key in _IDEALS if key in asked), rubric[0]),
+                partial(_beam_messages, turns),
+                cluster=cluster,
+                criteria=(_in_order(question, rubric),)
+                if ordered
+                else tuple(_meets(question, item) for item in rubric),
+            )
 
 
 def _meets(question: str, item: str) -> Criterion:
@@ -379,7 +287,7 @@ def _in_order(question: str, rubric: list[str]) -> Criterion:
     )
 
 
-def _pieces_beam(turns: list[dict[str, Any]]) -> Iterator[str]:
+def _beam_messages(turns: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """Messages; those without a date are of the last one before, where their session began."""
     date = ""
     for turn in turns:
@@ -387,7 +295,7 @@ def _pieces_beam(turns: list[dict[str, Any]]) -> Iterator[str]:
         text = turn["content"]
         if mark := _MARK.search(text):
             text = text[: mark.start()].rstrip() + text[mark.end() :]
-        yield message(date, turn["role"], text)
+        yield date, turn["role"], text
 
 
 def _messages(part: object) -> Iterator[dict[str, Any]]:
@@ -402,10 +310,14 @@ def _messages(part: object) -> Iterator[dict[str, Any]]:
             yield from _messages([*part.values()])
 
 
-def _parse(questions: object) -> dict[str, list[dict[str, Any]]]:
+def _parse(questions: Any) -> dict[str, list[dict[str, Any]]]:
     """Questions by ability; the official release writes them as a literal of Python."""
-    found = ast.literal_eval(questions) if isinstance(questions, str) else questions
-    if not isinstance(found, dict):
-        message_ = f"No questions by ability, but {type(found).__name__}"
-        raise TypeError(message_)
+    found: dict[str, Any] = ast.literal_eval(questions) if isinstance(questions, str) else questions
     return found
+
+
+BENCHMARKS = {
+    "conversation": Benchmark("LoCoMo", 2, _ask_locomo),
+    "longmemeval": Benchmark("LongMemEval", 1, _ask_longmemeval),
+    "beam": Benchmark("BEAM", 1, _ask_beam),
+}

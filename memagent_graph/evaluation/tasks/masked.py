@@ -60,16 +60,11 @@ class _Masked(NamedTuple):
 class MaskedTask(Task):
     """Asks for what was masked in a sentence of a document, which holds the sentence as it is.
 
-    The document is the text around the sentence, which is at a random place of it. A name, number
-    or date is only asked for if at most three sentences of all have it, none of its words stands in
-    the twenty sentences before and after, and no other sentence is the same but for such details:
-    so neither what is near nor what is common gives the answer.
-
-    Args:
-        path: a file, folder or glob of any documents that can be read.
-
-    Raises:
-        SourceError: It cannot be read.
+    The path is a file, folder or glob of any documents that can be read. The document is the text
+    around the sentence, which is at a random place of it. A name, number or date is only asked for
+    if at most three sentences of all have it, none of its words stands in the twenty sentences
+    before and after, and no other sentence is the same but for such details: so neither what is
+    near nor what is common gives the answer.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -83,11 +78,7 @@ class MaskedTask(Task):
 
     @property
     def texts(self) -> Sequence[str]:
-        """Each sentence is asked about once.
-
-        Raises:
-            ConfigurationError: There is no sentence to ask about.
-        """
+        """Each sentence is asked about once."""
         return [masked.question for masked in self._questions]
 
     @cached_property
@@ -150,12 +141,7 @@ def _reach(
 ) -> tuple[int, int]:
     """Return how far from an offset so many tokens reach, to a space, and the tokens left over.
 
-    Args:
-        source: the text.
-        at: the offset.
-        step: 1 for what comes after it, -1 for what comes before.
-        room: the number of tokens.
-        count: counts tokens.
+    With a step of 1, what comes after it; with -1, what comes before.
     """
     while True:
         start = at if step > 0 else max(0, at - _WINDOW)

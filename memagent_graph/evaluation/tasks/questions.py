@@ -48,14 +48,9 @@ class Paragraph(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question that paragraphs answer.
+    """A question that `gold` paragraphs answer, with the benchmark's own distractors `near`.
 
-    Attributes:
-        text: the question.
-        answers: right answers, any of which is enough.
-        gold: the paragraphs that answer it.
-        near: the benchmark's own distractors for this question.
-        cluster: name that questions with a common gold paragraph share; empty if there are none.
+    Any of the answers is enough. Questions with a common gold paragraph share the name `cluster`.
     """
 
     text: str
@@ -69,9 +64,6 @@ def read_questions(file: Path) -> list[Question]:
     """All questions of a file, each once, in the file's order.
 
     A question that occurs twice gets the answers of both rows and the paragraphs of the first.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or has another format.
     """
     try:
         rows = read_rows(file)
@@ -96,12 +88,7 @@ def same(question: str) -> str:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON or JSON Lines file.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not JSON.
-    """
+    """The objects of a JSON or JSON Lines file."""
     text = file.read_text("utf-8-sig")
     try:
         found = json.loads(text)
@@ -191,13 +178,8 @@ class QuestionTask(Task):
     The last of the others is cut to the document's length. No paragraph occurs twice: if the file
     has too few, and there are no essays, it is an error.
 
-    Args:
-        file: a file in the format of SQuAD, HotpotQA (distractor), or Natural Questions with
-            passages: a JSON object a line with question, answers, title and text.
-        essays: filler for lengths that the file's paragraphs do not reach.
-
-    Raises:
-        ConfigurationError: The file cannot be read.
+    Files are in the format of SQuAD, HotpotQA (distractor), or Natural Questions with passages: a
+    JSON object a line with question, answers, title and text.
     """
 
     def __init__(self, file: str | Path, essays: Source | None = None) -> None:
@@ -275,13 +257,7 @@ class QuestionTask(Task):
 def others(
     question: Question, paragraphs: list[Paragraph], rng: random.Random
 ) -> Iterator[Paragraph]:
-    """Yield paragraphs that do not answer a question, in random order, its own distractors first.
-
-    Args:
-        question: the question whose gold paragraphs are left out.
-        paragraphs: paragraphs of the whole file, each once.
-        rng: source of the order.
-    """
+    """Yield paragraphs that do not answer a question, at random, its own distractors first."""
     gold = {paragraph.text for paragraph in question.gold}
     near = [paragraph for paragraph in question.near if paragraph.text not in gold]
     taken = gold | {paragraph.text for paragraph in near}
@@ -295,11 +271,7 @@ def _line(paragraph: Paragraph) -> str:
 
 
 def _essay(source: Source, rng: random.Random) -> Iterator[str]:
-    """Parts of a text from somewhere in its middle on, over and over.
-
-    Raises:
-        ConfigurationError: The text is too short to cut.
-    """
+    """Parts of a text from somewhere in its middle on, over and over."""
     counter = EstimatingTokenizer()
     position = rng.randrange(max(1, source.length // 2))
     # A part begins where another ended, not in the middle of a word.

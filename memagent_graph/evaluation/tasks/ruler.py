@@ -7,31 +7,27 @@ instruction and a question. What opens and closes them is known here; the rest s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
+from collections import defaultdict
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.samples import Sample, Task, Unit, draw, file_digest
+from memagent_graph.evaluation.samples import FileTask, Sample
 from memagent_graph.evaluation.tasks.questions import ANSWER_TOKENS, TEMPLATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from memagent_graph.text.tokens import Tokenizer
+    from memagent_graph.evaluation.samples import Metric
 
 
 class _Form(NamedTuple):
-    """Words around the document in the prompts of a kind of task.
+    """Words around the document in the prompts of a kind of task; `tokens` of an answer at most.
 
-    Attributes:
-        task: name of the kind.
-        begins: the first words of the instruction.
-        ends: the last words of the instruction.
-        link: what follows the document.
-        asks: the words before the question, from the link on.
-        tokens: the longest answer.
+    The instruction `begins` and `ends` so; the document ends with `link`, and the question `asks`
+    from there on.
     """
 
     task: str
@@ -56,119 +52,63 @@ RULER_VERSION = 2
 """Version of the samples; a change for the same file increases it."""
 
 
-@dataclass(frozen=True)
-class _RulerRow:
-    task: str
-    document: str
-    question: str
-    answers: tuple[str, ...]
-    template: str
-    tokens: int
-    passages: bool
-
-
-class RulerFileTask(Task):
-    """The samples of a file, or those of one task in it; prompts are shown as they stand there.
-
-    Args:
-        file: lines of JSON: RULER's with "input", "outputs" and, from newer generators,
-            "answer_prefix" and "task"; or MemAgent's with "input", "answers" and "context".
-        task: the task whose samples to ask; empty for all.
-    """
-
-    unit: Unit = "whole"
-
-    def __init__(self, file: str | Path, task: str = "") -> None:
-        self.file = Path(file)
-        self.task = task
-        self.name = f"ruler_{task or self.file.stem}"
-
-    @cached_property
-    def places(self) -> list[tuple[int, int]]:
-        """Line number and first byte of each sample: the samples stay in the file.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
-        """
-        return [place for place, row in _rows(self.file) if self.task in {"", row.task}]
-
-    @property
-    def identity(self) -> str:
-        """Identity of the samples and the file."""
-        return f"ruler {RULER_VERSION} {self.task} {file_digest(self.file)}"
-
-    @property
-    def count(self) -> int:
-        """Each sample is asked once."""
-        return len(self.places)
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Questions with their answers: all documents of a task may be asked the same."""
-        return [" ".join((row.question, *row.answers)) for row in map(self._read, self.places)]
-
-    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
-        """Make one sample; the seed chooses which are asked first."""
-        row = self._read(self.places[draw(self.name, self.count, index, seed)])
-        return Sample(
-            id=f"{self.name}/{length}/{index}",
-            task=self.name,
-            length=length,
-            question=row.question,
-            answers=row.answers,
-            metric="any" if row.passages else "all",
-            pieces=lambda: iter([row.document]),
-            template=row.template,
-            answer_tokens=row.tokens,
-        )
-
-    def _read(self, place: tuple[int, int]) -> _RulerRow:
-        number, start = place
-        with self.file.open("rb") as file:
-            file.seek(start)
-            return _row(self.file, number, file.readline())
-
-
-def ruler_tasks(file: str | Path) -> list[RulerFileTask]:
+def ruler_tasks(file: str | Path) -> list[FileTask]:
     """One task for each that a file has samples of, in the file's order.
+
+    Prompts are shown as they stand there; lines of JSON have RULER's "input", "outputs" and, from
+    newer generators, "answer_prefix" and "task"; or MemAgent's "input", "answers" and "context".
 
     Raises:
         ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
     """
-    tasks = dict.fromkeys(row.task for _, row in _rows(Path(file)))
-    return [RulerFileTask(file, task) for task in tasks]
+    groups: defaultdict[str, list[Sample]] = defaultdict(list)
+    for name, sample in _read(Path(file)):
+        groups[name].append(sample)
+    return [_task(Path(file), name, lambda group=group: group) for name, group in groups.items()]
 
 
-def _rows(file: Path) -> Iterator[tuple[tuple[int, int], _RulerRow]]:
-    """Number and first byte of each line, and its sample."""
+def ruler_task(file: str | Path) -> FileTask:
+    """One task of all samples of a file."""
+    return _task(Path(file), "", lambda: [sample for _, sample in _read(Path(file))])
+
+
+def _task(file: Path, name: str, read: Callable[[], list[Sample]]) -> FileTask:
+    return FileTask(f"ruler_{name or file.stem}", f"ruler {RULER_VERSION} {name}", file, read)
+
+
+def _read(file: Path) -> Iterator[tuple[str, Sample]]:
+    """The task and the sample of each line; documents stay in the file."""
     start = 0
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield (number, start), _row(file, number, line)
+                    name, _, sample = _parse(line, file, number)
+                    pieces = partial(_document, file, number, start)
+                    yield name, replace(sample, pieces=pieces)
                 start += len(line)
     except OSError as error:
         message = f"{file} cannot be read: {error}"
         raise ConfigurationError(message) from error
 
 
-def _row(file: Path, number: int, line: bytes) -> _RulerRow:
+def _document(file: Path, number: int, start: int) -> Iterator[str]:
+    with file.open("rb") as lines:
+        lines.seek(start)
+        yield _parse(lines.readline(), file, number)[1]
+
+
+def _parse(line: bytes, file: Path, number: int) -> tuple[str, str, Sample]:
+    """Return a line's task, its document, and its sample without that."""
     where = f"{file}, line {number}"
     try:
         row = json.loads(line)
         if "context" in row:
-            return _RulerRow(
-                str(row.get("task") or file.stem),
-                "".join(row["context"]),
-                row["input"],
-                tuple(row["answers"]),
-                TEMPLATE,
-                ANSWER_TOKENS,
-                passages=True,
-            )
-        answers = tuple(str(output) for output in row["outputs"])
-        found = _split(row, row["input"], answers)
+            found = file.stem, "".join(row["context"]), row["input"], TEMPLATE, ANSWER_TOKENS
+            answers, any_ = tuple(row["answers"]), True
+        else:
+            found = _split(row["input"], row.get("answer_prefix", ""))
+            answers, any_ = tuple(map(str, row["outputs"])), found is not None and found[0] == "qa"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{where} is not a sample of RULER: {error!r}. Write one sample a line."
         raise ConfigurationError(message) from error
@@ -178,11 +118,14 @@ def _row(file: Path, number: int, line: bytes) -> _RulerRow:
             "RULER's default templates and `--model_template_type base`."
         )
         raise ConfigurationError(message)
-    return found
+    name, document, question, template, tokens = found
+    metric: Metric = "any" if any_ else "all"
+    sample = Sample("", "", 0, question, answers, metric, lambda: iter(()), template, tokens)
+    return str(row.get("task") or name), document, sample
 
 
-def _split(row: dict[str, Any], prompt: str, answers: tuple[str, ...]) -> _RulerRow | None:
-    """Take a prompt apart; None if it has no form of RULER's."""
+def _split(prompt: str, prefix: str) -> tuple[str, str, str, str, int] | None:
+    """Return the task of a prompt of RULER's, its document, question and template, and tokens."""
     form = next((form for form in _FORMS if prompt.startswith(form.begins)), None)
     if form is None or form.ends not in prompt:
         return None
@@ -192,13 +135,5 @@ def _split(row: dict[str, Any], prompt: str, answers: tuple[str, ...]) -> _Ruler
     asked = prompt.find(form.asks, end) + len(form.asks)
     if not start <= end < asked:
         return None
-    template = f"{prompt[:start]}{{memory}}{prompt[end:asked]}{{question}}"
-    return _RulerRow(
-        str(row.get("task") or form.task),
-        prompt[start:end],
-        prompt[asked:],
-        answers,
-        template + row.get("answer_prefix", ""),
-        form.tokens,
-        passages=form.task == "qa",
-    )
+    template = f"{prompt[:start]}{{memory}}{prompt[end:asked]}{{question}}{prefix}"
+    return form.task, prompt[start:end], prompt[asked:], template, form.tokens
