@@ -32,8 +32,6 @@ CHANGES: dict[str, Row] = {
     "completions that were cut off are masked": {"mask_overlong": True},
     "not divided by the group's deviation": {"scale_advantages": False},
     "divergence term, weight 1e-3": {"kl_weight": 1e-3},
-    "half of the groups start from one memory": {"shared_start": 0.5},
-    "all groups start from one memory": {"shared_start": 1.0},
 }
 TIMES = {1: 400, 16: 200}
 """How many times as long the documents are that are asked about, and how many of each task."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from memagent_graph.evaluation.report import in_markdown
 from memagent_graph.evaluation.scores import compute_paired_interval, mean_score
-from memagent_graph.rl.loop import Journal
+from memagent_graph.rl.training import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

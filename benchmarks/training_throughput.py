@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memagent_graph.rl.records import Conversation, fingerprint
 from memagent_graph.rl.settings import GRPOSettings
-from memagent_graph.rl.traces import Rollout
+from memagent_graph.rl.traces import Conversation, Rollout, fingerprint
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 ROUNDS = 3
