@@ -89,7 +89,7 @@ def with_summary(said: list[Turn], budget: int) -> str:
             message.additional_kwargs.pop("lc_source", None)
         source = ConversationSource(messages)
         while chunk := next_chunk(source, position, tokenizer=COUNTER, chunk_tokens=5000):
-            update = asyncio.run(reader.update(Step("", "", memory, chunk)))
+            update = asyncio.run(reader.update(Step("", memory, chunk)))
             memory, position = update.memory or memory, chunk.end
         return memory.text
 

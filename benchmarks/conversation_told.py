@@ -141,7 +141,7 @@ def summarized(said: list[BaseMessage], budget: int) -> str:
             message.additional_kwargs.pop("lc_source", None)
         source = ConversationSource(messages)
         while chunk := next_chunk(source, position, tokenizer=COUNTER, chunk_tokens=5000):
-            update = asyncio.run(reader.update(Step("", "", memory, chunk)))
+            update = asyncio.run(reader.update(Step("", memory, chunk)))
             memory, position = update.memory or memory, chunk.end
         return memory.text
 

@@ -45,15 +45,12 @@ SKIM = {"skim": "lexical"}
 WAYS: dict[str, list[dict[str, Any]]] = {
     "MemAgent": [{}],
     "map": [{"segments": 8}, {"segments": 16}, {"segments": 32}],
-    "as PI-Mem": [{"segments": 1000, "rounds": 3}],
-    "as PARSER": [{"segments": 16, "rounds": 2}, {"segments": 16, "rounds": 3}],
     "skim": [SKIM],
     "skim in segments": [SKIM | {"segments": 16}],
-    "skim with rounds": [SKIM | {"segments": 16, "rounds": 3}],
     "BM25": [{}],
 }
 """The settings among which each way's is chosen."""
-FAST = ("skim", "skim in segments", "skim with rounds")
+FAST = ("skim", "skim in segments")
 MOST_CALLS, MOST_CHAIN, MOST_WORSE = 1 / 4, 1 / 11, 0.03
 QUESTIONS = ("nq_open.jsonl", "hotpotqa_distractor.json", "xquad.en.json")
 SAMPLES = {128 * K: 80, M: 5}

@@ -36,7 +36,7 @@ class Slow(ExtractiveReader):
         self.seconds = seconds
         count, prompts = self._counter.count, Prompts()
         self._update_words = count(prompts.for_update("", "", "", self.memory_tokens))
-        self._merge_words = count(prompts.for_merge("", [], self.memory_tokens, lead=True))
+        self._merge_words = count(prompts.for_merge("", [], self.memory_tokens))
         self._answer_words = count(prompts.for_answer("", ""))
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
@@ -50,15 +50,14 @@ class Slow(ExtractiveReader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
         await asyncio.sleep(self.seconds)
-        merge = await super().merge(question, query, memories, config=config)
+        merge = await super().merge(question, memories, config=config)
         count = self._counter.count
-        asked = self._merge_words + count(query) + sum(count(memory.text) for memory in memories)
+        asked = self._merge_words + count(question) + sum(count(memory.text) for memory in memories)
         return replace(merge, usage=Usage(1, asked, count(merge.memory.text)))
 
     async def respond(

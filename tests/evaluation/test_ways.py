@@ -87,7 +87,7 @@ def test_the_time_of_a_reading_is_its_longest_chain_of_calls(
     assert found.output_tokens > 0
 
 
-@pytest.mark.parametrize("setting", [{}, {"segments": 2, "rounds": 2}, {"skim": "lexical"}])
+@pytest.mark.parametrize("setting", [{}, {"segments": 2}, {"skim": "lexical"}])
 async def test_both_clocks_see_the_same_reading(ways, clock, asked, setting):
     real = await ways.read("any", setting, *asked, seconds=0)
     virtual, _ = await asyncio.to_thread(clock.run, ways.read("any", setting, *asked))
