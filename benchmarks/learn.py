@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draw", type=Path, help="folder of the plots; that of --out by default")
     parser.add_argument("--report", action="store_true", help="measure nothing, and only report")
     parser.add_argument(
-        "--first", action="store_true", help="train one reader, and say where its plot is"
+        "--first", action="store_true", help="train one reader, and say where its metrics are"
     )
     asked = parser.parse_args(arguments)
     prepare(threads=1)  # with so small a model a second one costs more than it brings
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run.scores({1: TIMES[1]}, WAYS[:2])
         shares = [run.shares(way, 1) for way in WAYS[:2]]
         print(f"right answers before {shares[0]}, after {shares[1]}")
-        print(f"curves: {run.folder / 'ours' / 'curves.png'}")
+        print(f"metrics: {run.folder / 'ours' / 'metrics.jsonl'}")
         return
     for seed in () if asked.report else asked.seeds:
         run = Run(seed, asked.out)

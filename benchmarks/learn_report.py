@@ -10,7 +10,7 @@ from paired import compute_paired_interval
 
 from memagent_graph.evaluation.report import in_markdown
 from memagent_graph.evaluation.scores import mean_score
-from memagent_graph.rl.loop import Journal
+from memagent_graph.rl.training import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ finds what is asked for wherever it stands in the prompt, and writes as much as 
   obvious program, which is ours: look at the text, ask a model about each part, combine. Questions
   wait for each other, since a session has the folder and the output of its process.
 - LlamaIndex: its own refine, compact and tree_summarize, if `llama_index.core` can be imported.
-- ours: as published, skim, segments, rounds; several questions are asked at once.
+- ours: as published, skim, segments; several questions are asked at once.
 
     python benchmarks/peers.py [--read 43 --write 15 --slots 4] [--only NAME] [--large]
 
@@ -413,7 +413,6 @@ WAYS: dict[str, Any] = {
     "ours, as published": ours(),
     "ours, skim": ours(skim="lexical"),
     "ours, 8 segments": ours(segments=8),
-    "ours, 2 rounds of 8 segments": ours(segments=8, rounds=2),
 }
 CASES = [  # tokens, questions, documents, share of failing requests
     (32_000, 1, 1, 0.0),

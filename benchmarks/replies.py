@@ -42,7 +42,6 @@ WAYS = {
     "plain": {},
     "gate": {"update_gate": True},
     "segments": {"segments": 3},
-    "rounds": {"segments": 2, "rounds": 2},
 }
 BUDGETS = {"chunk_tokens": 250, "memory_tokens": 128, "answer_tokens": 64, "reuse": False}
 SEED = 11
@@ -62,7 +61,6 @@ class Recorded(ChatReader):
             {
                 "kind": "update",
                 "question": step.question,
-                "query": step.query,
                 "old": [step.memory.text],
                 "chunk": step.chunk.text,
                 "shorter": step.shorter,
@@ -73,14 +71,13 @@ class Recorded(ChatReader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
         old = [memory.text for memory in memories]
-        _call.set({"kind": "merge", "question": question, "query": query, "old": old})
-        return await super().merge(question, query, memories, config=config)
+        _call.set({"kind": "merge", "question": question, "old": old})
+        return await super().merge(question, memories, config=config)
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None

@@ -37,9 +37,9 @@ from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import statements_of
 from memagent_graph.graph.fold import advance
+from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.layers.skim import is_skimmed
 from memagent_graph.graph.reading import Call, Reading
-from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import (
     Progress,
     begin_fold,
@@ -168,7 +168,7 @@ async def read_everything(source: TextSource, asked: list[Asked], kept: Path) ->
             continue
         memory = Memory()
         for chunk in cut:
-            update = await reader.update(Step(item.question, item.question, memory, chunk))
+            update = await reader.update(Step(item.question, memory, chunk))
             memory = update.memory or memory
         answer = await reader.respond(item.question, memory)
         record = {

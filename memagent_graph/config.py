@@ -68,10 +68,6 @@ PART_TOKENS = 16
 """Tokens around each memory in the prompt of a merge."""
 
 
-QUERY_TOKENS = 128
-"""Longest query of a later round or of a look back, in tokens."""
-
-
 class ReadingConfig(BaseModel):
     """Settings of a reading. The defaults are the paper's (arXiv 2507.02259, section 4).
 
@@ -93,17 +89,14 @@ class ReadingConfig(BaseModel):
         segments: most parts of a document to read at once, each with a memory of its own; the
             memories are merged in the end. With 1 it is read from beginning to end. "auto" chooses
             by its length and by how many calls the model answers at once.
-        rounds: most times to read the document, each time for what the merged memory still lacks.
-            Reading ends early when that has enough, or when a round found nothing new.
         update_gate: whether a reader may reply with one word if a chunk adds nothing, instead of
             writing its memory again.
         skim: decides which chunks are worth a call, from the question and the memory so far:
             "lexical" by their words, a decision model of LangChain (`langchain_core.decisions`), or
             a function that takes question, memory and chunk as text and returns a score; chunks of
-            0.5 or more are read. The function may be asynchronous. A later round goes by its own
-            query instead of the question. Chunks that all rounds skipped are read after the last
-            one if the answer is not in the memory. None reads everything, as do questions that
-            count or list.
+            0.5 or more are read. The function may be asynchronous. Skipped chunks are read
+            after all if the answer is not in the memory. None reads everything, as do questions
+            that count or list.
         exact_cuts: cut after exactly `chunk_tokens` tokens, as the paper does, instead of at the
             last end of a paragraph, sentence, line or word in the final tenth. A cut never splits
             a code point. Exact with the model's tokenizer only.
@@ -142,7 +135,6 @@ class ReadingConfig(BaseModel):
     template_tokens: PositiveInt = 256
     answer_passages: int | None = Field(default=None, ge=0)
     segments: PositiveInt | Literal["auto"] = 1
-    rounds: PositiveInt = 1
     update_gate: bool = False
     skim: Any = None
     exact_cuts: bool = False
@@ -197,13 +189,12 @@ class ReadingConfig(BaseModel):
         """Tokens that the model's context must hold: the longer prompt with its reply."""
         prompt = self.question_tokens + self.memory_tokens + self.instruction_tokens
         update = self.chunk_tokens + self.memory_tokens + self.pictures
-        rounds = QUERY_TOKENS if self.rounds > 1 else 0
-        return prompt + max(update, self.merge_tokens) + rounds
+        return prompt + max(update, self.merge_tokens)
 
     @property
     def merges(self) -> bool:
-        """Whether memories are merged: those of segments, or that of a round."""
-        return self.segments != 1 or self.rounds > 1
+        """Whether memories of segments are merged."""
+        return self.segments != 1
 
     @property
     def merge_tokens(self) -> int:

@@ -7,9 +7,9 @@ from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from memagent_graph.config import LEXICAL, PART_TOKENS, QUERY_TOKENS, ReadingConfig
+from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.chunks import room_of, starts
+from memagent_graph.graph.chunks import starts
 from memagent_graph.graph.layers.skim import Lexical, is_skimmed
 from memagent_graph.graph.passages import room_for_passages
 from memagent_graph.graph.segments import (
@@ -40,10 +40,9 @@ class Plan:
     Attributes:
         questions: number of questions about the document.
         document_tokens: length of the document, in tokens.
-        chunks: chunks that are read for each question, in all rounds; `max_calls` limits them.
+        chunks: chunks that are read for each question; `max_calls` limits them.
         calls: model calls for all questions, merges and answers included; with a skim, as if
-            every skipped chunk were read after all, and with look-back as if each step asked
-            for something.
+            every skipped chunk were read after all.
         calls_if_found: with `skim="lexical"`, calls if each question is answered by the chunks
             that its own words lead to, and with `how="auto"` by what a search finds; None with
             other skims, or without one.
@@ -52,8 +51,7 @@ class Plan:
         window_tokens: tokens of the longest prompt and reply of one call.
         calls_at_once: segments of all questions, which are read at the same time.
         chain_calls: longest chain of calls that wait for one another: the updates
-            of the segment with most chunks and a call for each level of merges, in each round, and
-            the answer.
+            of the segment with most chunks, a call for each level of merges, and the answer.
         dollars: price of all calls; None if no price was given.
     """
 
@@ -123,39 +121,25 @@ def plan(
         sizes.append(chunk.tokens)
         worth += skim is not None and skim.is_worth(question, "", chunk)
     everything = sum(sizes)
-    places = starts(len(sizes), room_of(config, concurrency, questions))
+    places = starts(len(sizes), config, concurrency, questions)
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
     skims = is_skimmed(config, question)
-    if skims:  # what one round saves is left for the next, or for what is read after all
-        left = None
+    each = None if skims else updates_each(left, len(spans), config)  # what a skim saves is left
     levels = [*merge_levels(len(spans), config)]
-    calls, waiting, shown, merges = list[tuple[int, int]](), 0, 0, 0
-    for number in range(config.rounds):
-        each = updates_each(left, len(spans), config)
-        if number and each is not None and each < 1:
-            break
-        read = [sizes[start:end][:each] for start, end in spans]
-        asked += QUERY_TOKENS if number == 1 else 0
-        calls += [
-            (
-                asked + (memory if at or number else 0) + tokens,
-                memory,
-            )
-            for part in read
-            for at, tokens in enumerate(part)
-        ]
-        calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
-        waiting += max(map(len, read)) + len(levels)
-        shown += sum(
-            min(len(part), end - start) for part, (start, end) in zip(read, spans, strict=True)
-        )
-        merges += sum(map(len, levels))
-        left = None if left is None else left - sum(map(len, read))
+    read = [sizes[start:end][:each] for start, end in spans]
+    calls = [
+        (asked + (memory if at else 0) + tokens, memory)
+        for part in read
+        for at, tokens in enumerate(part)
+    ]
+    calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
+    waiting, merges = max(map(len, read)) + len(levels), sum(map(len, levels))
+    shown = sum(map(len, read))
     updates = len(calls) - merges
     finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
-    updates_if_found = min(config.rounds * worth, updates)
-    if_found = updates_if_found + config.rounds * most_merges(finding, config) + 1
+    updates_if_found = min(worth, updates)
+    if_found = updates_if_found + most_merges(finding, config) + 1
     first, last = _answers(config, question, counter, everything, again=skims)
     if not last:  # the window holds the text
         calls, waiting, shown = [], 0, 0

@@ -9,9 +9,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel  # noqa: TC002 - a field's type
@@ -68,13 +68,8 @@ def documents_of(
 
     Those that the answer cites come before the others: those with most citations first, then
     in the answer's order. The others follow by how much of the memory came from them.
-
-    Args:
-        corpus: the source that was read.
-        output: the fields of `ReadingOutput`.
-        most: documents to return. A memory without evidence, of a reader that knows no places, is
-            one document with all sources; none if the answer was not found.
-        by: what a document is. Overlapping passages are one.
+    A memory without evidence, of a reader that knows no places, is one document with all sources;
+    none if the answer was not found. Overlapping passages are one.
     """
     named = ("answer", "found", "how", "coverage", "structured_response")
     about = {name: output[name] for name in named if name in output}
@@ -92,13 +87,62 @@ def documents_of(
     groups = [*sources.values()]
     if by == "passage":
         groups = [passage for items in groups for passage in _group_passages(items)]
-    ranked = [_rate(items, found, cited, by=by) for items in groups]
-    ranked.sort(key=_RatedStatements.rank)
+    ranked = []
+    for items in groups:
+        span = _span(items) if by == "passage" else None
+        citations = [place for place, item in enumerate(cited) if item.is_of(items[0].part, span)]
+        first, share = min(citations, default=len(cited)), _size(items) / _size(found)
+        ranked.append(((-len(citations), first, -share), items))
+    ranked.sort(key=itemgetter(0))
     most_whole = _WHOLE_SOURCES if by == "source" else 0
-    return [
-        _document(rated, number, about, may_be_whole=number < most_whole)
-        for number, rated in enumerate(ranked[:most])
-    ]
+    documents = []
+    for number, ((cites, first, share), items) in enumerate(ranked[:most]):
+        part, (start, end) = items[0].part, _span(items)
+        text = _passages(items)
+        if number < most_whole and part.length <= _SHORT:
+            start, end, text = 0, part.length, part.read(0, part.length)
+        metadata = {
+            **metadata_of(part),
+            "source": part.name,
+            "page": (cited[first] if cites else items[0]).place["page"],
+            "start": start,
+            "end": end,
+            "score": 0.5 + 0.5 / (number + 1) if cites else 0.5 * -share,
+            "lines": [item.place["line"] for item in items],
+            "evidence": [item.place for item in items],
+            "warnings": [*warnings_of(part)],
+            **about,
+        }
+        documents.append(Document(page_content=text, metadata=metadata))
+    return documents
+
+
+class _PlacedStatement(NamedTuple):
+    """A statement of the memory, with its place in the part of the corpus that it came from."""
+
+    part: Source
+    place: Place
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.place["start"], self.place["end"]
+
+    def is_of(self, part: Source, span: tuple[int, int] | None) -> bool:
+        """Whether it comes from a part, and from that span of it if there is one."""
+        start, end = self.span
+        return self.part is part and (span is None or (start < span[1] and end > span[0]))
+
+
+def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_PlacedStatement]:
+    """Statements in their parts; one that stands in the name of a part is not a statement."""
+    placed = []
+    for item in items:
+        part, begin = corpus.part_at(item["start"])
+        start, end = item["start"] - begin, min(item["end"] - begin, part.length)
+        if start >= 0:
+            place: Place = {**item, "source": part.name, "start": start, "end": end}
+            placed.append(_PlacedStatement(part, place))
+    return placed
 
 
 def _group_passages(items: Sequence[_PlacedStatement]) -> list[list[_PlacedStatement]]:
@@ -114,111 +158,19 @@ def _group_passages(items: Sequence[_PlacedStatement]) -> list[list[_PlacedState
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _PlacedStatement:
-    """A statement of the memory, placed in the part of the corpus that it came from."""
-
-    part: Source
-    place: Place
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The beginning and the end of the statement."""
-        return self.place["start"], self.place["end"]
-
-
-@dataclass(frozen=True, slots=True)
-class _RatedStatements:
-    """The statements of the memory from one source or passage.
-
-    Attributes:
-        statements: the statements, in the memory's order.
-        citations: the answer's citations of it.
-        first: place of the first of them among all citations.
-        share: share of the text of all statements, from 0 to 1.
-    """
-
-    statements: Sequence[_PlacedStatement]
-    citations: Sequence[_PlacedStatement]
-    first: int
-    share: float
-
-    def rank(self) -> tuple[int, int, float]:
-        """Sort key; lower is better."""
-        return -len(self.citations), self.first, -self.share
-
-    def score(self, number: int) -> float:
-        """Relevance from 0 to 1; above 0.5 if the answer cites it."""
-        return 0.5 + 0.5 / (number + 1) if self.citations else 0.5 * self.share
-
-
-def _rate(
-    items: Sequence[_PlacedStatement],
-    found: Sequence[_PlacedStatement],
-    cited: Sequence[_PlacedStatement],
-    *,
-    by: Literal["source", "passage"],
-) -> _RatedStatements:
-    part, start, end = items[0].part, 0, items[0].part.length
-    if by == "passage":
-        start, end = min(item.span[0] for item in items), max(item.span[1] for item in items)
-    places = [
-        place
-        for place, item in enumerate(cited)
-        if item.part is part and item.span[0] < end and item.span[1] > start
-    ]
-    return _RatedStatements(
-        items,
-        [cited[place] for place in places],
-        first=min(places, default=len(cited)),
-        share=_size(items) / _size(found),
-    )
+def _span(items: Sequence[_PlacedStatement]) -> tuple[int, int]:
+    return min(item.span[0] for item in items), max(item.span[1] for item in items)
 
 
 def _size(items: Sequence[_PlacedStatement]) -> int:
     return sum(len(item.place["text"]) for item in items)
 
 
-def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_PlacedStatement]:
-    """Statements in their parts; one that stands in the name of a part is not a statement."""
-    placed = []
-    for item in items:
-        part, begin = corpus.part_at(item["start"])
-        start, end = item["start"] - begin, min(item["end"] - begin, part.length)
-        if start >= 0:
-            place: Place = {**item, "source": part.name, "start": start, "end": end}
-            placed.append(_PlacedStatement(part, place))
-    return placed
-
-
-def _document(
-    found: _RatedStatements, number: int, about: Mapping[str, object], *, may_be_whole: bool
-) -> Document:
-    items = found.statements
-    part = items[0].part
-    whole = may_be_whole and part.length <= _SHORT
-    return Document(
-        page_content=part.read(0, part.length) if whole else _passages(items),
-        metadata={
-            **metadata_of(part),
-            "source": part.name,
-            "page": (found.citations or items)[0].place["page"],
-            "start": 0 if whole else min(item.span[0] for item in items),
-            "end": part.length if whole else max(item.span[1] for item in items),
-            "score": found.score(number),
-            "lines": [item.place["line"] for item in items],
-            "evidence": [item.place for item in items],
-            "warnings": [*warnings_of(part)],
-            **about,
-        },
-    )
-
-
 def _passages(items: Sequence[_PlacedStatement]) -> str:
     """Return the source's passages that support the statements, each once, on a line of its own."""
     found = []
     for group in _group_passages(items):
-        start, end = group[0].span[0], max(item.span[1] for item in group)
+        start, end = _span(group)
         found.append(" ".join(items[0].part.read(start, end - start).split()))
     return "\n".join(found)
 
@@ -247,14 +199,9 @@ def _memory(corpus: JoinedSource, memory: str, about: Mapping[str, object]) -> l
 
 
 class CorpusReading:
-    """One pass over a corpus, begun when the first of its queries is asked for.
+    """One pass over a corpus for all `queries`, begun when the first of them is asked for.
 
-    Args:
-        agent: the graph that reads.
-        corpus: one or more documents, as the graph takes them.
-        queries: all queries for which the corpus is read.
-        most: most calls at once; None for no limit.
-        wanted: chooses the sources that are read, as `select` does.
+    At most `most` calls are under way; `wanted` chooses the sources that are read, as in `select`.
     """
 
     def __init__(
@@ -274,9 +221,7 @@ class CorpusReading:
     ) -> tuple[JoinedSource, Outcome | None]:
         """The corpus, and what became of a query; None where there is nothing to read.
 
-        Args:
-            query: one of the queries.
-            callbacks: they see the reading, if this query is the first to be asked for.
+        The callbacks see the reading, if this query is the first to be asked for.
         """
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read(callbacks))

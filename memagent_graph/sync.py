@@ -32,16 +32,8 @@ _held_up: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
 )
 
 
-class _LastPart:
-    """Follows the last part."""
-
-
 class LoopThread:
-    """An event loop that runs in a daemon thread of its own.
-
-    Args:
-        name: name of the thread.
-    """
+    """An event loop that runs in a daemon thread of its own."""
 
     def __init__(self, name: str) -> None:
         self.pid = os.getpid()
@@ -65,42 +57,42 @@ class LoopThread:
 
         It runs ahead of the iteration: meant for streams that fit into memory.
         """
-        found: SimpleQueue[T | _LastPart] = SimpleQueue()
+        found: SimpleQueue[tuple[T, ...]] = SimpleQueue()  # an empty one follows the last
         future = self._run_through(parts, found.put)
         try:
-            while not isinstance(part := found.get(), _LastPart):
-                yield part
+            while part := found.get():
+                yield part[0]
             future.result()
         finally:
             future.cancel()
 
     async def aiterate(self, parts: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Do as `iterate` does, on another loop."""
-        found: asyncio.Queue[T | _LastPart] = asyncio.Queue()
+        found: asyncio.Queue[tuple[T, ...]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(part: T | _LastPart) -> None:
+        def put(part: tuple[T, ...]) -> None:
             with suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(found.put_nowait, part)
 
         future = self._run_through(parts, put)
         try:
-            while not isinstance(part := await found.get(), _LastPart):
-                yield part
+            while part := await found.get():
+                yield part[0]
             future.result()
         finally:
             future.cancel()
 
     def _run_through(
-        self, parts: AsyncGenerator[T, None], put: Callable[[T | _LastPart], None]
+        self, parts: AsyncGenerator[T, None], put: Callable[[tuple[T, ...]], None]
     ) -> Future[None]:
         async def run_through() -> None:
             async with aclosing(parts):
                 async for part in parts:
-                    put(part)
+                    put((part,))
 
         future = asyncio.run_coroutine_threadsafe(run_through(), self.loop)
-        future.add_done_callback(lambda _: put(_LastPart()))
+        future.add_done_callback(lambda _: put(()))
         return future
 
     def _run(self) -> None:
@@ -215,12 +207,7 @@ class LateError(Exception):
 async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
     """`asyncio.to_thread`, for work that is to end when nobody waits for it (`is_cancelled`).
 
-    Args:
-        work: the function to call.
-        seconds: longest wait; None waits until the work ends.
-
-    Raises:
-        LateError: It took longer.
+    `LateError` is raised if it takes longer than these seconds.
     """
     cancelled = threading.Event()
     before = _cancelled.set((*_cancelled.get(), cancelled))
@@ -244,11 +231,8 @@ def is_cancelled() -> bool:
 def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) -> list[T]:
     """Do several pieces of work, and return their results in order.
 
-    If one raises, or at an interrupt, the others end (`is_cancelled`).
-
-    Args:
-        works: functions to call, each with whether it may run in a thread beside the others.
-        at_once: most threads.
+    Each comes with whether it may run in a thread beside the others, of which there are at most
+    `at_once`. If one raises, or at an interrupt, the others end (`is_cancelled`).
     """
     cancelled = threading.Event()
     before = _cancelled.set((*_cancelled.get(), cancelled))

@@ -58,7 +58,7 @@ class ChainReader(Reader):
             usage=Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1),
         )
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         self.merges.append(len(memories))
         return Merge(Memory(chain("merge", "".join(memory.text for memory in memories))))
 

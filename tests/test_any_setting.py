@@ -1,4 +1,4 @@
-"""Settings at random: segments, rounds, skim, the update gate, limits, several questions."""
+"""Settings at random: segments, skim, the update gate, limits, several questions."""
 
 from __future__ import annotations
 
@@ -59,19 +59,17 @@ class Knowing(Reader):
 
     async def update(self, step, *, config=None):
         start, end = step.chunk.start, step.chunk.end
-        depth = self.call([step.memory.text], "update", step.question, step.query, start, end)
+        depth = self.call([step.memory.text], "update", step.question, start, end)
         closed = step.update_gate and start % 3 == 0
-        text = f"{step.memory.text}{step.question} {step.query}: {start}-{end}\n"
+        text = f"{step.memory.text}{step.question}: {start}-{end}\n"
         memory = None if closed else self.noted(text, depth)
         return Update(memory, Usage(1, step.chunk.tokens, 1))
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         texts = [memory.text for memory in memories]
-        depth = self.call(texts, "merge", question, query)
+        depth = self.call(texts, "merge", question)
         text = "".join(dict.fromkeys("".join(texts).splitlines(keepends=True)))
-        memory = self.noted(text, depth)
-        wanted = f"{query} {len(text) % 300}" if len(text) % 7 else None
-        return Merge(memory, wanted, Usage(1, 1, 1))
+        return Merge(self.noted(text, depth), Usage(1, 1, 1))
 
     async def respond(self, question, memory, *, config=None):
         depth = self.call([memory.text], "respond", question)
@@ -81,8 +79,8 @@ class Knowing(Reader):
         return Answer(text, text, found=self.found, usage=Usage(1, 1, 1))
 
     def read(self, question):
-        """Spans that were read for a question, in any round."""
-        read = {(*span,) for _, asked, _, *span in self.of("update") if asked == question}
+        """Spans that were read for a question."""
+        read = {(*span,) for _, asked, *span in self.of("update") if asked == question}
         return sorted(read)
 
     def of(self, kind):
@@ -90,7 +88,7 @@ class Knowing(Reader):
 
 
 def skimming(share):
-    """A skim that reads about so many of 100 chunks, others with each memory and query."""
+    """A skim that reads about so many of 100 chunks, others with each memory and question."""
 
     def score(query, memory, chunk):
         return crc32(f"{query}|{len(memory)}|{chunk}".encode()) % 100 < share
@@ -104,7 +102,6 @@ DRAWN = {
     "lines": st.integers(1, 40),
     "questions": st.integers(1, 3),
     "segments": st.one_of(st.integers(1, 5), st.sampled_from(["auto", 1000])),
-    "rounds": st.integers(1, 3),
     "skim": st.sampled_from([None, None, *SKIMS]),
     "update_gate": st.booleans(),
     "max_calls": st.one_of(st.none(), st.integers(2, 120)),
@@ -115,7 +112,7 @@ DRAWN = {
 
 def plain(**others):
     """An example: one fold without a gate, and what differs from that."""
-    settings = {"questions": 1, "segments": 1, "rounds": 1, "skim": None}
+    settings = {"questions": 1, "segments": 1, "skim": None}
     settings |= {"update_gate": False, "max_calls": None}
     return {**settings, "found": False, **others}
 
@@ -175,7 +172,6 @@ def read(agent, asked, awaited, config=None):
         lines=26,
         questions=2,
         segments=2,
-        rounds=2,
         max_calls=26,
         chunk_tokens=20,
         found=None,
@@ -217,14 +213,14 @@ def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(awaited=st.booleans(), **{name: DRAWN[name] for name in ("lines", "questions", "found")})
-def test_one_segment_one_round_no_gate_and_no_skim_are_the_plain_fold(awaited, **chosen):
+def test_one_segment_no_gate_and_no_skim_are_the_plain_fold(awaited, **chosen):
     drawn = Drawn(skim=None, chunk_tokens=25, **chosen)
     plain, reader = drawn.reader(), drawn.reader()
 
     async def fold(question):
         memory = Memory()
         for chunk in cut(drawn.text):
-            memory = (await plain.update(Step(question, question, memory, chunk))).memory
+            memory = (await plain.update(Step(question, memory, chunk))).memory
         return memory.text, (await plain.respond(question, memory)).text
 
     expected = [asyncio.run(fold(question)) for question in drawn.questions]
@@ -262,7 +258,7 @@ def test_any_reading_that_was_killed_goes_on_and_repeats_a_call_a_fold(share, aw
 
 
 @pytest.mark.slow
-@example(**plain(share=0.9375, lines=28, rounds=2, skim="lexical", chunk_tokens=20))
+@example(**plain(share=0.9375, lines=28, skim="lexical", chunk_tokens=20))
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0, 0.99), **DRAWN)
 def test_any_reading_that_failed_is_taken_up_from_the_store(share, **chosen):

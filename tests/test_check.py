@@ -167,22 +167,6 @@ def test_a_merge_that_is_no_notes_keeps_what_was_to_be_merged(reply):
     assert len(warned(out)) == 1
 
 
-@pytest.mark.parametrize("verdict", ["ENOUGH", "ENOUGH\n", "LOOK FOR: the rent"])
-@pytest.mark.parametrize("segments", [1, 2])
-def test_a_verdict_without_notes_leaves_the_notes(verdict, segments):
-    config = CONFIG.model_copy(update={"segments": segments, "rounds": 2})
-    model = Hearing(messages=repeat(AIMessage(NOTES)), heard=[])
-    model.messages = (
-        AIMessage(verdict if "ENOUGH" in model.heard[-1] else NOTES) for _ in repeat(None)
-    )
-    agent = create_memagent(model, config=config)
-
-    out = agent.invoke({"question": ASKED, "document": DOCUMENT})
-
-    assert set(out["memory"].splitlines()) == {NOTES}
-    assert out["found"] is True
-
-
 @pytest.mark.parametrize("echo", [UPDATE_PROMPT, SHORTER_PROMPT, REPEAT_PROMPT, MERGE_PROMPT])
 @pytest.mark.parametrize("segments", [1, 2])
 def test_the_prompt_s_own_sentences_are_never_memory(echo, segments):

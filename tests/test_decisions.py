@@ -53,7 +53,7 @@ async def test_statements_are_marked_as_it_chooses():
     reader = ChatReader(FakeListChatModel(responses=["\n".join(LINES)]), verify=model)
     chunk = Chunk(TEXT, 0, len(TEXT), 20, TextSource(TEXT))
 
-    update = await reader.update(Step("Who?", "Who?", Memory(), chunk))
+    update = await reader.update(Step("Who?", Memory(), chunk))
 
     chosen = {state["passage"]: probability for state, probability in model._asked}
     assert {*chosen} == {*TEXT.split("\n\n")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -407,29 +406,6 @@ async def test_a_merged_memory_is_edited_before_the_answer(store, bank, between)
 
     assert out["answer"] == "By hand."
     assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
-    assert await everything_listed(bank) == []
-
-
-class Asking(Gated):
-    """Asks for another round."""
-
-    async def merge(self, question, query, memories, *, config=None):
-        merged = await super().merge(question, query, memories, config=config)
-        return replace(merged, query="What else?")
-
-
-async def test_an_edit_in_the_second_round_is_merged_in_it(store, bank):
-    config = SEGMENTED.model_copy(update={"rounds": 2})
-    reading = Reading(store, Asking(), config)
-    await reading.read(calls(SEGMENTED) + 2)
-    await until(lambda: reading.reader.waits == 2)
-    first, second = await bank.aunder_way()
-    assert first.round == second.round == 2
-
-    await bank.aedit(first.memory, "By hand.", before=first.version)
-    out = await reading.end()
-
-    assert "By hand." in hand_made(await bank.ahistory(out["version"]))
     assert await everything_listed(bank) == []
 
 

@@ -209,13 +209,12 @@ def test_the_graph_draws_as_the_state_machine_that_it_is():
     edges = {(edge.source, edge.target) for edge in drawn.edges}
     assert edges == {
         ("__start__", "open_document"),
-        ("open_document", "read_chunk"),
+        ("open_document", "overwrite_memory"),
         ("open_document", "write_answer"),  # the store has read it all before
-        ("read_chunk", "overwrite_memory"),
-        ("overwrite_memory", "read_chunk"),
+        ("overwrite_memory", "overwrite_memory"),
         ("overwrite_memory", "write_answer"),
         ("write_answer", "__end__"),
-        ("write_answer", "read_chunk"),  # a user edited a version before the last
+        ("write_answer", "overwrite_memory"),  # a user edited a version before the last
         ("open_document", "question"),  # for several, each with these steps
         ("question", "__end__"),
     }
@@ -511,17 +510,14 @@ def stop_before(node: str, document, again=lambda: None, **options):
 
 
 class TestResume:
-    @pytest.mark.parametrize("node", ["read_chunk", "overwrite_memory"])
     @pytest.mark.parametrize("kind", ["text", "file"])
-    def test_a_run_stopped_before_an_inner_node_goes_on_in_another_process(
-        self, node, kind, tmp_path
-    ):
+    def test_a_run_stopped_before_an_inner_node_goes_on_in_another_process(self, kind, tmp_path):
         document = TEXT
         if kind == "file":
             document = tmp_path / "text.txt"
             document.write_text(TEXT)
         with SqliteSaver.from_conn_string(str(tmp_path / "checkpoints.sqlite")) as saver:
-            thread = stop_before(node, document, checkpointer=saver)
+            thread = stop_before("overwrite_memory", document, checkpointer=saver)
         reader = ChainReader()
 
         with SqliteSaver.from_conn_string(str(tmp_path / "checkpoints.sqlite")) as saver:
@@ -530,10 +526,9 @@ class TestResume:
         assert out["answer"] == read_through()
         assert reader.spans[0][0] > 0
 
-    @pytest.mark.parametrize("node", ["read_chunk", "overwrite_memory"])
-    def test_an_edited_memory_is_what_reading_goes_on_from(self, node):
+    def test_an_edited_memory_is_what_reading_goes_on_from(self):
         saver = InMemorySaver()
-        thread = stop_before(node, TEXT, checkpointer=saver)
+        thread = stop_before("overwrite_memory", TEXT, checkpointer=saver)
         reader = ChainReader()
         agent = create_memagent(reader, config=SMALL, checkpointer=saver)
 
@@ -571,7 +566,7 @@ class TestResume:
         middle = next(
             state
             for state in history
-            if state.next == ("read_chunk",) and state.values["progress"]["step"] == 4
+            if state.next == ("overwrite_memory",) and state.values["progress"]["step"] == 4
         )
         again = agent.invoke(None, middle.config)
 
@@ -591,7 +586,7 @@ class TestResume:
     def test_a_stream_is_read_with_a_checkpointer_and_given_again_to_go_on(self):
         saver = InMemorySaver()
         thread = stop_before(
-            "read_chunk", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver
+            "overwrite_memory", io.StringIO(TEXT), lambda: io.StringIO(TEXT), checkpointer=saver
         )
         agent = create_memagent(ChainReader(), config=SMALL, checkpointer=saver)
 
@@ -616,7 +611,7 @@ class TestResume:
         file = tmp_path / "text.txt"
         file.write_text(TEXT)
         saver = InMemorySaver()
-        thread = stop_before("read_chunk", file, checkpointer=saver)
+        thread = stop_before("overwrite_memory", file, checkpointer=saver)
         file.write_text(TEXT + "One more line.\n")
 
         with pytest.raises(SourceChangedError, match="Start over"):
@@ -625,7 +620,7 @@ class TestResume:
     async def test_an_async_run_goes_on_after_an_interrupt(self):
         reader = ChainReader()
         agent = create_memagent(
-            reader, config=SMALL, checkpointer=InMemorySaver(), interrupt_after=["read_chunk"]
+            reader, config=SMALL, checkpointer=InMemorySaver(), interrupt_after=["overwrite_memory"]
         )
         thread = {"configurable": {"thread_id": "1"}}
         out = await agent.ainvoke(ASKED, thread)

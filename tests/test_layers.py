@@ -42,7 +42,7 @@ class Quota(Layer):
 
 
 class Merging(ScriptedReader):
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         return Merge(Memory("".join(memory.text for memory in memories)))
 
 

@@ -42,7 +42,7 @@ class DepthReader(Reader):
     async def update(self, step, *, config=None):
         return Update(Memory(self._after(filter(None, [step.memory.text]))))
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         return Merge(Memory(self._after(memory.text for memory in memories)))
 
     async def respond(self, question, memory, *, config=None):

@@ -389,9 +389,9 @@ def test_a_merge_prompt_shows_every_memory_in_order_and_none_can_close_its_own()
     assert "When {memories}?" in prompt
 
 
-@given(HOSTILE, st.booleans())
-def test_no_question_can_open_or_close_a_delimiter_of_a_merge_prompt(question, lead):
-    prompt = Prompts().for_merge(question, ["a", "b"], 1024, lead=lead)
+@given(HOSTILE)
+def test_no_question_can_open_or_close_a_delimiter_of_a_merge_prompt(question):
+    prompt = Prompts().for_merge(question, ["a", "b"], 1024)
 
     tags = [tag for tag in TAG.findall(prompt) if tag != "section"]  # no delimiter of this prompt
     assert tags == [*["question"] * 2, *["notes"] * 4]

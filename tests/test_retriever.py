@@ -302,7 +302,7 @@ class Noting(Reader):
             at += len(line)
         return Update(memory_of(found) if found else None)
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         self.merges += 1
         self.asked.append(("merge", question))
         return Merge(memory_of([item for memory in memories for item in memory.evidence]))

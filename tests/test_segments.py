@@ -24,7 +24,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.chunks import Room, starts
+from memagent_graph.graph.chunks import cut_evenly
 from memagent_graph.graph.reading import Reading
 from memagent_graph.graph.segments import groups, merge, most_merges
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
@@ -72,7 +72,7 @@ class Listing(Reader):
         text = f"{step.memory.text}{chunk.start}-{chunk.end}\n"
         return Update(Memory(text), usage=Usage(1, chunk.tokens, 2))
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         self.merges.append(len(memories))
         if error := self.fails(memories):
             raise error
@@ -92,7 +92,7 @@ def bounds(text, most, chunk_tokens=50):
     """Where the segments of a text begin and end."""
     cut = chunks(TextSource(text), tokenizer=EstimatingTokenizer(), chunk_tokens=chunk_tokens)
     begins = [chunk.start for chunk in cut]
-    places = [begins[place] for place in starts(len(begins), Room(most))]
+    places = [begins[place] for place in cut_evenly(len(begins), most, 1)]
     return [*pairwise([*places, len(text)])]
 
 
@@ -633,7 +633,7 @@ def test_a_question_whose_segment_fails_says_so_and_takes_no_other_with_it():
 
 @given(st.integers(1, 3000), st.integers(1, 100), st.integers(1, 9))
 def test_segments_are_as_many_chunks_each_and_no_more_of_them_than_asked_for(chunks, most, least):
-    found = starts(chunks, Room(most, least))
+    found = cut_evenly(chunks, most, least)
 
     sizes = [end - start for start, end in pairwise([*found, chunks])]
     assert found[0] == 0
@@ -649,11 +649,11 @@ def test_segments_are_as_many_chunks_each_and_no_more_of_them_than_asked_for(chu
 def test_a_document_that_grows_keeps_its_segments_and_new_ones_are_no_more_than_asked_for(
     most, least, grown
 ):
-    chunks, known = grown[0], starts(grown[0], Room(most, least))
+    chunks, known = grown[0], cut_evenly(grown[0], most, least)
     for more in grown[1:]:
         chunks += more
 
-        found = starts(chunks, Room(most, least), {*known})
+        found = cut_evenly(chunks, most, least, {*known})
 
         assert found[: len(known)] == known
         assert len(found) - len(known) <= most
@@ -760,7 +760,7 @@ async def test_a_merged_memory_keeps_to_its_budget():
 
 async def test_an_empty_merge_replaces_nothing():
     class Emptying(Listing):
-        async def merge(self, question, query, memories, *, config=None):
+        async def merge(self, question, memories, *, config=None):
             self.merges.append(len(memories))
             return Merge(Memory(" "))
 

@@ -66,7 +66,7 @@ class Finding(Reader):
         text = "\n".join([*step.memory.text.splitlines(), *lines]) or "nothing"
         return Update(Memory(text), usage=Usage(1, 10, 1))
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         from memagent_graph.readers.base import Merge
 
         return Merge(Memory("\n".join(memory.text for memory in memories)))

@@ -228,7 +228,7 @@ class Marking(Reader):
         found = [step.memory.text, f"!{start} is wrong.", f"{start} was read." * self.notes]
         return Update(marked("\n".join(filter(None, found))))
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         return Merge(marked(self.merged or "\n".join(memory.text for memory in memories)))
 
     async def respond(self, question, memory, *, config=None):

@@ -270,8 +270,6 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
                 length = event["length"]
             if event["event"] != "chunk":
                 return
-            if any(fold["round"] < event["round"] for fold in folds.values()):
-                folds.clear()
             folds[event["fold"]] = event
             read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
             bar.set_description_str(_describe_reading(event), refresh=False)

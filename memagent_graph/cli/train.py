@@ -34,7 +34,7 @@ Examples:
 name, number or date masked.
 
 A run that was stopped continues where it was when the same command is given again. OUT gets
-`metrics.jsonl`, `curves.png`, checkpoints, and the trained model in `model/`. On several GPUs:
+`metrics.jsonl`, checkpoints, and the trained model in `model/`. On several GPUs:
 `accelerate launch -m memagent_graph train run.yaml`.
 
 Exit codes: 0 done, 1 training failed, 2 wrong usage, 130 stopped.

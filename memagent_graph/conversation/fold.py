@@ -58,9 +58,9 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, with_text
 from memagent_graph.evidence.statements import drop_statements, is_later, statements
 from memagent_graph.graph.fold import advance
+from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Call, Reading, check_window, warn_of_left_out
-from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (

@@ -348,7 +348,7 @@ class ProfileReader(ChatReader):
         said = lines_of(step.chunk)
         chunk, budget = number_messages(step.chunk, said), self._memory_tokens
         prompt = self.prompts.for_update(
-            step.query, step.memory.text, chunk, budget, again=step.shorter
+            step.question, step.memory.text, chunk, budget, again=step.shorter
         )
         known, others = read_entries(step.memory.text)
         _, entries, misfits = self._fields.fit(known)

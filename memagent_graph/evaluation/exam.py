@@ -234,7 +234,7 @@ async def _mark(reader: ChatReader, task: ExamTask) -> ExamMark:
 async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
     """Return the notes or the answer, and whether the way out was taken that was offered."""
     if task.skill == "merge":
-        merged = await reader.merge(task.question, task.question, [*map(Memory, task.notes)])
+        merged = await reader.merge(task.question, [*map(Memory, task.notes)])
         return merged.memory.text, False
     if task.skill == "conversation":
         return await _talk(reader.model, task.chunk)
@@ -245,7 +245,7 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
         return answer.final, denies
     chunk = Chunk(task.chunk, 0, len(task.chunk), task.tokens, TextSource(task.chunk))
     asked = task.question
-    step = Step(asked, asked, notes, chunk, number=2, update_gate=task.gated)
+    step = Step(asked, notes, chunk, number=2, update_gate=task.gated)
     memory = (await reader.update(step)).memory
     return (memory or notes).text, task.gated and memory is None
 
@@ -255,7 +255,7 @@ async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
     reader = resolve_keeper(model, config=_CONFIG)
     source = ConversationSource([HumanMessage(said, id="1"), AIMessage("I see.", id="2")])
     chunk = Chunk(source.read(0, source.length), 0, source.length, 40, source)
-    step = Step(STANDING_QUESTION, STANDING_QUESTION, Memory(""), chunk, number=1, update_gate=True)
+    step = Step(STANDING_QUESTION, Memory(""), chunk, number=1, update_gate=True)
     memory = (await reader.update(step)).memory
     if getattr(reader, "warnings", ()):  # it has quoted the user itself
         return "", False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.align import align
 from memagent_graph.evidence.statements import is_later
-from memagent_graph.facts.graph import distances, neighbourhood, view_for
+from memagent_graph.facts.graph import distances, view_for
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -23,12 +23,11 @@ from memagent_graph.facts.record import (
     read_lines,
 )
 from memagent_graph.facts.rules import NO_FACT, keep_said, overwrite
-from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT, join_query
+from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import is_cut_off
 from memagent_graph.readers.replies import is_refusal, is_unchanged, says_nothing_new
-from memagent_graph.text.terms import names as names_in
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -167,10 +166,6 @@ def _find_time(fact: Fact, said: Sequence[Any]) -> str:
     return next((one.at for one in said if one.start <= last < one.end), "")
 
 
-_MOST_NAMES = 12
-"""Most names that a merge looks for in the next round."""
-
-
 class FactsReader(ChatReader):
     """Asks a chat model for the facts that a chunk adds, and overwrites the memory by rules.
 
@@ -236,29 +231,18 @@ class FactsReader(ChatReader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Overwrite the facts of each memory with those of the next; it costs no call.
-
-        In a further round, names near the question are looked for.
-        """
-        asked = join_query(question, query)
+        """Overwrite the facts of each memory with those of the next; it costs no call."""
         facts: list[Fact] = []
         others: dict[str, None] = {}
         for memory in memories:
             facts = overwrite(facts, facts_of(memory), self._schema)
             others |= dict.fromkeys(read_lines(memory.text).others)
-        facts, left, _ = fit(facts, others, asked, self._budget, self._counter)
-        near = neighbourhood(facts, asked)
-        named = dict.fromkeys(
-            name for fact in near for name in (fact.subject, fact.object) if names_in(name)
-        )
-        new = [name for name in named if name.casefold() not in asked.casefold()][:_MOST_NAMES]
-        merged = memory_of_facts(facts, left, sum(memory.dropped for memory in memories))
-        return Merge(merged, ", ".join(new) or None)
+        facts, left, _ = fit(facts, others, question, self._budget, self._counter)
+        return Merge(memory_of_facts(facts, left, sum(memory.dropped for memory in memories)))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -285,7 +269,7 @@ class FactsReader(ChatReader):
             }
             self.told_at = {**self.told_at, **newer}
         facts = overwrite(known, new, self._schema, latest=self.standing)
-        asked = "" if self.standing else join_query(step.question, step.query)
+        asked = "" if self.standing else step.question
         facts, others, evicted = fit(facts, others, asked, self._budget, self._counter)
         return memory_of_facts(facts, others, step.memory.dropped), evicted
 

@@ -1,20 +1,17 @@
 """Build the LangGraph graph that reads a document.
 
-START → open_document ─┬→ read_chunk → overwrite_memory ─┬→ read_chunk            more text
-                       │                                 └→ write_answer → END    done
-                       ├→ fold (one for each segment) → merge_memories ─┬→ write_answer → END
-                       │       ↑                                        │
-                       │       └───────────── begin_round ←─────────────┘  next round
+START → open_document ─┬→ overwrite_memory ─┬→ overwrite_memory   more text
+                       │                    └→ write_answer → END
+                       ├→ fold (one for each segment) → merge_memories → write_answer → END
                        └→ question (one for each of several, with the same steps) → END
 
-The graph of a fold has the nodes read_chunk and overwrite_memory, with the same functions. From
-write_answer, a reading goes back to read_chunk if there is something to read after all.
+The graph of a fold has the node overwrite_memory alone, with the same function. From write_answer,
+a reading goes back to it if there is something to read after all.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,23 +20,21 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_core.runnables.graph import Graph
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, Send, TracePolicy
+from langgraph.types import Command, Send
 
 from memagent_graph.config import LEXICAL, ReadingConfig
 from memagent_graph.errors import MemAgentError, QuestionError
 from memagent_graph.graph.events import begin_attempt
+from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.nodes import (
     begin_question,
-    begin_round,
     merge_memories,
     open_document,
     overwrite_memory,
-    read_chunk,
     search,
     write_answer,
 )
 from memagent_graph.graph.reading import Reading, check_window
-from memagent_graph.graph.stack import add_layers
 from memagent_graph.graph.state import (
     Answered,
     Fold,
@@ -54,7 +49,7 @@ from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import RunnableCallable, as_kind, checkpointer_of, runtime_of
-from memagent_graph.sync import LateError, to_thread, wait_for
+from memagent_graph.sync import wait_for
 from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import load_tokenizer
@@ -146,7 +141,7 @@ def create_memagent(
 
     Raises:
         ConfigurationError: The budgets do not fit the model's context, there is no such model, the
-            reader does not merge and there are several segments or rounds, it cannot keep facts,
+            reader does not merge and there are several segments, it cannot keep facts,
             or LangGraph does not allow the namespace.
 
     Examples:
@@ -223,9 +218,10 @@ def _question_graph(reading: Reading, stops: _Stops) -> Questioning:
 def _fold_graph(reading: Reading, stops: _Stops) -> Segmenting:
     """The graph of one segment."""
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
-    builder.add_edge(START, "read_chunk")
-    _add_fold(builder, reading)
-    builder.add_conditional_edges("overwrite_memory", _edge(_until_it_stops), ["read_chunk", END])
+    builder.add_node("overwrite_memory", async_node(overwrite_memory, reading))
+    builder.add_edge(START, "overwrite_memory")
+    again = ["overwrite_memory", END]
+    builder.add_conditional_edges("overwrite_memory", _edge(_until_it_stops), again)
     before, after = _stops_of(builder, stops)
     return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
 
@@ -238,48 +234,24 @@ def _stops_of(builder: _Builder, stops: _Stops) -> _Stops:
 
 def _add_steps(builder: _Builder, reading: Reading, stops: _Stops) -> list[str]:
     """Add the steps that read for a question and answer it; return those that can be first."""
-    steps = ["read_chunk", "write_answer"]
-    _add_fold(builder, reading)
+    steps = ["overwrite_memory", "write_answer"]
+    builder.add_node("overwrite_memory", async_node(overwrite_memory, reading))
     builder.add_conditional_edges("overwrite_memory", _edge(_next_step), [*steps])
     if reading.config.merges:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, stops)))
         builder.add_node("merge_memories", async_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
-        if reading.config.rounds == 1:
-            builder.add_conditional_edges(
-                "merge_memories", _edge(_next_step), ["fold", "write_answer"]
-            )
-        else:
-            builder.add_node("begin_round", async_node(begin_round, reading))
-            after = ["fold", "begin_round", "write_answer"]
-            builder.add_conditional_edges("merge_memories", _edge(_after_merge), after)
-            builder.add_conditional_edges(
-                "begin_round", _edge(_next_step), ["fold", "merge_memories"]
-            )
+        builder.add_conditional_edges("merge_memories", _edge(_next_step), ["fold", "write_answer"])
     builder.add_node("write_answer", async_node(write_answer, reading))
     # What was skipped, or was read since a version that a user edited, may be read after all.
-    builder.add_conditional_edges("write_answer", _edge(_until_it_stops), ["read_chunk", END])
+    again = ["overwrite_memory", END]
+    builder.add_conditional_edges("write_answer", _edge(_until_it_stops), again)
     if reading.searches:
         builder.add_node("search", async_node(search, reading))
         builder.add_conditional_edges("search", _edge(_after_search), [*steps, END])
         steps.append("search")
     return steps
-
-
-def _add_fold(builder: _Builder, reading: Reading) -> None:
-    traces = TracePolicy(process_inputs=_without_chunk, process_outputs=_without_chunk)
-    builder.add_node("read_chunk", text_node(read_chunk, reading), trace_policy=traces)
-    work = async_node(overwrite_memory, reading)
-    builder.add_node("overwrite_memory", work, trace_policy=traces)
-    builder.add_edge("read_chunk", "overwrite_memory")
-
-
-def _without_chunk(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what a trace keeps of a step; the trace of the model's call has the chunk's text."""
-    if state.get("chunk") is None:
-        return state  # itself: LangGraph then leaves the callbacks as they are
-    return {key: value for key, value in state.items() if key != "chunk"}
 
 
 def _edge(choose: Callable[[Any], str | list[Send]]) -> RunnableCallable:
@@ -314,14 +286,8 @@ def _next_step(state: ReadingState) -> str | list[Send]:
     if folds := state.get("folds"):
         going = (fold for fold in folds.values() if not fold["progress"]["stopped"])
         return [Send("fold", fold) for fold in going] or "merge_memories"
-    steps = {None: "read_chunk", "search": "search"}
+    steps = {None: "overwrite_memory", "search": "search"}
     return steps.get(state["progress"]["stopped"], "write_answer")
-
-
-def _after_merge(state: ReadingState) -> str | list[Send]:
-    folds = state.get("folds", {}).values()
-    going = [Send("fold", fold) for fold in folds if not fold["progress"]["stopped"]]
-    return going or ("write_answer" if state["progress"]["stopped"] else "begin_round")
 
 
 def _after_search(state: ReadingState) -> str | list[Send]:
@@ -329,7 +295,7 @@ def _after_search(state: ReadingState) -> str | list[Send]:
 
 
 def _until_it_stops(state: ReadingState) -> str:
-    return END if state["progress"]["stopped"] else "read_chunk"
+    return END if state["progress"]["stopped"] else "overwrite_memory"
 
 
 State = TypeVar("State")
@@ -339,11 +305,7 @@ NO_LIMIT = 2**31
 
 
 def question_node(asking: Questioning) -> RunnableCallable:
-    """Return a node that answers one of several questions; its failure does not end the others.
-
-    Args:
-        asking: the compiled graph of one question.
-    """
+    """Return a node that answers one of several questions; its failure does not end the others."""
 
     def record(state: QuestionState, output: Changes, error: MemAgentError | None) -> Changes:
         failure = {
@@ -353,67 +315,42 @@ def question_node(asking: Questioning) -> RunnableCallable:
         who = {"number": state["number"], "question": state["question"], **failure}
         return {"answers": [{**who, **output}]}
 
-    def sync(state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        try:
-            output = asking.invoke(state, _lift_limit(config), context=runtime.context)
-        except MemAgentError as error:
-            return record(state, {}, error)
-        return record(state, output, None)
-
-    async def from_async(
-        state: QuestionState, config: RunnableConfig, runtime: Runtime[Run]
-    ) -> Changes:
-        try:
-            output = await asking.ainvoke(state, _lift_limit(config), context=runtime.context)
-        except MemAgentError as error:
-            return record(state, {}, error)
-        return record(state, output, None)
-
-    return RunnableCallable(sync, from_async, name="question", trace=False)
+    return _subgraph_node("question", asking, record)
 
 
 def fold_node(reading: Segmenting) -> RunnableCallable:
-    """Return a node that reads one segment; if it fails, its question fails.
+    """Return a node that reads one segment; if it fails, its question fails."""
 
-    Args:
-        reading: the compiled graph of one fold.
-    """
-
-    def sync(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = reading.invoke(state, _lift_limit(config), context=runtime.context)
+    def record(state: Fold, after: Fold, error: MemAgentError | None) -> Changes:
+        if error is not None:
+            raise error
         return {"folds": {fold_name(state["scope"]): after}}
 
-    async def from_async(state: Fold, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        after = await reading.ainvoke(state, _lift_limit(config), context=runtime.context)
-        return {"folds": {fold_name(state["scope"]): after}}
-
-    return RunnableCallable(sync, from_async, name="fold", trace=False)
+    return _subgraph_node("fold", reading, record)
 
 
-def _lift_limit(config: RunnableConfig) -> RunnableConfig:
-    return {**config, "recursion_limit": NO_LIMIT}
-
-
-def text_node(
-    work: Callable[[Reading, ReadingState, Run], Changes], reading: Reading
+def _subgraph_node(
+    name: str, graph: Questioning | Segmenting, record: Callable[[Any, Any, Any], Changes]
 ) -> RunnableCallable:
-    """Return a node that only reads text."""
+    """Return a node that runs a graph with no limit to its steps, and records how it ended."""
 
-    def sync(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        if runtime.context.cutter is None:  # a resumed run may convert the document again
-            return wait_for(from_async(state, runtime))
-        return work(reading, state, runtime.context)
-
-    async def from_async(state: ReadingState, runtime: Runtime[Run]) -> Changes:
-        run = runtime.context
-        if run.cutter is not None and run.cutter.at_once(state["progress"]["position"]):
-            return work(reading, state, run)
+    def sync(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        config = {**config, "recursion_limit": NO_LIMIT}
         try:
-            return await to_thread(partial(work, reading, state, run), reading.seconds_left(run))
-        except LateError:
-            return {"chunk": None}  # overwrite_memory handles the deadline
+            output = graph.invoke(state, config, context=runtime.context)
+        except MemAgentError as error:
+            return record(state, {}, error)
+        return record(state, output, None)
 
-    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
+    async def from_async(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
+        config = {**config, "recursion_limit": NO_LIMIT}
+        try:
+            output = await graph.ainvoke(state, config, context=runtime.context)
+        except MemAgentError as error:
+            return record(state, {}, error)
+        return record(state, output, None)
+
+    return RunnableCallable(sync, from_async, name=name, trace=False)
 
 
 def async_node(

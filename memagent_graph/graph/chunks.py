@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import SourceChangedError
 from memagent_graph.sync import in_thread
@@ -39,47 +39,33 @@ _SLACK = 4
 """Multiple of `segments` that a slowly growing document gains, roughly, with each doubling."""
 
 
-class Room(NamedTuple):
-    """Limits on the segments of a document.
-
-    Attributes:
-        most: most segments.
-        least: least chunks of each segment, except for the last.
-    """
-
-    most: int
-    least: int = 1
-
-
-def room_of(config: ReadingConfig, concurrency: int, questions: int = 1) -> Room:
-    """Return the limits for a document.
-
-    Args:
-        config: gives `segments`.
-        concurrency: number of calls that the model answers at once.
-        questions: number of questions read for at once.
-    """
-    if config.segments == "auto":
-        return Room(max(concurrency // questions, 1), _LEAST_ALONE)
-    return Room(config.segments)
-
-
-def starts(chunks: int, room: Room, known: Collection[int] = ()) -> list[int]:
+def starts(
+    chunks: int,
+    config: ReadingConfig,
+    concurrency: int,
+    questions: int = 1,
+    known: Collection[int] = (),
+) -> list[int]:
     """Return the chunks at which segments begin, counted from 0.
 
     Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
     Segments of an earlier reading, when the document may have been shorter, are kept; only the part
-    after the last of them is cut again.
-
-    Args:
-        chunks: number of chunks of the document.
-        room: the limits.
-        known: chunks at which segments of an earlier reading began.
+    after the last of them is cut again: they began at the chunks that are `known`. With
+    `segments="auto"` there are as many as the calls that the model answers at once allow.
     """
-    found, size = [0], room.least
+    if config.segments == "auto":
+        most, least = max(concurrency // questions, 1), _LEAST_ALONE
+    else:
+        most, least = config.segments, 1
+    return cut_evenly(chunks, most, least, known)
+
+
+def cut_evenly(chunks: int, most: int, least: int, known: Collection[int] = ()) -> list[int]:
+    """Return what `starts` does, for at most `most` segments of at least `least` chunks."""
+    found, size = [0], least
     while True:
         at = found[-1]
-        size = max(size, _size(chunks - at, room.most), _size(chunks, _SLACK * room.most))
+        size = max(size, _size(chunks - at, most), _size(chunks, _SLACK * most))
         older = next((older for older in _sizes(size) if at + older in known), None)
         if older is None:
             return [*found, *range(at + size, chunks, size)]
@@ -106,29 +92,8 @@ def _step(size: int) -> int:
     return 1 << max((size - 1).bit_length() - 3, 0)
 
 
-class _Begun:
-    """A chunk that is being cut, for all folds that need it.
-
-    Attributes:
-        future: holds the chunk.
-        taken: number of folds that have taken it.
-    """
-
-    def __init__(self) -> None:
-        self.future: Future[Chunk | None] = Future()
-        self.taken = 0
-
-
 class Cutter:
-    """Cuts one document for a run, each chunk once for all folds that read it.
-
-    Args:
-        source: the document.
-        reader: reads the chunks.
-        config: the budgets.
-        tokenizer: counts tokens.
-        shared: number of folds that read the same chunks.
-    """
+    """Cuts one document for a run, each chunk once for all folds that read it."""
 
     def __init__(
         self,
@@ -142,7 +107,7 @@ class Cutter:
         self._reader, self._config, self._tokenizer = reader, config, tokenizer
         self._shared = shared
         self._few = type(source) is TextSource and config.chunk_tokens <= _FEW_TOKENS
-        self._begun: dict[int, _Begun] = {}
+        self._begun: dict[int, Future[Chunk | None]] = {}
         self._segments = 1
         self._lock = threading.Lock()
         self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
@@ -161,26 +126,17 @@ class Cutter:
     def spans(self, known: Collection[int] = ()) -> list[tuple[int, int]]:
         """Return the starts and ends of the document's segments; cuts the whole document.
 
-        Args:
-            known: numbers, from 0, of chunks at which segments of earlier readings began.
+        `known` are numbers, from 0, of chunks at which segments of earlier readings began.
         """
         begins = [*self.cuts]
-        room = room_of(self._config, self._reader.concurrency, self._shared)
-        places = starts(len(begins), room, known)
+        concurrency = self._reader.concurrency
+        places = starts(len(begins), self._config, concurrency, self._shared, known)
         self._segments = max(len(places), 1)
         return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
     def chunk(self, position: int) -> Chunk:
-        """Return the chunk at the position of a fold.
-
-        Raises:
-            SourceChangedError: The document ends before it.
-        """
-        begun, mine = self._take(position, taken=1)
-        if mine:
-            _settle(begun.future, partial(self.cut, position))
-        chunk = begun.future.result()
-        if chunk is None:
+        """Return the chunk at the position of a fold."""
+        if (chunk := self._begin(position, lambda cut: cut()).result()) is None:
             message = (
                 f"{self.source.name} ends before the position that the reading had reached: start "
                 "over with the question and the document."
@@ -191,7 +147,7 @@ class Cutter:
     def at_once(self, position: int) -> bool:
         """Whether the chunk at a position is cut already, or faster to cut than in a thread."""
         begun = self._begun.get(position)
-        return self._few or (begun is not None and begun.future.done())
+        return self._few or (begun is not None and begun.done())
 
     @contextmanager
     def ahead(self, chunk: Chunk, end: int) -> Iterator[None]:
@@ -199,30 +155,33 @@ class Cutter:
         if self._few or chunk.end >= end:
             yield
             return
-        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end)
+        start = partial(self._begin, chunk.end, in_thread)
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, start)
         try:
             yield
         finally:
             starting.cancel()
 
-    def _begin(self, position: int) -> None:
-        begun, mine = self._take(position, taken=0)
-        if mine:
-            in_thread(partial(_settle, begun.future, partial(self.cut, position)))
-
-    def _take(self, position: int, taken: int) -> tuple[_Begun, bool]:
-        """The chunk at a position, and whether the caller has to cut it."""
+    def _begin(
+        self, position: int, how: Callable[[Callable[[], None]], object]
+    ) -> Future[Chunk | None]:
+        """The chunk at a position, for all folds that need it; the first caller has it cut."""
         with self._lock:
-            found = self._begun.get(position)
-            begun = found or _Begun()
-            begun.taken += taken
-            self._begun[position] = begun
-            if begun.taken >= self._shared:
-                del self._begun[position]
-            cut = (at for at, one in [*self._begun.items()] if one.future.done())
-            while len(self._begun) > _KEPT * self._segments and (oldest := next(cut, -1)) >= 0:
-                del self._begun[oldest]
-            return begun, found is None
+            if (known := self._begun.get(position)) is not None:
+                return known
+            begun = self._begun[position] = Future[Chunk | None]()
+            done = [at for at, one in self._begun.items() if one.done()]
+            for at in done[: max(len(self._begun) - _KEPT * self._segments, 0)]:
+                del self._begun[at]
+
+        def settle() -> None:
+            try:
+                begun.set_result(self.cut(position))
+            except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
+                begun.set_exception(error)
+
+        how(settle)
+        return begun
 
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""
@@ -255,10 +214,3 @@ class Cutter:
         if chunk is not None and self._shared > 1:
             self._cuts[position] = chunk.end, chunk.tokens
         return chunk
-
-
-def _settle(future: Future[Chunk | None], cut: Callable[[], Chunk | None]) -> None:
-    try:
-        future.set_result(cut())
-    except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
-        future.set_exception(error)

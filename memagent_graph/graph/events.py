@@ -59,7 +59,6 @@ class FoldEvent(TypedDict):
         question: the question.
         fold: name of the fold: "2" for the second question, "2.3" for its third segment, "" if
             there is only one fold.
-        round: number of the round, counted from 1.
         source: name of the document.
     """
 
@@ -67,7 +66,6 @@ class FoldEvent(TypedDict):
     task: str
     question: str
     fold: str
-    round: int
     source: str
 
 
@@ -111,25 +109,22 @@ class AnswerEvent(TypedDict):
 
 
 class MergeEvent(FoldEvent):
-    """The memories of the segments were merged, or a round's memory was judged.
+    """The memories of the segments were merged.
 
     Attributes:
-        round: number of the round that ended.
-        query: query of the next round; None without a next round.
         memories: number of memories that were not empty.
         calls: reader calls of all merges.
         memory_tokens: tokens of the memory now.
     """
 
     event: Literal["merge"]
-    query: str | None
     memories: int
     calls: int
     memory_tokens: int
 
 
 class SkipEvent(FoldEvent):
-    """A chunk was skimmed, and not read in this round.
+    """A chunk was skimmed, and not read.
 
     Attributes:
         start: first code point of the chunk.
@@ -190,10 +185,7 @@ class Observer:
     def on_refuse(self, step: UUID, reply: int) -> None:
         """A reply was refused, because it was empty or over the budget; another was asked for.
 
-        Args:
-            step: the node's run.
-            reply: -1 for the last reply of the attempt, or of its current `part`; -2 for the one
-                before.
+        It was the last (-1) of the attempt, or of its current `part`, or the one before (-2).
         """
 
     def on_overwrite(self, step: UUID, before: Fold, after: Fold) -> None:
@@ -236,11 +228,8 @@ def begin_attempt(config: RunnableConfig) -> None:
 class Speech:
     """Puts the pieces of an answer into the message stream.
 
-    Args:
-        config: config of the node that answers.
-        host: config of the host's node that the graph runs in, if any. The pieces are then
-            messages of that node, visible with and without `subgraphs=True`.
-        held: whether the answer may still be discarded; pieces are then kept until `release`.
+    With a `host`, they are messages of that node, visible with and without `subgraphs=True`. They
+    are `held` until `release` where the answer may still be discarded.
 
     Attributes:
         config: config for the reader's call.
@@ -256,11 +245,7 @@ class Speech:
         self._held: list[str] | None = [] if held else None
 
     def release(self, instead: str | None = None) -> None:
-        """Stream the pieces that were kept, if there are any.
-
-        Args:
-            instead: what to stream in their place; None for the pieces themselves.
-        """
+        """Stream the pieces that were kept, if there are any, or something `instead` of them."""
         held, self._held = self._held, None
         if held:
             said = "".join(held) if instead is None else instead
@@ -275,15 +260,14 @@ class Speech:
             context.run(push_message, message, state_key=None)
 
 
-def about(reading: Reading, run: Run, fold: Fold, source: str) -> FoldEvent:
-    """Return what all events of a fold report, for a document of this name."""
+def about(reading: Reading, run: Run, fold: Fold) -> FoldEvent:
+    """Return what all events of a fold report."""
     return FoldEvent(
         agent=reading.name,
         task=run.task,
         question=fold["question"],
         fold=fold_name(fold["scope"]),
-        round=fold["scope"]["round"],
-        source=source,
+        source=fold["source"]["name"],
     )
 
 
@@ -295,16 +279,7 @@ def chunk_event(
     after: Fold,
     update: FoldUpdate,
 ) -> ChunkEvent:
-    """Return what an update read and changed.
-
-    Args:
-        reading: the reading's settings.
-        run: the run.
-        chunk: the chunk that was read.
-        before: the fold before the chunk.
-        after: the fold after it.
-        update: the update.
-    """
+    """Return what an update read and changed."""
     progress, same = after["progress"], after["memory"] == before["memory"]
     closed = reading.has_update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
@@ -314,7 +289,7 @@ def chunk_event(
     passed = read if progress["again"] else chunk.end - start
     return ChunkEvent(
         event="chunk",
-        **about(reading, run, after, chunk.source.name),
+        **about(reading, run, after),
         chunk=step,
         chunks=step + ceil(left * step / passed),
         position=passed,
@@ -332,7 +307,7 @@ def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEve
     start, end = after["scope"]["start"], after["scope"]["end"]
     return SkipEvent(
         event="skip",
-        **about(reading, run, after, chunk.source.name),
+        **about(reading, run, after),
         start=chunk.start,
         end=chunk.end,
         position=chunk.end - start,
@@ -344,7 +319,7 @@ def edit_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEve
     """Return what a fold continues from after an edit of its memory."""
     return EditedEvent(
         event="edited",
-        **about(reading, run, fold, fold["source"]["name"]),
+        **about(reading, run, fold),
         memory=memory,
         version=str(fold["progress"]["version"]),
     )
@@ -356,7 +331,7 @@ def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) ->
     read = count_covered(further, start, end)
     return FallbackEvent(
         event="fallback",
-        **about(reading, run, fold, fold["source"]["name"]),
+        **about(reading, run, fold),
         position=read,
         length=end - start,
     )

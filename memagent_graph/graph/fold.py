@@ -21,7 +21,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.events import observers, step_of
 from memagent_graph.graph.reading import FoldStep, FoldUpdate
-from memagent_graph.graph.state import add_usage, memory_of, move, query_of, skip
+from memagent_graph.graph.state import add_usage, memory_of, move, skip
 from memagent_graph.readers.base import Step, Update, Usage
 from memagent_graph.text.chunks import Chunk, next_chunk
 
@@ -56,22 +56,11 @@ async def advance(
 ) -> Fold:
     """Take one step, through all layers, and return the fold after it.
 
-    Args:
-        call: the call of the graph.
-        fold: the fold before the step.
-        chunk: the chunk at the fold's position.
-        report: called with the fold before and after the step, and the update, before a named
-            memory is moved.
-
-    Raises:
-        ModelError: The reader failed; the memory is unchanged.
-        MemoryConflictError: A named memory was changed by others too many times.
+    `report` gets the fold before and after it, and the update, before a named memory is moved.
     """
     number = fold["progress"]["step"] + 1
     memory = memory_of(fold)
-    step = FoldStep(
-        fold["question"], query_of(fold), memory, chunk, number=number, fold=fold, call=call
-    )
+    step = FoldStep(fold["question"], memory, chunk, number=number, fold=fold, call=call)
     update = await _compose(call.reading, stored=call.chain is not None)(step)
     after = apply_update(fold, chunk, update)
     if report is not None:
@@ -82,13 +71,7 @@ async def advance(
 
 
 def apply_update(fold: Fold, chunk: Chunk, update: FoldUpdate) -> Fold:
-    """Return the fold after a step. Nothing else overwrites a memory.
-
-    Args:
-        fold: the fold before the step.
-        chunk: the chunk at its position.
-        update: the update.
-    """
+    """Return the fold after a step. Nothing else overwrites a memory."""
     before, usage, end = fold["progress"], update.usage, fold["scope"]["end"]
     after: Progress = {**before, "stopped": None}
     if update.chunk == "skipped":
@@ -128,15 +111,6 @@ async def ask(step: FoldStep) -> FoldUpdate:
     It takes as many calls as the model's window requires: a chunk that does not fit is halved until
     it does; one that is rejected for an unknown reason, for as long as its prompt may not fit.
     White space costs no call. A memory over its budget is asked for once more, and then cut.
-
-    Args:
-        step: the step.
-
-    Raises:
-        TimeoutError: The deadline came first.
-        EmptyReplyError: The reader returned an empty memory, which must not replace one.
-        ContextLengthError: Not even one code point of the chunk fits the context.
-        ModelError: The reader failed.
     """
     call, fold = step.call, step.fold
     most = fold["scope"]["calls"]
@@ -208,12 +182,7 @@ async def _within_budget(
 
 
 async def _ask(reading: Reading, step: Step, config: RunnableConfig | None) -> Update:
-    """Make one call, and return its update with the memory to keep.
-
-    Raises:
-        EmptyReplyError: The reader returned an empty memory.
-        ModelError: The reader failed.
-    """
+    """Make one call, and return its update with the memory to keep."""
     started = perf_counter()
     update = await reading.reader.update(step, config=config)
     memory, used = update.memory, update.usage

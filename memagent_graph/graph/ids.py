@@ -169,14 +169,13 @@ class Lineage:
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
     def after_merge(
-        self, fold: Fold, parts: Sequence[Fold], query: str | None, sources: Documents
+        self, fold: Fold, parts: Sequence[Fold], sources: Documents
     ) -> MemoryVersion | None:
         """Return the version that is merged from segments; None if nothing was read of them.
 
         Args:
             fold: the fold after the merge.
             parts: the segments' folds.
-            query: what the next round looks for.
             sources: the documents that the segments' versions are made from.
         """
         progress, memory = fold["progress"], memory_of(fold)
@@ -193,7 +192,7 @@ class Lineage:
             document=_read_up_to(progress["position"], fold),
             memory=memory,
             tokens=self._reading.count(memory.text),
-            made_by=VersionMerge(ids, query),
+            made_by=VersionMerge(ids),
             cut=progress["cut"],
             sources=_others(sources, fold),
         )
@@ -244,10 +243,7 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
     """The fingerprint of a reading; a first segment is read as the beginning of the document is."""
     known = _from(reading.fingerprint, scope["start"])
     if is_segmented(scope):
-        config = reading.config
-        known = make_fingerprint(known, "segments", config.segments, "rounds", config.rounds)
-    elif scope["query"] is not None:
-        known = make_fingerprint(known, "query", scope["query"])
+        known = make_fingerprint(known, "segments", reading.config.segments, "rounds", 1)
     return known
 
 
@@ -263,7 +259,7 @@ def _others(sources: Documents, fold: Fold) -> Documents:
 
 def _read_up_to(end: int, fold: Fold) -> ReadDocument:
     """The document of a fold that has read up to `end`."""
-    source, scope, progress = fold["source"], fold["scope"], fold["progress"]
+    source, progress = fold["source"], fold["progress"]
     return ReadDocument(
         source["digest"],
         source["name"],
@@ -271,7 +267,6 @@ def _read_up_to(end: int, fold: Fold) -> ReadDocument:
         end,
         skipped=tuple((start, end) for start, end in progress["skipped"]),
         again=progress["again"],
-        sought=scope["query"] if is_segmented(scope) else None,
     )
 
 

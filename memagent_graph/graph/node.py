@@ -22,7 +22,7 @@ from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointe
 from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
@@ -145,7 +145,9 @@ class MemAgentNode(RunnableCallable):
             state: object, config: RunnableConfig, runtime: Runtime[None]
         ) -> tuple[ReadingInput, Run]:
             channels = channels_of(config)
-            _check_keys(written, state, channels)
+            for argument, key in written.items():
+                if channels and key is not None and key not in channels:
+                    raise _no_key(argument, key, state, channels)  # it would be dropped
             asked = _question_of(_value(state, "question", question, channels))
             text = _value(state, "document", document, channels)
             info = runtime.execution_info
@@ -188,11 +190,7 @@ class MemAgentNode(RunnableCallable):
 
 
 def _value(state: object, argument: str, key: Key, channels: Mapping[str, object]) -> Any:
-    """Return a value from the host's state.
-
-    Raises:
-        ConfigurationError: The state has not got the key.
-    """
+    """Return a value from the host's state."""
     if callable(key):
         return key(state)
     try:
@@ -243,32 +241,23 @@ def _annotate(start: int, end: int, item: Evidence, source: Source | None) -> Ci
     return citation if url is None else {**citation, "url": url}
 
 
-def _check_keys(
-    written: Mapping[str, str | None], state: object, channels: Mapping[str, object]
-) -> None:
-    """Check that the host's state has the keys that the node writes.
-
-    Raises:
-        ConfigurationError: It has not, and LangGraph would drop what is written to them.
-    """
-    for argument, key in written.items():
-        if channels and key is not None and key not in channels:
-            raise _no_key(argument, key, state, channels)
-
-
 def _with_update(
     made: object, update: Update, answer: str, channels: Mapping[str, object]
 ) -> Update | Command[Any]:
-    """Return what a function made of the reading's output, with an update added.
-
-    Raises:
-        ConfigurationError: It is no update of the host's state, and the answer would be lost.
-    """
-    given = dict(made.update or {}) if isinstance(made, Command) else made
+    """Return what a function made of the reading's output, with an update added."""
+    given: Any = dict(made.update or {}) if isinstance(made, Command) else made
     elsewhere = isinstance(made, Command) and made.graph is not None
-    known = elsewhere or not channels
-    if not isinstance(given, Mapping) or not (known or given.keys() <= channels.keys()):
-        raise _wrong_update(answer, given, channels)
+    wrong = None
+    if not isinstance(given, Mapping):
+        wrong = type(given).__name__
+    elif channels and not elsewhere and (unknown := given.keys() - channels.keys()):
+        wrong = f"an update of {_names(unknown)}"
+    if wrong is not None:
+        message = (
+            f"MemAgentNode(answer=...): the function returned {wrong}; return an update of the "
+            f"state's keys ({_names(channels)}) or a Command. The answer was: {answer}"
+        )
+        raise ConfigurationError(message)
     update = {**update, **given}
     return replace(made, update=update) if isinstance(made, Command) else update
 
@@ -288,19 +277,7 @@ def _no_key(
     return ConfigurationError(message)
 
 
-def _wrong_update(answer: str, given: object, channels: Mapping[str, object]) -> ConfigurationError:
-    if isinstance(given, Mapping):
-        wrong = f"an update of {_names({key: None for key in given if key not in channels})}"
-    else:
-        wrong = f"{type(given).__name__}"
-    message = (
-        f"MemAgentNode(answer=...): the function returned {wrong}; return an update of the state's "
-        f"keys ({_names(channels)}) or a Command. The answer was: {answer}"
-    )
-    return ConfigurationError(message)
-
-
-def _names(keys: Mapping[str, object]) -> str:
+def _names(keys: Iterable[str]) -> str:
     return ", ".join(sorted(repr(key) for key in keys)) or "none"
 
 

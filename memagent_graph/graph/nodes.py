@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
     ConfigurationError,
@@ -17,7 +17,7 @@ from memagent_graph.errors import (
     SourceError,
 )
 from memagent_graph.evidence.align import is_beside
-from memagent_graph.evidence.places import Memory, Unsupported, to_plain
+from memagent_graph.evidence.places import Memory, Unsupported
 from memagent_graph.graph.events import (
     AnswerEvent,
     MergeEvent,
@@ -46,12 +46,9 @@ from memagent_graph.graph.reading import (
 )
 from memagent_graph.graph.register import EditedError
 from memagent_graph.graph.segments import (
-    Merged,
     calls_each,
-    calls_left,
     join_parts,
     merge,
-    parts_of,
     updates_each,
 )
 from memagent_graph.graph.state import (
@@ -67,9 +64,7 @@ from memagent_graph.graph.state import (
     fold_name,
     fold_of,
     is_segmented,
-    memory_of,
     merge_spans,
-    query_of,
     reopen,
     usage_of,
     whole_scope,
@@ -105,7 +100,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import FoldUpdate, Reading
-    from memagent_graph.graph.state import How, Progress, QuestionState, Scope, Stopped
+    from memagent_graph.graph.state import How, Progress, QuestionState, Scope
     from memagent_graph.graph.versions import Chain
     from memagent_graph.text.chunks import Chunk
 
@@ -119,15 +114,7 @@ _NOT_OPENED = Document(name="", digest="", length=0, uri=None, warnings=[])
 async def open_document(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Open the document, check the questions, and begin with what the store has for both.
-
-    Raises:
-        QuestionError: The question is empty or over its budget.
-        ConfigurationError: The budgets do not fit the model's context, or a store is needed.
-        ModelError: The server has no such model.
-        SourceError: The document cannot be read, or there is none.
-        StoreError: The store cannot be reached, or has no memory of that name.
-    """
+    """Open the document, check the questions, and begin with what the store has for both."""
     questions = _questions_of(state)
     await reading.prepare(max(map(reading.check_question, questions)))
     if run.document is None:
@@ -163,11 +150,7 @@ async def open_document(
 async def begin_question(
     reading: Reading, state: QuestionState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Begin one of several questions with what the store has for it.
-
-    Raises:
-        SourceError: The document of a resumed run cannot be opened again.
-    """
+    """Begin one of several questions with what the store has for it."""
     new = begin_fold(state["question"], state["source"], state["scope"])
     return await _begin(reading, run, new, config, state.get("version"))
 
@@ -214,12 +197,11 @@ async def _open(
         raise SourceError(message) from error
     run.cutter, source = cutter, cutter.source
     spans = cutter.spans() if in_parts else [(0, source.length)]
-    segmented = len(spans) > 1 or (in_parts and reading.config.rounds > 1)
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
     scope = whole_scope(
         source.length,
         questions=questions,
-        segments=len(spans) if segmented else 0,
+        segments=len(spans) if len(spans) > 1 else 0,
         calls=calls_each(reading.config, sharing, len(spans)),
     )
     run.emit(
@@ -261,10 +243,13 @@ async def _begin(
     cutter, chain = reading.find_cutter(run, new), chain_of(reading, run, whole)
     spans = await _spans(reading, cutter, chain, new["scope"])
     scope = whole["scope"] = {**new["scope"], "segments": len(spans)}
-    calls = updates_each(scope["calls"], len(spans), reading.config)
-    scopes = parts_of(scope, spans, calls)
-    parts = [begin_fold(new["question"], new["source"], part) for part in scopes]
-    folds = await asyncio.gather(*(_fold(reading, run, part) for part in parts))
+    each: Scope = {**scope, "calls": updates_each(scope["calls"], len(spans), reading.config)}
+    parts: list[Scope] = [
+        {**each, "segment": number, "start": start, "end": end}
+        for number, (start, end) in enumerate(spans, start=1)
+    ]
+    begun = (begin_fold(new["question"], new["source"], part) for part in parts)
+    folds = await asyncio.gather(*(_fold(reading, run, part) for part in begun))
     return {**whole, "folds": _by_name(folds), "warnings": []}
 
 
@@ -279,44 +264,6 @@ def _by_name(folds: Sequence[Fold]) -> dict[str, Fold]:
     return {fold_name(fold["scope"]): fold for fold in folds}
 
 
-async def begin_round(
-    reading: Reading, state: ReadingState, run: Run, _config: RunnableConfig
-) -> Changes:
-    """Begin another round over the document's segments, with the merged memory.
-
-    Raises:
-        SourceError: The document of a resumed run cannot be opened again.
-    """
-    chain = chain_of(reading, run, fold_of(state))
-    whole = await take_edit(chain, fold_of(state), last=True)
-    if run.cutter is None:  # a resumed run may have to convert the document again
-        await to_thread(partial(reading.find_cutter, run, whole), reading.seconds_left(run))
-    memory = memory_of(whole) if chain is None else await chain.open(whole)
-    calls = updates_each(calls_left(whole), len(state["folds"]), reading.config)
-    head = None if chain is None else chain.parent
-    before = replace(memory, dropped=0)  # the whole fold counts what was left out so far
-    folds = await asyncio.gather(
-        *(
-            _fold(reading, run, _again(part, whole, head, calls), memory=before)
-            for part in state["folds"].values()
-        )
-    )
-    return {**_changes(state, whole), "folds": _by_name(folds)}
-
-
-def _again(part: Fold, whole: Fold, head: str | None, calls: int | None) -> Fold:
-    """A segment's fold in the round that the whole has come to."""
-    about = whole["scope"]
-    scope: Scope = {
-        **part["scope"],
-        "round": about["round"],
-        "query": about["query"],
-        "head": head,
-        "calls": calls,
-    }
-    return begin_fold(part["question"], part["source"], scope)
-
-
 async def _spans(
     reading: Reading, cutter: Cutter, chain: Chain | None, scope: Scope
 ) -> list[tuple[int, int]]:
@@ -324,8 +271,7 @@ async def _spans(
 
     If `max_calls` is too low for so many, they are those of a new document.
     """
-    one = reading.config.segments == 1
-    known = () if chain is None or one else await chain.reuse.find_starts(cutter)
+    known = () if chain is None else await chain.reuse.find_starts(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(scope["calls"], len(spans), reading.config)
     return spans if calls is None or calls >= 1 else cutter.spans()
@@ -337,79 +283,72 @@ async def _fold(
     new: Fold,
     stored: str | None = None,
     name: str | None = None,
-    memory: Memory | None = None,
 ) -> Fold:
-    """A new fold: with the given memory, or continued from the versions in the store."""
+    """A new fold, continued from the versions in the store."""
     if run.store is None:
-        return new if memory is None else {**new, **to_plain(memory)}
+        return new
     chain = begin_chain(reading, run, new)
     if stored:
         return await chain.reuse.end_of(stored, new)
-    return await chain.reuse.begin(reading.find_cutter(run, new), new, name, memory)
+    return await chain.reuse.begin(reading.find_cutter(run, new), new, name)
 
 
-def read_chunk(reading: Reading, state: ReadingState, run: Run) -> Changes:
-    """Read the chunk at the reading's position."""
-    return {"chunk": _chunk(reading, run, fold_of(state))}
+async def _cut(reading: Reading, run: Run, fold: Fold) -> tuple[Cutter, Chunk]:
+    """The chunk at the fold's position, and what cut it; another thread cuts a long one."""
+    position = fold["progress"]["position"]
+    if run.cutter is not None and run.cutter.at_once(position):
+        return run.cutter, run.cutter.chunk(position)
+
+    def cut() -> tuple[Cutter, Chunk]:
+        cutter = reading.find_cutter(run, fold)
+        return cutter, cutter.chunk(position)
+
+    return await to_thread(cut, reading.seconds_left(run))
 
 
-def _chunk(reading: Reading, run: Run, fold: Fold) -> Chunk:
-    return reading.find_cutter(run, fold).chunk(fold["progress"]["position"])
-
-
-def _report(
+async def _advance(
     reading: Reading,
     run: Run,
     config: RunnableConfig,
+    chain: Chain | None,
+    fold: Fold,
     chunk: Chunk,
-    before: Fold,
-    after: Fold,
-    update: FoldUpdate,
-) -> None:
-    if update.chunk == "read":
-        for observer in observers(config):
-            observer.on_overwrite(step_of(config), before, after)
-        run.emit(chunk_event(reading, run, chunk, before, after, update))
-    elif update.chunk == "skipped":
-        run.emit(skip_event(reading, run, chunk, after))
+    attempt: int,
+) -> Fold:
+    """Read a chunk, and report it to observers and to the stream."""
+
+    def report(before: Fold, after: Fold, update: FoldUpdate) -> None:
+        if update.chunk == "read":
+            for observer in observers(config):
+                observer.on_overwrite(step_of(config), before, after)
+            run.emit(chunk_event(reading, run, chunk, before, after, update))
+        elif update.chunk == "skipped":
+            run.emit(skip_event(reading, run, chunk, after))
+
+    begin_attempt(config)
+    is_last = attempt >= reading.config.max_attempts
+    call = Call(reading, config, partial(reading.seconds_left, run), chain, is_last)
+    return await advance(call, fold, chunk, report=report)
 
 
 async def overwrite_memory(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Compute the next memory and move to the next chunk, in one write.
-
-    Raises:
-        ModelError: Reading this chunk failed for good.
-        StoreError: The store cannot be written, and the configuration is strict.
-        MemoryConflictError: A named memory was changed by others too many times.
-    """
-    fold, left = fold_of(state), reading.seconds_left(run)
+    """Compute the next memory and move to the next chunk, in one write."""
+    fold = fold_of(state)
     chain = None if run.store is None else chain_of(reading, run, fold)
     edited = fold if chain is None else await take_edit(chain, fold)
     if edited is not fold:
         return _changes(state, edited)
     try:
-        known = state.get("chunk")
-        chunk = (
-            await to_thread(partial(_chunk, reading, run, fold), left) if known is None else known
-        )
+        cutter, chunk = await _cut(reading, run, fold)
     except LateError:
-        return _changes(state, _late(fold))
-    assert run.cutter is not None  # noqa: S101 - the chunk came from it
-
-    report = partial(_report, reading, run, config, chunk)
-
-    async def read(attempt: int) -> Fold:
-        begin_attempt(config)
-        is_last = attempt >= reading.config.max_attempts
-        call = Call(reading, config, partial(reading.seconds_left, run), chain, is_last)
-        return await advance(call, fold, chunk, report=report)
-
+        return _changes(state, {**fold, "progress": {**fold["progress"], "stopped": "deadline"}})
+    read = partial(_advance, reading, run, config, chain, fold, chunk)
     explain = partial(reading.explain, fold["progress"]["step"] + 1, fold["scope"])
     try:
         ending = nullcontext() if chain is None else abandon_if_cancelled(chain)
-        with run.cutter.ahead(chunk, fold["scope"]["end"]), ending:
+        with cutter.ahead(chunk, fold["scope"]["end"]), ending:
             after = await repeat(read, reading.config, explain)
     except EditedError:
         return _changes(state, fold)  # it is taken before the chunk is read
@@ -420,26 +359,16 @@ async def overwrite_memory(
     return _changes(state, after)
 
 
-def _late(fold: Fold) -> Fold:
-    """The fold, ended by the deadline."""
-    return {**fold, "progress": {**fold["progress"], "stopped": "deadline"}}
-
-
 def _changes(state: ReadingState, after: Fold) -> Changes:
     """The channels that a step changed; others are not copied to the checkpointer."""
     changed = {key: value for key, value in after.items() if value != state.get(key)}
-    return {"document": None, "chunk": None, **changed}
+    return {"document": None, **changed}
 
 
 async def merge_memories(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Merge the memories of the segments, or continue segments whose memory a user has edited.
-
-    Raises:
-        ModelError: A merge failed for good.
-        StoreError: The store cannot be written, and the configuration is strict.
-    """
+    """Merge the memories of the segments, or continue segments whose memory a user has edited."""
     whole = fold_of(state)
     parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
     chain = chain_of(reading, run, whole)
@@ -450,71 +379,38 @@ async def merge_memories(
     if any(part["progress"]["stopped"] is None for part in parts):
         return {"document": None, "folds": _by_name(parts)}
     finished = await asyncio.gather(*(finish(chain_of(reading, run, part), part) for part in parts))
-    before, number = memory_of(whole), whole["scope"]["round"]
-    new = [memory for memory, _ in finished if memory.text != before.text]
-    last = number >= reading.config.rounds
+    new = [memory for memory, _ in finished if memory.text.strip()]
     merged = None if chain is None else await chain.find_merge(whole, parts)
     if merged is None:
-        query = query_of(whole)
-        merged = await _merge(reading, whole, new, query=query, lead=not last, config=config)
+        try:
+            merged = await merge(reading, whole["question"], new, config)
+        except ModelError as error:
+            message = f"Merging the memories{where(whole['scope'])} failed: {error}"
+            raise type(error)(message) from error
     after = join_parts(whole, parts, merged, reading.layers)
-    wanted = None if last or after["memory"] == before.text else merged.query
     if chain is not None:
-        after = await chain.store_merge(after, parts, wanted)
-    after = _next_round(reading, run, after, wanted, len(parts))
+        after = await chain.store_merge(after, parts)
     for observer in observers(config):
         observer.on_merge(step_of(config), parts, after)
-    goes_on = after["progress"]["stopped"] is None
     run.emit(
         MergeEvent(
             event="merge",
-            **about(reading, run, whole, whole["source"]["name"]),
-            query=wanted if goes_on else None,
-            memories=sum(bool(one.text.strip()) for one in new),
+            **about(reading, run, whole),
+            memories=len(new),
             calls=merged.usage.calls,
             memory_tokens=reading.tokenizer.count(after["memory"]),
         )
     )
     said = [*state.get("warnings", ()), *(warning for _, said in finished for warning in said)]
     said += warn_of_faults(merged.faulty, exact=reading.config.exact_cuts)
-    ended = {} if goes_on else {"folds": dict.fromkeys(state["folds"])}
-    return {"document": None, "warnings": [*dict.fromkeys(said)], **ended, **after}
-
-
-async def _merge(reading: Reading, whole: Fold, memories: list[Memory], **asked: Any) -> Merged:
-    try:
-        return await merge(reading, whole["question"], memories, **asked)
-    except ModelError as error:
-        message = f"Merging the memories{where(whole['scope'])} failed: {error}"
-        raise type(error)(message) from error
-
-
-def _next_round(reading: Reading, run: Run, fold: Fold, query: str | None, segments: int) -> Fold:
-    """The fold of a document after a round, prepared for the next round if there is one."""
-    if query is None:
-        return fold
-    progress, calls, left = fold["progress"], calls_left(fold), reading.seconds_left(run)
-    each = updates_each(calls, segments, reading.config)
-    stopped: Stopped | None = None
-    if left is not None and left <= 0:
-        stopped = "deadline"
-    elif each is not None and each < 1:
-        stopped = "max_calls"
-    scope = fold["scope"]
-    if stopped is None:
-        scope = {**scope, "round": scope["round"] + 1, "query": query}
-    return {**fold, "scope": scope, "progress": {**progress, "stopped": stopped}}
+    folds = dict.fromkeys(state["folds"])
+    return {"document": None, "warnings": [*dict.fromkeys(said)], "folds": folds, **after}
 
 
 async def search(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Answer from the whole text, or from the passages that a search finds; else begin to read.
-
-    Raises:
-        ModelError: Answering failed for good.
-        SourceError: The document of a resumed run cannot be opened again.
-    """
+    """Answer from the whole text, or from the passages that a search finds; else begin to read."""
     fold = fold_of(state)
     memory = await _with_passages(reading, state, run, Memory())
     if memory.passages:
@@ -547,12 +443,7 @@ async def _stands(reading: Reading, run: Run, question: str, answer: Answer) -> 
 async def write_answer(
     reading: Reading, state: ReadingState, run: Run, config: RunnableConfig
 ) -> Changes:
-    """Answer from the memory and passages of the document, and add up the cost of the reading.
-
-    Raises:
-        ModelError: Answering failed for good.
-        StoreError: The store cannot be written, and the configuration is strict.
-    """
+    """Answer from the memory and passages of the document, and add up the cost of the reading."""
     fold = fold_of(state)
     chain = chain_of(reading, run, fold)
     fold = await take_edit(None if state.get("version") else chain, fold, last=True)
@@ -664,6 +555,10 @@ def _output(
     )
     shaped = {} if answer.structured is None else {"structured_response": answer.structured}
     drops = _drops(reading, config) and answer.structured is None
+    cut = (
+        f"The memory was over its budget of {reading.config.memory_tokens} tokens and lost its end "
+        "at least once: raise memory_tokens."
+    )
     return {
         **shaped,
         "document": None,
@@ -690,7 +585,7 @@ def _output(
         "warnings": [
             *source["warnings"],
             *warnings,
-            *_warn_of_cut(reading, progress),
+            *([cut] if progress["cut"] else ()),
             *warn_of_faults(state_of(fold)["faulty"], exact=reading.config.exact_cuts),
             *warn_of_left_out(progress, answer.left_out),
             *warn_of_misuse(fold),
@@ -753,11 +648,7 @@ async def _with_passages(reading: Reading, state: ReadingState, run: Run, memory
 async def _respond(
     reading: Reading, question: str, memory: Memory, config: RunnableConfig
 ) -> Answer:
-    """Ask for the answer; with nothing noted there is no call, except where all are recorded.
-
-    Raises:
-        ModelError: The reader failed.
-    """
+    """Ask for the answer; with nothing noted there is no call, except where all are recorded."""
     reader = reading.reader
     asks = is_exact(reading, config) or not reader.shortens or reader.answers_without_notes(config)
     if memory.text.strip() or memory.passages or asks:
@@ -776,14 +667,3 @@ def _further(fold: Fold, unread: list[list[int]] | None = None) -> Progress | No
         skipped = merge_spans(sorted([*progress["skipped"], *unread]))
         progress = {**progress, "skipped": skipped}
     return reopen(progress)
-
-
-def _warn_of_cut(reading: Reading, progress: Progress) -> list[str]:
-    """A warning if a memory lost its end."""
-    if not progress["cut"]:
-        return []
-    message = (
-        f"The memory was over its budget of {reading.config.memory_tokens} tokens and lost its end "
-        "at least once: raise memory_tokens."
-    )
-    return [message]

@@ -44,19 +44,7 @@ _MOST = 64
 async def find_passages(
     reading: Reading, source: Source, question: str, memory: Memory, seconds: float | None
 ) -> list[Chunk]:
-    """Return the passages to show with an answer, in the document's order.
-
-    Args:
-        reading: the budgets and the tokenizer.
-        source: the document.
-        question: the question.
-        memory: the memory; its evidence says where it rests.
-        seconds: time left to open the document's index; None for any.
-
-    Raises:
-        LateError: Opening the index took longer.
-        SourceChangedError: The source changed since it was opened.
-    """
+    """Return the passages to show with an answer, in the document's order."""
     count = reading.tokenizer.count
     room = room_for_passages(reading.config, count(question), count(memory.text))
     if room < 1:
@@ -81,16 +69,6 @@ async def speaks_of(
     """Whether the text around one of these places has a share of a question's words.
 
     A word counts by its rarity in the document, so that those that it lacks count most.
-
-    Args:
-        question: the question.
-        places: places in the document.
-        source: the document.
-        seconds: time left to open the document's index; None for any.
-
-    Raises:
-        LateError: Opening the index took longer.
-        SourceChangedError: The source changed since it was opened.
     """
     index = await aopen_index(source, seconds)
     asked = {term: index.rarity(term) for term in content_terms(question)}
@@ -110,13 +88,7 @@ def holds_whole(reading: Reading, source: Source, question: str = "") -> bool:
 
 
 def room_for_passages(config: ReadingConfig, question: int, memory: int) -> int:
-    """Return the tokens that passages may have beside an answer; 0 or less for none.
-
-    Args:
-        config: the budgets.
-        question: tokens of the question.
-        memory: tokens of the memory.
-    """
+    """Return the tokens that passages may have beside an answer; 0 or less for none."""
     needed = config.template_tokens + question + memory + config.answer_tokens
     left = config.window_tokens - needed
     return left if config.answer_passages is None else min(left, config.answer_passages)

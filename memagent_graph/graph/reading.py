@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from memagent_graph.config import QUERY_TOKENS
 from memagent_graph.errors import (
     ConfigurationError,
     ModelError,
@@ -54,15 +53,6 @@ _SHOWN = 80
 """Code points quoted of a statement in a warning."""
 
 
-def drop_unsupported(memory: Memory) -> Memory:
-    """Return the memory without its unsupported statements, which are counted in `dropped`."""
-    if not memory.unsupported:
-        return memory
-    text = leave_out(memory.text, {item.text for item in memory.unsupported})
-    dropped = memory.dropped + len(memory.unsupported)
-    return replace(with_text(text, memory), unsupported=(), dropped=dropped)
-
-
 def drop_from_answer(answer: Answer) -> Answer:
     """Return the answer without its unsupported statements; a structured one stays as it is."""
     if not answer.unsupported or answer.structured is not None:
@@ -79,12 +69,7 @@ NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
 
 
 def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
-    """Return a warning about an answer of which the memory does not hold all.
-
-    Args:
-        answer: the answer.
-        dropped: whether its unsupported statements were left out.
-    """
+    """Return a warning about an answer of which the memory does not hold all."""
     if not answer.unsupported:
         return []
     first = _quote(answer.unsupported[0])
@@ -132,12 +117,8 @@ def warn(memory: Memory) -> list[str]:
 class Call:
     """The call of the graph that a step is part of.
 
-    Attributes:
-        reading: the reader and its budgets.
-        config: the run's config, for the reader.
-        seconds_left: returns the seconds until the deadline; None without one.
-        chain: the fold's versions in the store; None without a store.
-        is_last: whether the step is not tried again if this attempt fails.
+    `seconds_left` returns the seconds until the deadline, None without one; `chain` has the fold's
+    versions in the store; the step is not tried again if the last attempt fails.
     """
 
     reading: Reading
@@ -149,12 +130,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldStep(Step):
-    """A step as layers see it: the input of the reader, and the fold that takes the step.
-
-    Attributes:
-        fold: the fold before the step.
-        call: the call of the graph.
-    """
+    """A step as layers see it: the reader's input, the fold before it, and the graph's call."""
 
     fold: Fold
     call: Call
@@ -206,12 +182,7 @@ class Layer:
         return False
 
     def join(self, states: Sequence[Any]) -> LayerState:
-        """Return the state of a document's fold after a round.
-
-        Args:
-            states: states of the fold before the round, and of the segments' folds. Those that
-                have none yet are left out.
-        """
+        """Return the state of a document's fold from those of its segments that have one."""
         raise NotImplementedError
 
 
@@ -262,11 +233,7 @@ class Reading:
         return make_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:
-        """Check a question, and return its length in tokens.
-
-        Raises:
-            QuestionError: It is not a string, is empty, or is over its budget.
-        """
+        """Check a question, and return its length in tokens."""
         if question is not None and not isinstance(question, str):
             message = (
                 f"A question is a string, not {type(question).__name__}: ask several with "
@@ -286,31 +253,22 @@ class Reading:
         return tokens
 
     async def prepare(self, question_tokens: int) -> None:
-        """Prepare the reader, and check that the model's context holds the budgets.
-
-        Raises:
-            ConfigurationError: The context is too short.
-            ModelError: There is no such model.
-        """
+        """Prepare the reader, and check that the model's context holds the budgets."""
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
     def explain(
         self, step: int | None, scope: Scope, error: ModelError, attempt: int
     ) -> ModelError:
-        """Return the lasting error to raise, which names the chunk.
-
-        Args:
-            step: number of the chunk, from 1; None for the answer.
-            scope: the fold's, for its question, segment and round.
-            error: the reader's error.
-            attempt: number of attempts.
-        """
+        """Return the lasting error to raise, which names the chunk."""
         place = "answering" if step is None else f"reading chunk {step}"
         place += where(scope)
         times = f" after {attempt} attempts" if attempt > 1 else ""
         said = str(error) or type(error).__name__
         said += "" if said.endswith((".", "!", "?")) else "."
-        message = f"{place.capitalize()} failed{times}: {said}{_describe_kept((step or 1) - 1)}"
+        message = f"{place.capitalize()} failed{times}: {said}"
+        if before := (step or 1) - 1:
+            chunks = "the chunk" if before == 1 else f"the {before} chunks"
+            message += f" The memory of {chunks} before it is kept."
         lasting = ModelError if isinstance(error, TransientModelError) else type(error)
         return lasting(message, chunk=step)
 
@@ -321,12 +279,12 @@ class Reading:
         return config.how == "auto" and self.reader.shows_passages and not config.exact_cuts
 
     def keep_supported(self, memory: Memory) -> Memory:
-        """Return the memory, without unsupported statements if they are to be dropped."""
-        return drop_unsupported(memory) if self.config.unsupported == "drop" else memory
-
-    def short(self, query: str) -> str:
-        """Return a query, cut to its budget."""
-        return query[: self.tokenizer.prefix(query, QUERY_TOKENS)].strip()
+        """Return the memory; without unsupported statements, which it counts, if to be dropped."""
+        if self.config.unsupported != "drop" or not memory.unsupported:
+            return memory
+        text = leave_out(memory.text, {item.text for item in memory.unsupported})
+        dropped = memory.dropped + len(memory.unsupported)
+        return replace(with_text(text, memory), unsupported=(), dropped=dropped)
 
     @cached_property
     def count(self) -> Callable[[str], int]:
@@ -345,12 +303,7 @@ class Reading:
         return Cutter(source, self.reader, self.config, self.tokenizer, questions)
 
     def find_cutter(self, run: Run, fold: Fold) -> Cutter:
-        """Return the run's cutter; a resumed run opens its document again, given or by its uri.
-
-        Raises:
-            SourceError: The document cannot be opened again.
-            SourceChangedError: The document is not the one that the reading began with.
-        """
+        """Return the run's cutter; a resumed run opens its document again, given or by its uri."""
         with run.opening:
             if run.cutter is None:
                 source = _reopen(run.document, fold["source"])
@@ -380,19 +333,11 @@ def _reopen(document: Any, record: Document) -> Source:
     return source
 
 
-def _describe_kept(chunks: int) -> str:
-    if chunks == 0:
-        return ""
-    before = "the chunk" if chunks == 1 else f"the {chunks} chunks"
-    return f" The memory of {before} before it is kept."
-
-
 def where(scope: Scope) -> str:
-    """Return the question, segment and round of a fold, for messages; "" for the only one."""
+    """Return the question and segment of a fold, for messages; "" for the only one."""
     segment = f" of segment {scope['segment']}" if scope["segment"] else ""
     question = f" for question {scope['number']}" if scope["number"] else ""
-    again = f" in round {scope['round']}" if scope["round"] > 1 and (segment or question) else ""
-    return segment + question + again
+    return segment + question
 
 
 def check_window(identity: Identity, config: ReadingConfig, question_tokens: int) -> None:

@@ -158,7 +158,6 @@ class Entry:
             source=source["digest"],
             source_name=source["name"],
             fold=fold_name(scope),
-            round=scope["round"],
             step=progress["step"],
             position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,

@@ -18,12 +18,11 @@ from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_
 from memagent_graph.memory import forget, runs
 from memagent_graph.memory.lookup import find, is_thinned, newest_edit
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.version import VersionMerge, make_reading_key
+from memagent_graph.memory.version import make_reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
     from memagent_graph.graph.register import Entry
@@ -72,22 +71,16 @@ class Reuse:
         cutter: Cutter,
         new: Fold,
         name: str | None = None,
-        memory: Memory | None = None,
     ) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
-        A later round begins with the `memory` of the one before, whose version is its head.
         Only a named memory needs the store: a fold without a name continues without what it knows.
 
         Raises:
             StoreError: The store cannot be reached, and a memory is named.
         """
-        begun = new["scope"]["head"]
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
-        if memory is not None:
-            fold = {**fold, **to_plain(memory)}
-            fold["progress"]["version"] = begun
         try:
             if name or not self._lineage.reuses:
                 await self._look(None, None)
@@ -104,7 +97,7 @@ class Reuse:
                         return ended
             return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
         except MemoryConflictError:  # the name was moved meanwhile
-            return await self.begin(cutter, new, name, memory)
+            return await self.begin(cutter, new, name)
         except StoreError as error:
             if name and isinstance(error, BadRecordError | MemoryNotFoundError):
                 raise
@@ -220,7 +213,7 @@ class Reuse:
         edit = await newest_edit(self._bank.records, found.id, memory)
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
-        if segmented and (end < length or _has_next_round(found.made_by)):
+        if segmented and end < length:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
@@ -245,8 +238,6 @@ class Reuse:
         }
         if crowded := {str(one.start): one.crowded_out for one in known if one.crowded_out}:
             fold["progress"]["not_shown"] = crowded
-        # As what was skipped will be read for, if it has to be.
-        fold["scope"]["query"] = found.document.sought or fold["scope"]["query"]
         fold = {**fold, **to_plain(found.memory)}
         if name and whole:
             await self._name_known(fold, name)
@@ -338,10 +329,6 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
     """Ask for more ids, each of which adds a chunk to `read`, until one ends at `end`."""
     while (not read or read[-1].end < end) and next(ids, None):
         pass
-
-
-def _has_next_round(made_by: object) -> bool:
-    return isinstance(made_by, VersionMerge) and made_by.query is not None
 
 
 def _is_within(chunk: Chunk, document: ReadDocument) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import ChainMap, Counter
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,6 @@ from memagent_graph.graph.events import is_exact, observers, part, step_of
 from memagent_graph.graph.state import (
     Progress,
     add_usage,
-    common_spans,
     memory_of,
     merge_spans,
     usage_of,
@@ -27,32 +26,17 @@ from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import with_lost_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Layer, Reading
-    from memagent_graph.graph.state import Fold, LayerState, Scope, Stopped
+    from memagent_graph.graph.state import Fold, LayerState, Stopped
 
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "end")
 """Reasons why a reading ended; the first one that applies to any segment is the document's."""
-
-
-def parts_of(scope: Scope, spans: Sequence[tuple[int, int]], calls: int | None) -> list[Scope]:
-    """Return the scopes of the segments of a question's document.
-
-    Args:
-        scope: the whole document's.
-        spans: starts and ends of the segments, in code points.
-        calls: most updates per segment; None for no limit.
-    """
-    each: Scope = {**scope, "segments": len(spans), "calls": calls}
-    return [
-        {**each, "segment": number, "start": start, "end": end}
-        for number, (start, end) in enumerate(spans, start=1)
-    ]
 
 
 class Merged(NamedTuple):
@@ -62,63 +46,39 @@ class Merged(NamedTuple):
         memories: one memory at the end; none if all were empty.
         usage: cost of the calls.
         cut: whether a memory was over its budget and lost its end.
-        query: query of the next round; None if the memory is enough.
         faulty: number of merges that still had a fault when they were asked for again.
     """
 
     memories: list[Memory]
-    usage: Usage
+    usage: Usage = Usage()
     cut: bool = False
-    query: str | None = None
     faulty: int = 0
 
     def with_(self, other: Merged) -> Merged:
         """Return both, in order."""
-        usage = self.usage + other.usage
-        memories = [*self.memories, *other.memories]
-        faulty = self.faulty + other.faulty
-        return Merged(memories, usage, self.cut or other.cut, other.query, faulty)
+        return Merged(
+            [*self.memories, *other.memories],
+            self.usage + other.usage,
+            self.cut or other.cut,
+            self.faulty + other.faulty,
+        )
 
 
 async def merge(
     reading: Reading,
     question: str,
     memories: Sequence[Memory],
-    *,
-    query: str | None = None,
-    lead: bool = False,
     config: RunnableConfig | None = None,
 ) -> Merged:
     """Merge the memories of several segments, by a tree of calls that each fit the window.
 
-    An empty memory costs no call. A group that does not fit the model's context is halved. The last
-    call decides what to look for next, if anything.
-
-    Args:
-        reading: the reader and its budgets.
-        question: the question of the reading.
-        memories: the memories, in the order of their segments.
-        query: query of this round; the question by default.
-        lead: whether to call the reader even for a single memory, to ask what to look for next.
-        config: the run's config, for the reader.
-
-    Returns:
-        The memory, if any, within its budget, and the cost of all calls.
-
-    Raises:
-        ModelError: A call failed for good.
+    An empty memory costs no call. A group that does not fit the model's context is halved.
     """
-    whole = Merged([memory for memory in memories if memory.text.strip()], Usage())
-    query, judged = query or question, not lead
-    while len(whole.memories) > 1 or (whole.memories and not judged):
-        judged = True
+    whole = Merged([memory for memory in memories if memory.text.strip()])
+    while len(whole.memories) > 1:
         sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
-            asyncio.ensure_future(
-                _merge(reading, question, query, whole.memories[start:end], config)
-                if end - start > 1 or len(sizes) == 1
-                else _keep(whole.memories[start])
-            )
+            asyncio.ensure_future(_merge(reading, question, whole.memories[start:end], config))
             for start, end in groups(sizes, reading.config.merge_tokens)
         ]
         try:
@@ -130,38 +90,30 @@ async def merge(
     return whole
 
 
-async def _keep(memory: Memory) -> Merged:
-    return Merged([memory], Usage())
-
-
 async def _merge(
-    reading: Reading,
-    question: str,
-    query: str,
-    memories: list[Memory],
-    config: RunnableConfig | None,
+    reading: Reading, question: str, memories: list[Memory], config: RunnableConfig | None
 ) -> Merged:
     """Merge one group to one memory, or to two if the context cannot hold all."""
+    if len(memories) == 1:
+        return Merged(memories)
+    exact = is_exact(reading, config)
+    call = partial(_ask, reading, question, memories, config, exact=exact)
 
     async def ask(_attempt: int) -> Merged:
         started = perf_counter()
         try:
-            exact = is_exact(reading, config)
-            made = await _ask(reading, question, query, memories, config, exact=exact)
-            faulty, calls = made.fault is not None, 1
-            if faulty and not exact:
-                made, calls = await _settle(reading, question, query, memories, config, made)
-                faulty = made.fault is not None
+            made, calls = await call(), 1
         except EmptyReplyError:
             for observer in observers(config or {}):
                 observer.on_refuse(step_of(config or {}), -1)
             raise
+        if made.fault is not None and not exact:
+            made, calls = await _settle(reading, memories, made, call)
         whole = replace(made.memory, dropped=sum(memory.dropped for memory in memories))
         kept = reading.keep_supported(whole)
         memory, _, cut = reading.within_budget(kept if kept.text.strip() else whole)
         usage = replace(made.usage, calls=calls, seconds=perf_counter() - started)
-        wanted = reading.short(made.query) if made.query else None
-        return Merged([memory], usage, cut, wanted, int(faulty))
+        return Merged([memory], usage, cut, int(made.fault is not None))
 
     part.set(object())
     try:
@@ -169,32 +121,26 @@ async def _merge(
     except ContextLengthError:
         if len(memories) <= 2:  # noqa: PLR2004 - a group has at least two
             raise
-        halves = memories[: len(memories) // 2], memories[len(memories) // 2 :]
-        first, second = [
-            await (_merge(reading, question, query, half, config) if half[1:] else _keep(half[0]))
-            for half in halves
+        half = len(memories) // 2
+        halves = [
+            await _merge(reading, question, some, config)
+            for some in (memories[:half], memories[half:])
         ]
-        return Merged([], Usage(1)).with_(first).with_(second)
+        return reduce(Merged.with_, halves, Merged([], Usage(1)))
 
 
 async def _ask(
     reading: Reading,
     question: str,
-    query: str,
     memories: list[Memory],
     config: RunnableConfig | None,
     *,
-    exact: bool = False,
+    exact: bool,
 ) -> Merge:
-    """Make one call. An empty reply is one with a fault, unless replies are taken word for word.
-
-    Raises:
-        EmptyReplyError: The reader returned an empty memory, and `exact`.
-        ModelError: The reader failed.
-    """
+    """Make one call. An empty reply is one with a fault, unless replies are taken word for word."""
     made = Merge(Memory(""))
     try:
-        made = await reading.reader.merge(question, query, memories, config=config)
+        made = await reading.reader.merge(question, memories, config=config)
     except EmptyReplyError:
         if exact:
             raise
@@ -206,23 +152,14 @@ async def _ask(
 
 
 async def _settle(
-    reading: Reading,
-    question: str,
-    query: str,
-    memories: list[Memory],
-    config: RunnableConfig | None,
-    made: Merge,
+    reading: Reading, memories: list[Memory], made: Merge, call: Callable[[], Awaitable[Merge]]
 ) -> tuple[Merge, int]:
-    """Ask once more for a merge with a fault; if that has one too, keep what was merged.
-
-    Returns:
-        The merge, whose `fault` is None if it may stand, and the number of calls.
-    """
+    """Ask once more for a merge with a fault; if that has one too, keep what was merged."""
     before = join_memories(memories)
     whole = with_lost_statements(before.text, made.memory.text)
     if made.fault == "loss" and reading.tokenizer.count(whole) > reading.config.memory_tokens:
         return replace(made, fault=None), 1  # something had to go
-    again = await _ask(reading, question, query, memories, config)
+    again = await call()
     usage = made.usage + again.usage
     if again.fault is None:
         return replace(again, usage=usage), 2
@@ -233,12 +170,9 @@ async def _settle(
 
 
 def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Yield starts and ends of the groups of memories that are merged by one call.
+    """Yield starts and ends of the groups of memories, of these tokens, that one call merges.
 
-    Args:
-        sizes: tokens of each memory.
-        room: tokens for the memories of one call, with the text around each; a group always has
-            at least two.
+    A call has `room` for so many tokens, with the text around each, and always for two memories.
     """
     start, used = 0, 0
     for number, size in enumerate(sizes):
@@ -251,8 +185,6 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 
 def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
     """Yield the number of memories in each merge, by level, if all have the longest length."""
-    if segments == 1 and config.rounds > 1:
-        yield [1]
     while segments > 1:
         together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
         yield [end - start for start, end in together if end - start > 1]
@@ -260,17 +192,12 @@ def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
 
 
 def most_merges(segments: int, config: ReadingConfig) -> int:
-    """Return the largest number of calls that merge the memories of one round."""
+    """Return the largest number of calls that merge the memories of a document."""
     return sum(map(len, merge_levels(segments, config)))
 
 
 def calls_each(config: ReadingConfig, questions: int, segments: int) -> int | None:
-    """Return the calls that each of several questions may make before its answer.
-
-    Raises:
-        ConfigurationError: `max_calls` is too low for one update per segment, the merges and an
-            answer.
-    """
+    """Return the calls that each of several questions may make before its answer."""
     most = config.max_calls
     if most is None:
         return None
@@ -288,43 +215,31 @@ def updates_each(calls: int | None, segments: int, config: ReadingConfig) -> int
     return None if calls is None else (calls - most_merges(segments, config)) // segments
 
 
-def calls_left(whole: Fold) -> int | None:
-    """Return the calls that a question has left before its answer; None for no limit."""
-    calls = whole["scope"]["calls"]
-    return None if calls is None else calls - whole["progress"]["calls"]
-
-
 def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Sequence[Layer]) -> Fold:
-    """Return the fold of a document after a round of its segments.
-
-    Args:
-        whole: the document's fold before the round.
-        parts: the segments' folds, in order.
-        merged: the merge of those of their memories that changed.
-        layers: the layers of the reading, which join their states.
-    """
-    before, memory = memory_of(whole), next(iter(merged.memories), None)
-    same = [memory_of(part).dropped for part in parts if part["memory"] == before.text]
-    kept = 0 if memory is None else memory.dropped
-    memory = replace(memory or before, dropped=before.dropped + kept + sum(same))
-    old, ended = whole["progress"], [part["progress"] for part in parts]
+    """Return the fold of a document after the merge of its segments."""
+    memory = next(iter(merged.memories), Memory())
+    dropped = sum(memory_of(part).dropped for part in parts if not part["memory"])
+    memory = replace(memory, dropped=memory.dropped + dropped)
+    ended = [part["progress"] for part in parts]
     stops = {progress["stopped"] for progress in ended}
-    skipped, unreached = _unread(whole, parts)
+    spans = zip(ended, (part["scope"]["end"] for part in parts), strict=True)
+    unreached = merge_spans(
+        [[progress["position"], end] for progress, end in spans if progress["position"] < end]
+    )
     progress: Progress = {
-        **add_usage(old, sum(map(usage_of, ended), merged.usage)),
+        **add_usage(whole["progress"], sum(map(usage_of, ended), merged.usage)),
         "position": whole["scope"]["end"] - sum(end - start for start, end in unreached),
-        "step": old["step"] + sum(progress["step"] for progress in ended),
-        "tokens": max(old["tokens"], sum(progress["tokens"] for progress in ended)),
-        "skipped": skipped,
+        "step": sum(progress["step"] for progress in ended),
+        "tokens": sum(progress["tokens"] for progress in ended),
+        "skipped": merge_spans([span for progress in ended for span in progress["skipped"]]),
         "unreached": unreached,
         "again": False,
-        "cut": old["cut"] or merged.cut or any(progress["cut"] for progress in ended),
+        "cut": merged.cut or any(progress["cut"] for progress in ended),
         "stopped": next((stop for stop in _BY_URGENCY if stop in stops), "end"),
     }
-    all_progress = [old, *ended]
-    if left_out := sum((Counter(one.get("left_out")) for one in all_progress), Counter[str]()):
+    if left_out := sum((Counter(one.get("left_out")) for one in ended), Counter[str]()):
         progress["left_out"] = dict(left_out)
-    if not_shown := dict(ChainMap(*(one.get("not_shown", {}) for one in all_progress))):
+    if not_shown := dict(ChainMap(*(one.get("not_shown", {}) for one in ended))):
         progress["not_shown"] = not_shown
     states: dict[str, list[LayerState]] = {}
     for fold in (whole, *parts):
@@ -333,16 +248,3 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
     own = {layer.name: layer for layer in layers}
     joint = {name: own[name].join(found) for name, found in states.items()}
     return {**whole, **to_plain(memory), "progress": progress, "layers": joint}
-
-
-def _unread(whole: Fold, parts: Sequence[Fold]) -> tuple[list[list[int]], list[list[int]]]:
-    """The spans that no round has read: those skipped, and those not reached."""
-    spans = [(part["progress"], part["scope"]["end"]) for part in parts]
-    skipped = merge_spans([span for progress, _ in spans for span in progress["skipped"]])
-    rest = [[progress["position"], end] for progress, end in spans if progress["position"] < end]
-    unreached = merge_spans(rest)
-    if whole["scope"]["round"] == 1:
-        return skipped, unreached
-    before, after = whole["progress"], merge_spans(sorted([*skipped, *unreached]))
-    left = common_spans(before["skipped"], after) + common_spans(before["unreached"], skipped)
-    return merge_spans(sorted(left)), common_spans(before["unreached"], unreached)

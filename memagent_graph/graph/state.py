@@ -73,12 +73,9 @@ class Scope(TypedDict):
         segments: number of segments that the document is read in; 0 if it is read as a whole.
         start: first code point of its span.
         end: one past the last code point of its span.
-        round: number of its round, from 1.
-        query: what it looks for in a later round; None for the question.
         calls: most calls of the fold, including its segments; None for no limit.
         memory_name: the named memory that it continues; None for none.
-        head: that memory's version when the reading began, or the version that a later round began
-            with; None for none.
+        head: that memory's version when the reading began; None for none.
     """
 
     number: int
@@ -87,8 +84,6 @@ class Scope(TypedDict):
     segments: int
     start: int
     end: int
-    round: int
-    query: str | None
     calls: int | None
     memory_name: str | None
     head: str | None
@@ -106,7 +101,7 @@ class Progress(TypedDict):
         output_tokens: completion tokens of those calls.
         seconds: time spent in those calls, in seconds.
         skipped: spans that were skimmed and not read, in code points of the document.
-        unreached: spans that no round has reached, for a reading in segments.
+        unreached: spans that were not reached, for a reading in segments.
         again: whether skipped and unreached spans are being read after all.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         stopped: why the reading ended; None while it continues.
@@ -228,8 +223,6 @@ def whole_scope(
         segments=segments,
         start=0,
         end=length,
-        round=1,
-        query=None,
         calls=calls,
         memory_name=None,
         head=None,
@@ -242,11 +235,6 @@ def fold_name(scope: Scope) -> str:
     if segment:
         return f"{number or 1}.{segment}"
     return str(number or "")
-
-
-def query_of(fold: Fold) -> str:
-    """Return what a fold looks for: the question in the first round, a query in later ones."""
-    return fold["scope"]["query"] or fold["question"]
 
 
 def is_segmented(scope: Scope) -> bool:
@@ -301,11 +289,7 @@ class Gathered(BinaryOperatorAggregate[Gathering]):
     """A channel that collects values of several tasks, and is empty with a single task."""
 
     def get(self) -> Gathering:
-        """Return the collected values.
-
-        Raises:
-            EmptyChannelError: There are none yet.
-        """
+        """Return the collected values."""
         if not self.value:
             raise EmptyChannelError
         found: Gathering = self.value
@@ -329,15 +313,10 @@ class Place(TypedDict):
 
 
 class Cost(TypedDict):
-    """The cost of a reading.
+    """The cost of a reading, as in `Usage`.
 
-    Attributes:
-        calls: see `Usage`.
-        gated: number of chunks for which the update gate was closed.
-        input_tokens: see `Usage`.
-        output_tokens: see `Usage`.
-        seconds: see `Usage`.
-        document_tokens: tokens of the chunks that were read.
+    `gated` is the number of chunks for which the update gate was closed, `document_tokens` those of
+    the chunks that were read.
     """
 
     calls: int
@@ -371,7 +350,7 @@ class Answered(TypedDict, total=False):
         coverage: share of the opened text that the model saw, 0 to 1.
         sources: a record of each source that was opened, and of each skipped one; empty in a run
             that was resumed after its last chunk.
-        skipped: spans of the document that were skimmed and read in no round: starts and ends in
+        skipped: spans of the document that were skimmed and not read: starts and ends in
             code points.
         stopped: why reading ended: "end", "max_calls" or "deadline".
         reader: name of the reader that answered.
@@ -426,19 +405,11 @@ class ReadingOutput(Answered, total=False):
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
-    """All channels. Document and chunk are not checkpointed, and so are missing on a resume.
+    """All channels: those of `Fold`, and the folds of the segments while they are read.
 
-    Attributes:
-        chunk: the chunk being read.
-        folds: folds of the segments, while they are read.
-        source: see `Fold`.
-        scope: see `Fold`.
-        places: see `Fold`.
-        progress: see `Fold`.
-        layers: see `Fold`.
+    The document is not checkpointed, and so is missing on a resume.
     """
 
-    chunk: Annotated[Chunk | None, UntrackedValue]
     folds: Annotated[Folds, Gathered(dict, _move)]
     source: Document
     scope: Scope
@@ -448,14 +419,9 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
 
 
 class QuestionState(TypedDict):
-    """The input of the graph for one of several questions.
+    """The input of the graph for one of several questions, numbered from 0.
 
-    Attributes:
-        number: number of the question, from 0.
-        question: the question.
-        source: the document.
-        scope: what this question's fold reads of it.
-        version: the stored memory to answer from; None to read the document.
+    It reads the document, or answers from the stored memory of a `version`.
     """
 
     number: int
@@ -542,12 +508,7 @@ def has_room(progress: Progress, start: int) -> bool:
 
 
 def skip(progress: Progress, chunk: Chunk) -> Progress:
-    """Return the progress of a fold after it has skipped a chunk.
-
-    Args:
-        progress: the progress before the chunk.
-        chunk: the chunk at the fold's position.
-    """
+    """Return the progress of a fold after it has skipped a chunk."""
     skipped = merge_spans([*progress["skipped"], [chunk.start, chunk.end]])
     return {**progress, "position": chunk.end, "skipped": skipped}
 
@@ -579,13 +540,7 @@ def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> lis
 
 
 def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
-    """Return a fold's position, and its skipped spans, after it has read a chunk.
-
-    Args:
-        progress: the progress before the chunk.
-        chunk: the chunk at the fold's position.
-        end: end of the fold's span.
-    """
+    """Return a fold's position, and its skipped spans, after it has read a chunk."""
     skipped = progress["skipped"]
     if not progress["again"]:
         return chunk.end, skipped
@@ -613,14 +568,7 @@ def unread(progress: Progress, end: int) -> list[list[int]]:
 
 
 def count_covered(progress: Progress, start: int, end: int, shown: Sequence[list[int]] = ()) -> int:
-    """Return how many code points between `start` and `end` the model has seen.
-
-    Args:
-        progress: the progress of the fold that has read.
-        start: the begin.
-        end: the end.
-        shown: spans that the answer was shown besides.
-    """
+    """Return how many code points between `start` and `end` the model has seen."""
     reached = end if progress["again"] else progress["position"]
     read = reached - start - sum(last - first for first, last in progress["skipped"])
     if not shown:

@@ -17,7 +17,6 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.fold import apply_update
 from memagent_graph.graph.ids import Lineage, read_of, version_of
@@ -42,7 +41,7 @@ from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.leases import can_lease
 from memagent_graph.memory.lookup import readable, versions
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.version import MemoryVersion, VersionMerge, edit_version
+from memagent_graph.memory.version import MemoryVersion, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
@@ -50,8 +49,9 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Advance, FoldStep, Reading
-    from memagent_graph.graph.state import Run, Scope
+    from memagent_graph.graph.state import Run
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.version import Documents
     from memagent_graph.text.chunks import Chunk
@@ -421,32 +421,27 @@ class Chain:
             await adopt(self.bank.records, self.lineage.memory(fold), found.id)
         except (StoreError, MemoryNotFoundError):
             return None
-        query = found.made_by.query if isinstance(found.made_by, VersionMerge) else None
-        return Merged([found.memory], Usage(), found.cut, query)
+        return Merged([found.memory], Usage(), found.cut)
 
-    async def store_merge(self, fold: Fold, parts: Sequence[Fold], query: str | None) -> Fold:
+    async def store_merge(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
         """Begin to store what was merged from segments; the fold with what was stored first.
 
         Args:
             fold: after the merge.
             parts: the segments' folds.
-            query: what the next round looks for.
         """
         sources = await self._sources_of(parts)
-        version = self.lineage.after_merge(fold, parts, query, sources)
+        version = self.lineage.after_merge(fold, parts, sources)
         if version is None:
             return fold
         fold = self.lineage.with_version(fold, version)
         self._write(fold, version)
-        if query is not None and (other := await self._writes(fold).settle()) is not None:
-            version = other
-            fold = self.lineage.with_version({**fold, **to_plain(other.memory)}, other)
         self.at = self._finished = version
         return fold
 
     async def _sources_of(self, parts: Sequence[Fold]) -> Documents:
         """The documents that the last versions of segments are made from."""
-        chains = [self._run.chains.get(chain_name(part["scope"])) for part in parts]
+        chains = [self._run.chains.get(fold_name(part["scope"])) for part in parts]
         known = {one.at.id: one.at for one in chains if isinstance(one, Chain) and one.at}
         ids = [str(part["progress"]["version"]) for part in parts]
         with suppress(StoreError):  # of a resumed run
@@ -648,7 +643,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     """The chain of a fold in this call; None for one that began without a store."""
     if run.store is None or fold["progress"]["version"] is None:
         return None
-    chain = run.chains.get(chain_name(fold["scope"]))
+    chain = run.chains.get(fold_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
         chain.entry.due = chain.entry.resumed = True
@@ -658,14 +653,8 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
 def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
     """Make the chain of a fold that begins in this call."""
     whole = _whole(reading, run, fold)
-    chain = run.chains[chain_name(fold["scope"])] = Chain(reading, run, fold, whole=whole)
+    chain = run.chains[fold_name(fold["scope"])] = Chain(reading, run, fold, whole=whole)
     return chain
-
-
-def chain_name(scope: Scope) -> str:
-    """Return the name of a chain within its run: each segment has another in each round."""
-    name = fold_name(scope)
-    return f"{name} {scope['round']}" if scope["segment"] else name
 
 
 def _whole(reading: Reading, run: Run, part: Fold) -> Chain | None:

@@ -66,7 +66,6 @@ class UnderWay:
         source: digest of the document.
         source_name: name of the document.
         fold: tells folds of one reading apart, as in events: "1.2" is that of the second segment.
-        round: number of the round, counted from 1.
         step: number of chunks read.
         position: number of code points read, out of `length`.
         length: length of the fold's span, in code points.
@@ -84,7 +83,6 @@ class UnderWay:
     source: str
     source_name: str
     fold: str
-    round: int
     step: int
     position: int
     length: int

@@ -60,8 +60,6 @@ class ReadDocument:
         end: one past the last code point that was read.
         skipped: spans that were skimmed so far and not read.
         again: whether what was skipped is read after all.
-        sought: query of the last round, for a merge and the versions after it; None for the
-            question.
     """
 
     digest: str
@@ -70,7 +68,6 @@ class ReadDocument:
     end: int
     skipped: tuple[tuple[int, int], ...] = ()
     again: bool = False
-    sought: str | None = None
 
     @property
     def share(self) -> float:
@@ -97,11 +94,9 @@ class VersionMerge:
 
     Attributes:
         merged: ids of their versions, each the last of a segment, in order.
-        query: query of the next round; None without one.
     """
 
     merged: tuple[str, ...]
-    query: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,6 @@ class Step:
 
     Attributes:
         question: the question of the reading.
-        query: query of this round; in the first round, the question itself.
         memory: the memory to overwrite.
         chunk: the next part of the document.
         number: number of the step, counted from 1.
@@ -73,7 +72,6 @@ class Step:
     """
 
     question: str
-    query: str
     memory: Memory
     chunk: Chunk
     number: int = 1
@@ -111,13 +109,11 @@ class Merge:
 
     Attributes:
         memory: one memory for all parts.
-        query: what to look for in another round over the document; None if this is enough.
         usage: cost of this merge.
         fault: what speaks against it, as for `Update.fault`.
     """
 
     memory: Memory
-    query: str | None = None
     usage: Usage = field(default_factory=Usage)
     fault: Fault | None = None
 
@@ -176,7 +172,7 @@ class Reader(Protocol):
     """Computes the steps of the fold. Implementations keep no state between calls.
 
     A subclass defines `identity`, `update` and `respond`, and also `merge` to support readings in
-    several segments or rounds.
+    several segments.
 
     Attributes:
         identity: name, fingerprint, tokenizer and window.
@@ -231,7 +227,6 @@ class Reader(Protocol):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
@@ -240,7 +235,6 @@ class Reader(Protocol):
 
         Args:
             question: the question of the reading.
-            query: query of this round.
             memories: the memories, in the order of their parts; they fit the model's window.
             config: the run's config.
         """
@@ -269,7 +263,7 @@ def merges(reader: Reader) -> bool:
 
 
 def cannot_merge(reader: Reader) -> ConfigurationError:
-    """Return the error for several segments or rounds with a reader without `merge`."""
+    """Return the error for several segments with a reader without `merge`."""
     return ConfigurationError(
-        f"The reader {reader.identity.name} does not merge memories: set segments=1 and rounds=1."
+        f"The reader {reader.identity.name} does not merge memories: set segments=1."
     )

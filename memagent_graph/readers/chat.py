@@ -23,7 +23,7 @@ from memagent_graph.evidence.places import Memory, Unsupported, cite
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
 from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
-from memagent_graph.prompts import SHORTER, Prompts, join_query
+from memagent_graph.prompts import SHORTER, Prompts
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.completion import (
     AnswerRelay,
@@ -41,7 +41,6 @@ from memagent_graph.readers.replies import (
     is_unchanged,
     says_not_found,
     says_nothing,
-    take_verdict,
 )
 from memagent_graph.seams import find_identifying_params
 from memagent_graph.text.tokens import control_tokens, load_tokenizer
@@ -134,7 +133,6 @@ class ChatReader(Reader):
         self._counter = load_tokenizer(own_tokenizer or tokenizer)
         self.adds = self.prompts.adds
         self.shows_passages = self.prompts.shows_passages
-        self._leads = config.rounds > 1
         self._exact = config.exact_cuts
         tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
         said = tuple(note.text for text in self.prompts.instructions for note in notes(text))
@@ -170,7 +168,7 @@ class ChatReader(Reader):
             ModelError: The call failed; see `Reader.update`.
         """
         prompt = self.prompts.for_update(
-            join_query(step.question, step.query),
+            step.question,
             self._show(step.memory),
             step.chunk.shown,
             self._memory_tokens,
@@ -255,26 +253,21 @@ class ChatReader(Reader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Ask for one memory in place of several and, with rounds, what to look for next."""
-        texts, asked = [memory.text for memory in memories], join_query(question, query)
-        prompt = self.prompts.for_merge(asked, texts, self._memory_tokens, lead=self._leads)
+        """Ask for one memory in place of several."""
+        texts = [memory.text for memory in memories]
+        prompt = self.prompts.for_merge(question, texts, self._memory_tokens)
         reply, text = await self._ask(prompt, unheard(config), self._update_options)
-        text, wanted = take_verdict(text) if self._leads else (text, None)
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
         found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
-        fault = found.fault
         if not self._exact:
-            # A verdict without notes leaves one memory as it is.
-            fault = None if not text and len(memories) == 1 else fault
             text = before if found.unchanged else found.text or text or before
         aligned = carry(text, memories, question)
-        return Merge(await self._mark(aligned), wanted, usage_of(reply), fault)
+        return Merge(await self._mark(aligned), usage_of(reply), found.fault)
 
     async def respond(
         self,

@@ -159,24 +159,6 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     return [statements[index] for index in (*order[:1], *(second if left_open else ()))]
 
 
-def answers(question: str, statements: Sequence[Statement]) -> bool:
-    """Whether the best statement covers all words of the question.
-
-    A statement about somebody or something that it names may supply missing words.
-    """
-    meant = meanings(statements)
-    scores = relevance(question, statements, meant)
-    first = next((index for index in rank(scores) if scores[index] > 0), None)
-    if first is None:
-        return False
-    wanted = set(content_terms(question))
-    left_open = wanted.difference(meant[first])
-    leads = _leads(statements[first].text, wanted)
-    return not left_open or any(
-        left_open.issubset(said) and _follows(leads, said) for said in meant
-    )
-
-
 def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
     """Names of several words in a text, as those of their terms that the question lacks."""
     return [
@@ -204,8 +186,6 @@ _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
 without spaces, counts pairs of characters. Chosen so that about 2% of the answers that were in
 the memory count as not found."""
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
-_MOST_NAMES = 12
-"""Most names that a merge adds to the query of the next round."""
 _SHORTEST = 8
 """Room in the memory, in tokens, below which no more statements are tried."""
 
@@ -240,8 +220,7 @@ class ExtractiveReader(Reader):
         places = {item.text: item for item in step.memory.evidence}
         kept = _read_notes(step.memory.text, places)
         candidates = kept + _new(step, {statement.text for statement in kept})
-        asked = _join_query(step.question, step.query)
-        scores = relevance(asked, candidates, meanings(candidates))
+        scores = relevance(step.question, candidates, meanings(candidates))
         chosen = self._choose_fitting(candidates, scores, len(kept))
         if chosen == kept:
             return Update(None)
@@ -251,26 +230,19 @@ class ExtractiveReader(Reader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
-        """Keep the best statements of all memories; new names are the query of the next round."""
+        """Keep the best statements of all memories."""
         places = {item.text: item for memory in memories for item in memory.evidence}
         known = {
             item.text: item for memory in memories for item in _read_notes(memory.text, places)
         }
         candidates = list(known.values())
-        asked = _join_query(question, query)
-        scores = relevance(asked, candidates, meanings(candidates))
+        scores = relevance(question, candidates, meanings(candidates))
         chosen = self._choose_fitting(candidates, scores, len(candidates))
-        memory = _write_notes(chosen, [places.get(item.text) for item in chosen])
-        new = [] if answers(question, chosen) else _new_names(asked, chosen)
-        if not new:
-            return Merge(memory)
-        looked_for = [] if query == question else [query]
-        return Merge(memory, ", ".join([*new, *looked_for]))
+        return Merge(_write_notes(chosen, [places.get(item.text) for item in chosen]))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -321,20 +293,6 @@ def _share_covered(question: str, quoted: Sequence[str]) -> float:
     wanted = content_terms(question)
     covered = set(terms("\n".join(quoted)))
     return sum(term in covered for term in wanted) / max(len(wanted), 1)
-
-
-def _join_query(question: str, query: str) -> str:
-    return question if query == question else f"{question} {query}"
-
-
-def _new_names(asked: str, kept: Sequence[Statement]) -> list[str]:
-    """Names in the statements that the question lacks, each once, the best statement's first."""
-    known, found = set(terms(asked)), dict[str, None]()
-    for index in rank(relevance(asked, kept, meanings(kept))):
-        for name in names(kept[index].text):
-            if not known.issuperset(content_terms(name)):
-                found[name] = None
-    return [*found][:_MOST_NAMES]
 
 
 def _write_notes(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:

@@ -33,18 +33,6 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Fault
 
 
-def take_verdict(reply: str) -> tuple[str, str | None]:
-    """Split the reply to a merge into notes, and what else to look for; None if they are enough.
-
-    Only a first line that is a verdict and nothing else counts; without one they are enough.
-    """
-    verdict, _, notes = reply.partition("\n")
-    wanted = verdict.removeprefix("LOOK FOR:").strip()
-    if wanted and verdict.startswith("LOOK FOR:"):
-        return notes.strip(), wanted
-    return (notes.strip() if verdict.rstrip() == "ENOUGH" else reply), None
-
-
 def is_unchanged(reply: str) -> bool:
     """Whether a whole reply says only that the notes are unchanged."""
     return reply.strip(_AROUND_A_WORD).casefold() in {UNCHANGED, NO_MEMORY.casefold()}

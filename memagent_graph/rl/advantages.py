@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import TraceError
 
@@ -94,20 +94,10 @@ def group_advantages(
     return advantages
 
 
-class Informative(NamedTuple):
-    """The rollouts that have something to learn from.
-
-    Attributes:
-        kept: their indexes, in order.
-        dropped: number of groups left out, to be refilled.
-    """
-
-    kept: list[int]
-    dropped: int
-
-
-def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
+def informative(rewards: Sequence[float], groups: Sequence[str]) -> tuple[list[int], int]:
     """Drop groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
+
+    Returns the indexes of the rollouts that are left, in order, and the number of groups dropped.
 
     Args:
         rewards: reward of each rollout, `[rollouts]`.
@@ -124,7 +114,7 @@ def informative(rewards: Sequence[float], groups: Sequence[str]) -> Informative:
             kept += places
         else:
             dropped += 1
-    return Informative(sorted(kept), dropped)
+    return sorted(kept), dropped
 
 
 def _relative(rewards: Sequence[float], *, scale: bool) -> list[float]:

@@ -33,10 +33,8 @@ _ATTEMPTS, _STRIDE = 100, 1_000_003
 class Questions:
     """Training questions by number, and held-out questions for evaluation.
 
-    Args:
-        held_out: functions that make the questions for evaluation.
-        training: a function for each task that makes its training question of a number, counted
-            from 0; tasks are taken in turn.
+    `training` has a function for each task, which makes its question of a number counted from 0;
+    tasks are taken in turn.
     """
 
     def __init__(self, held_out: Sequence[Callable[[], Sample]], training: Sequence[Make]) -> None:
@@ -49,22 +47,14 @@ class Questions:
         return [make() for make in self._held_out]
 
     def make_training(self, number: int) -> Sample:
-        """Return the training question of a number, counted from 0; its id contains the number.
-
-        Raises:
-            ConfigurationError: All questions are held out.
-        """
+        """Return the training question of a number, counted from 0; its id contains the number."""
         place, task = divmod(number, len(self._training))
         sample = self._training[task](place)
         return replace(sample, id=f"{sample.id}@{number}")
 
 
 def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
-    """Return the questions of `settings.tasks`, with the length and seed of the settings.
-
-    Raises:
-        ConfigurationError: There is no such task, none at all, or it needs more questions.
-    """
+    """Return the questions of `settings.tasks`, with the length and seed of the settings."""
     if not settings.tasks:
         raise ConfigurationError("Name what to train on: tasks: [qa:FILE], or masked:FOLDER.")
     essays = open_source(settings.essays) if settings.essays else None
@@ -80,15 +70,6 @@ def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed:
 
     A file holds out at most a fifth of its questions; the others are repeated in another order once
     all have been asked.
-
-    Args:
-        tasks: the tasks, which have `texts`.
-        makers: a function for each task that makes its sample of an index.
-        held_out: number of questions for evaluation, over all tasks.
-        seed: seed of the order.
-
-    Raises:
-        ConfigurationError: A task has no question left to train on.
     """
     kept: set[str] = set()
     chosen: list[Callable[[], Sample]] = []

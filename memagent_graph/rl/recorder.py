@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.events import Observer, part
-from memagent_graph.rl.records import Conversation, End, Feedback, fingerprint
+from memagent_graph.rl.traces import Conversation, End, Feedback, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,24 +26,20 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold
     from memagent_graph.models.completion import Generation
     from memagent_graph.readers.base import Answer
-    from memagent_graph.rl.sinks import Sink
+    from memagent_graph.rl.traces import Sink
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
-_SAMPLING_TOO = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"}
+_SAMPLING |= {"frequency_penalty", "presence_penalty", "repetition_penalty"}
 _WITHIN = ("sampling", "extra_body", "model_kwargs")
 """Parameters of chat models that contain further parameters."""
 
 
 @dataclass(slots=True, eq=False)
 class RecordedCall:
-    """One call of a model.
+    """One call of a model, in an `attempt` at a step with others, by the policy of that version.
 
-    Attributes:
-        attempt: the calls that returned in the same attempt at a step, in order.
-        sampling: its sampling parameters, as `sampling_of` returns them.
-        policy: version of the weights.
-        part: the one of several concurrent parts that it belongs to.
-        generation: the engine's report; None until the call returned.
+    Of several concurrent calls of a step, it belongs to a `part`. The engine's report is None until
+    it returned.
     """
 
     attempt: list[RecordedCall]
@@ -58,8 +54,7 @@ def to_sampling(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
     for name in _WITHIN:
         if isinstance(parameters.get(name), dict):
             parameters = {**parameters, **parameters[name]}
-    names = (*_SAMPLING, *_SAMPLING_TOO)
-    return {name: parameters[name] for name in names if name in parameters}
+    return {name: parameters[name] for name in sorted(_SAMPLING & parameters.keys())}
 
 
 GROUP, ROLLOUT = "memagent_group", "memagent_rollout"
@@ -89,7 +84,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
     Only conversations that a memory or answer came from are recorded, not failed attempts or
     replies that the graph refused. A chunk that had to be halved has one conversation for each
-    part. Conversations of segments, merges and all rounds belong to the rollout of their question.
+    part. Conversations of segments and merges belong to the rollout of their question.
     A run that fails leaves a rollout without an end, which loading skips.
 
     Args:
@@ -108,7 +103,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         >>> from memagent_graph import create_memagent
         >>> from memagent_graph.models.transformers import ChatTransformers
         >>> from memagent_graph.rl import TraceRecorder
-        >>> from memagent_graph.rl.sinks import ListSink
+        >>> from memagent_graph.rl.traces import ListSink
         >>> from transformers import AutoTokenizer
         >>> name = "Qwen/Qwen2.5-0.5B-Instruct"
         >>> model = ChatTransformers(model=name, temperature=1.0, logprobs=True, max_tokens=50)
@@ -264,7 +259,6 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             "start": progress["position"],
             "end": after["progress"]["position"],
             "changed": before["memory"] != after["memory"],
-            "round": scope["round"],
             "segment": start if apart else None,
         }
         for reply in self._attempts[step]:
@@ -276,7 +270,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         if known is None:
             return
         for reply in self._attempts[step]:
-            self._record(known, reply, final=False, round=parts[0]["scope"]["round"])
+            self._record(known, reply, final=False)
 
     def on_answer(self, step: UUID, answer: Answer) -> None:
         """Write the conversations of the answer, and the end of the rollout."""
@@ -349,11 +343,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
 
 @dataclass(slots=True)
 class _RecordedReading:
-    """A reading under way.
-
-    Attributes:
-        steps: conversations recorded so far.
-    """
+    """A reading under way, and the number of its conversations so far."""
 
     sample: str
     group: str

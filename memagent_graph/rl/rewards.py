@@ -69,10 +69,22 @@ def make_reward(wanted: str | Reward) -> Reward:
         >>> reward("Edda Hansen", ["Edda Hansen", "Hansen"])
         1.0
     """
-    found = _find_reward(wanted)
+    if not callable(wanted) and wanted not in REWARDS:
+        known = ", ".join(REWARDS)
+        message = f"There is no reward {wanted!r}. Choose from: {known}, or give your own."
+        raise ConfigurationError(message)
+    found = wanted if callable(wanted) else REWARDS[wanted]
 
     def reward(answer: str, truths: Sequence[str]) -> float:
-        return _finite(found, answer, truths)
+        value = found(answer, truths)
+        if not isinstance(value, int | float) or not isfinite(value):
+            name = getattr(found, "__name__", type(found).__name__)
+            message = (
+                f"The reward {name} returned {value!r} for the answer {answer[:80]!r}: it must be "
+                "a finite number."
+            )
+            raise TraceError(message)
+        return float(value)
 
     return reward
 
@@ -108,25 +120,3 @@ def _check_truths(truths: Sequence[str]) -> Sequence[str]:
         message = f"The right answers must be a list of texts, none of them empty, not {truths!r}."
         raise TraceError(message)
     return truths
-
-
-def _find_reward(wanted: str | Reward) -> Reward:
-    if callable(wanted):
-        return wanted
-    if wanted not in REWARDS:
-        known = ", ".join(REWARDS)
-        message = f"There is no reward {wanted!r}. Choose from: {known}, or give your own."
-        raise ConfigurationError(message)
-    return REWARDS[wanted]
-
-
-def _finite(part: Reward, answer: str, truths: Sequence[str]) -> float:
-    value = part(answer, truths)
-    if not isinstance(value, int | float) or not isfinite(value):
-        name = getattr(part, "__name__", type(part).__name__)
-        message = (
-            f"The reward {name} returned {value!r} for the answer {answer[:80]!r}: it must be a "
-            "finite number."
-        )
-        raise TraceError(message)
-    return float(value)

@@ -1,55 +1,54 @@
-"""Run groups of readings through the graph and reward them, to train on."""
+"""Run groups of readings through the graph and reward them, to train on; engines that sample."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
-from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memagent_graph.errors import EmptyReplyError, MemAgentError
-from memagent_graph.evidence.places import Memory
+from memagent_graph.errors import (
+    ConfigurationError,
+    EmptyReplyError,
+    MemAgentError,
+    ModelError,
+)
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput
+from memagent_graph.models.endpoint import ChatEndpoint
+from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.rl.recorder import GROUP, ROLLOUT, TraceRecorder
-from memagent_graph.rl.sinks import ListSink
-from memagent_graph.rl.traces import Rollout, join
+from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
+from memagent_graph.rl.traces import ListSink, Rollout, join
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
+    import torch
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
     from memagent_graph.readers.chat import Block
     from memagent_graph.rl.rewards import Reward
+    from memagent_graph.rl.settings import TrainingSettings
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The rollouts of some questions.
-
-    Attributes:
-        rollouts: the complete rollouts, each with its reward.
-        failed: number of failed readings, by error.
-        answer_reward: mean reward of the answers alone.
-    """
+class Collected(NamedTuple):
+    """The complete rollouts of some questions, with rewards, and failed readings by error."""
 
     rollouts: list[Rollout]
     failed: Counter[str]
-    answer_reward: float = 0.0
 
 
 class RolloutRunner:
@@ -61,20 +60,8 @@ class RolloutRunner:
     With a model that supports seeds, equal seed, rollout and prompt give the same reply, regardless
     of what else runs.
 
-    Args:
-        model: the policy, at temperature 1; it must report token ids and log-probabilities.
-        tokenizer: the model's tokenizer.
-        config: settings of the readings.
-        reward: rewards an answer.
-        prompts: the policy's prompts.
-        concurrency: most readings at once.
-        seed: seed of the sampling.
-        shared_start: share of the questions whose readings start from one memory
-            (`TrainingSettings.shared_start`).
-
-    Attributes:
-        reader: the reader that calls the policy.
-        recorder: records the readings; its `policy` is to be set when the model's weights change.
+    The model samples at temperature 1, and reports token ids and log-probabilities. Its `reader`
+    calls it, and the `recorder` records readings: set its `policy` when the weights change.
     """
 
     def __init__(
@@ -87,11 +74,8 @@ class RolloutRunner:
         prompts: Prompts | None = None,
         concurrency: int = 256,
         seed: int = 0,
-        shared_start: float = 0.0,
     ) -> None:
         self._reward = reward
-        self._seed = seed
-        self._shared_start = shared_start
         self._slots = concurrency
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
         self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
@@ -103,7 +87,7 @@ class RolloutRunner:
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
         opened = {sample.id: sample.open() for sample in samples}
-        self.reader.begin(self._draw_starts(opened) if times > 1 else {})
+        self.reader.begin()
         answers = {sample.id: sample.answers for sample in samples}
 
         async def read(sample: Sample, source: Source, index: int) -> None:
@@ -126,28 +110,7 @@ class RolloutRunner:
         found = join(self._sink.take()).rollouts
         # An order that does not depend on which reading ended first.
         found.sort(key=lambda one: one.rollout)
-        scored = [self._score(one, answers[one.group]) for one in found]
-        worth = fsum(one.reward or 0.0 for one in scored) / max(1, len(scored))
-        return Collected(scored, failed, worth)
-
-    async def find_guessed(self, samples: Sequence[Sample]) -> set[str]:
-        """Return the ids of samples whose answer without the document has a reward of 1 or more."""
-
-        async def worth(sample: Sample) -> float:
-            answer = await self.reader.respond(sample.question, Memory())
-            return self._reward(answer.final, sample.answers)
-
-        worths = await asyncio.gather(*map(worth, samples))
-        return {sample.id for sample, reward in zip(samples, worths, strict=True) if reward >= 1}
-
-    def _draw_starts(self, opened: Mapping[str, Source]) -> dict[str, int]:
-        """Draw the questions whose readings share their start, and where in the text it ends."""
-        starts = {}
-        for sample, source in opened.items():
-            chance = random.Random(f"{self._seed} {self.recorder.policy} {sample}")  # noqa: S311 - no secret
-            if chance.random() < self._shared_start:
-                starts[sample] = int(chance.random() * source.length)
-        return starts
+        return Collected([self._score(one, answers[one.group]) for one in found], failed)
 
     def _score(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
         answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
@@ -156,8 +119,6 @@ class RolloutRunner:
 
 class _SeededReader(ChatReader):
     """Gives every call its own seed, derived from the rollout and the prompt.
-
-    Where the readings of a group share their start, its chunks are read once, unrecorded.
 
     Attributes:
         speechless: ids of rollouts with an empty reply.
@@ -172,35 +133,17 @@ class _SeededReader(ChatReader):
         self._seed = seed
         self.begin()
 
-    def begin(self, starts: Mapping[str, int] | None = None) -> None:
-        """Forget previous rollouts.
-
-        Args:
-            starts: for each group whose readings share their start, the code point up to which
-                they do.
-        """
+    def begin(self) -> None:
+        """Forget previous rollouts."""
         self.speechless: set[str] = set()
         self._asked: Counter[bytes] = Counter()
-        self._starts = starts or {}
-        self._shared: dict[tuple[object, ...], asyncio.Future[Update]] = {}
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Do as `ChatReader` does, except for an empty reply and a start that is shared."""
-        group = _get_named(config, GROUP)
-        if step.chunk.end > self._starts.get(group, 0):
-            return await self._update(step, config)
-        key = (group, step.number, step.chunk.start, step.chunk.end, step.fault is None)
-        if key not in self._shared:
-            # Without the recorder: only what follows the shared start is trained on.
-            alone: RunnableConfig = {"callbacks": [], "metadata": {ROLLOUT: f"{group}#start"}}
-            self._shared[key] = asyncio.ensure_future(self._update(step, alone))
-        return await asyncio.shield(self._shared[key])
-
-    async def _update(self, step: Step, config: RunnableConfig | None) -> Update:
+        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().update(step, config=config)
         except EmptyReplyError:
-            self.speechless.add(_get_named(config, ROLLOUT))
+            self.speechless.add(_rollout_of(config))
             return Update(None, usage=Usage(calls=1))
 
     async def respond(
@@ -210,7 +153,7 @@ class _SeededReader(ChatReader):
         try:
             return await super().respond(question, memory, config=config)
         except EmptyReplyError:
-            self.speechless.add(_get_named(config, ROLLOUT))
+            self.speechless.add(_rollout_of(config))
             return Answer(_SILENCE, "", usage=Usage(calls=1))
 
     async def _ask(
@@ -220,7 +163,7 @@ class _SeededReader(ChatReader):
         options: Mapping[str, object],
         seen: Sequence[Block] = (),
     ) -> tuple[AIMessage, str]:
-        about = sha256(f"{self._seed} {_get_named(config, ROLLOUT)} {prompt}".encode()).digest()
+        about = sha256(f"{self._seed} {_rollout_of(config)} {prompt}".encode()).digest()
         self._asked[about] += 1  # a repeated attempt must not fail in the same way
         seed = (int.from_bytes(about[:4], "little") + self._asked[about]) % 2**31
         return await super()._ask(prompt, config, {**options, "seed": seed}, seen)
@@ -229,6 +172,111 @@ class _SeededReader(ChatReader):
 _SILENCE = "(an empty reply)"
 
 
-def _get_named(config: RunnableConfig | None, key: str) -> str:
-    metadata = (config or {}).get("metadata", {})
-    return str(metadata.get(key, ""))
+def _rollout_of(config: RunnableConfig | None) -> str:
+    return str((config or {}).get("metadata", {}).get(ROLLOUT, ""))
+
+
+_WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
+    """Make a model on a vLLM server that samples from its whole distribution at temperature 1.
+
+    All sampling parameters are sent with each request. vLLM takes missing ones from the model's
+    generation_config.json, which for Qwen2.5 has top_k 20 and a repetition penalty; the recorded
+    log-probabilities would then not be those of the distribution sampled from.
+
+    Args:
+        model: name of the model on the server.
+        base_url: URL of the server, or of a gateway before it, up to `/v1`.
+        options: further arguments of `ChatEndpoint`.
+    """
+    body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
+    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
+    return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
+
+
+class ServedWeights:
+    """Loads new weights into a vLLM server that shares a folder with this process.
+
+    The server must be started with `VLLM_SERVER_DEV_MODE=1` in its environment. Anyone who can
+    reach it can then control it: keep it on a loopback or private address.
+
+    Args:
+        url: URL of the server, with or without `/v1`.
+        folder: a folder that the server reaches by the same path.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._root = url.rstrip("/").removesuffix("/v1")
+        self._folder = folder.absolute() / "weights"
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the server's weights with a state dict.
+
+        The main process does so, and other processes wait for it.
+        """
+        from accelerate import PartialState
+
+        processes = PartialState()
+        if processes.is_main_process:
+            self._replace(weights)
+        processes.wait_for_everyone()
+
+    def _replace(self, weights: Mapping[str, torch.Tensor]) -> None:
+        import httpx
+        from safetensors.torch import save_file
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        save_file(plain, self._folder / "model.safetensors")
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
+        try:
+            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
+                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
+        except httpx.HTTPError as error:
+            message = (
+                f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )
+            raise ModelError(message) from error
+
+
+_RELOADING = 600.0
+"""Time in which a server must have loaded its weights, in seconds."""
+
+
+def make_engine(
+    settings: TrainingSettings, *, device: str = "cpu", processes: int = 1
+) -> tuple[Any, Callable[[Mapping[str, torch.Tensor]], None]]:
+    """Return the model that samples, to be closed, and a function that loads weights into it."""
+    if shaping := _SAMPLING & settings.engine_options.keys():
+        message = (
+            f"engine_options cannot have {', '.join(sorted(shaping))}: training needs tokens "
+            "sampled from the whole distribution. Leave it out."
+        )
+        raise ConfigurationError(message)
+    options = {"logprobs": True, **settings.engine_options}
+    if settings.engine.startswith(("http://", "https://")):
+        served = make_served_policy(
+            settings.model, settings.engine, return_token_ids=True, **options
+        )
+        return served, ServedWeights(settings.engine, settings.out)
+    if settings.engine not in {"hf", "vllm"}:
+        message = f"There is no engine {settings.engine!r}: use hf, vllm, or a vLLM server's URL."
+        raise ConfigurationError(message)
+    if settings.engine == "vllm" and processes > 1:
+        message = (
+            f"engine=vllm trains in one process, not {processes}: start a vLLM server and name "
+            "its URL as the engine."
+        )
+        raise ConfigurationError(message)
+    options |= {"temperature": 1.0, "top_p": 1.0}
+    if settings.engine == "hf":
+        options = {"dtype": "float32", "device": device} | options  # as the trainer computes
+    model: Any = resolve_model(f"{settings.engine}:{settings.model}", **options)
+    return model, model.load_weights
+
+
+_SAMPLING = {"temperature", "top_p", "sampling", "seed"}
+"""Options of engines that change which tokens are sampled."""

@@ -91,13 +91,9 @@ class TrainingSettings(GRPOSettings):
         essays: file or folder of texts that fill documents for which a file is too short.
         length: length of the documents in tokens.
         reward: name of a reward: "exact" or "substring".
-        skip_guessable: leave out questions that the model answers rightly without the document.
         iterations: number of times to read and then train.
         questions: questions in an iteration.
         group_size: readings of each question.
-        shared_start: share of the questions whose readings all start from one memory, which one
-            reading of the first chunks left; where they part is drawn at random, and only what
-            follows is trained on (arXiv 2605.21768).
         refills: most times to ask for more questions in place of groups with equal rewards.
         evaluate_every: iterations between two evaluations on held-out questions; 0 for none.
         held_out: questions for evaluation, which are never trained on; a fifth of a file with few
@@ -123,11 +119,9 @@ class TrainingSettings(GRPOSettings):
     essays: Path | None = None
     length: int = Field(default=28_000, ge=1)
     reward: str = "exact"
-    skip_guessable: bool = False
     iterations: int = Field(default=100, ge=1)
     questions: int = Field(default=128, ge=1)
     group_size: int = Field(default=16, ge=2)
-    shared_start: float = Field(default=0.0, ge=0, le=1)
     refills: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=0)
     held_out: int = Field(default=64, ge=1)

@@ -1,4 +1,4 @@
-"""Assemble rollouts from their records.
+"""The records of rollouts: what they are, how they are written, and rollouts assembled from them.
 
 A reading is a rollout of K+1 independent conversations: K updates and one answer. Their records are
 written one by one, and may be spread over several files.
@@ -6,29 +6,258 @@ written one by one, and may be spread over several files.
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from math import isnan
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from math import isfinite, isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
-from memagent_graph.rl.records import Conversation, End, Feedback, Record, fingerprint
-from memagent_graph.rl.sinks import read
+from memagent_graph.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-__all__ = [
-    "Conversation",
-    "End",
-    "Feedback",
-    "LoadedTraces",
-    "Record",
-    "Rollout",
-    "fingerprint",
-    "join",
-    "load",
-]
+_ROUNDING = 1e-3
+"""Highest log-probability that counts as rounded from 0, mostly in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    kind: ClassVar[str]
+
+    def plain(self) -> dict[str, object]:
+        """Return the record as plain values, for a sink."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"kind": self.kind, **values}
+
+    def _check_types(self, kind: type, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                message = f"{name} must be of type {kind.__name__}, not {value!r}."
+                raise TraceError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation(_Record):
+    """A prompt and its completion, in the engine's own tokens.
+
+    Attributes:
+        sample: id of the question.
+        group: id of the group; rollouts of the same group are compared with each other.
+        rollout: id of the rollout.
+        step: number of the conversation in its rollout, counted from 0 in the order in which
+            conversations ended.
+        final: whether it is the answer rather than an update or a merge.
+        prompt_ids: token ids of the prompt, including the chat template's; not empty.
+        completion_ids: token ids of the completion, including the one that ended it; not empty.
+        logprobs: natural logarithm of each completion token's probability under the model, at
+            temperature 1 and before top-p and the like, `[completion tokens]`.
+        policy: version of the weights that generated it.
+        sampling: temperature, top_p and other sampling parameters.
+        tokenizer: `fingerprint` of the model's tokenizer.
+        start: first code point of the chunk; None if no chunk was read, as for an answer or a
+            merge.
+        end: one past the chunk's last code point.
+        changed: whether the chunk changed the memory; None if no chunk was read.
+        finish_reason: why the completion ended, in the engine's words, if known.
+        segment: first code point of the segment; None without segments, for merges, and for
+            chunks read after them.
+
+    Raises:
+        TraceError: A field is invalid, or the number of log-probabilities is not that of the
+            completion's tokens.
+    """
+
+    sample: str
+    group: str
+    rollout: str
+    step: int
+    final: bool
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    policy: int
+    sampling: Mapping[str, float | int | None]
+    tokenizer: str
+    start: int | None = None
+    end: int | None = None
+    changed: bool | None = None
+    finish_reason: str | None = None
+    segment: int | None = None
+
+    kind: ClassVar[str] = "conversation"
+
+    def __post_init__(self) -> None:
+        self._check_types(str, "sample", "group", "rollout", "tokenizer")
+        self._check_types(int, "step", "policy")
+        self._check_types(bool, "final")
+        for name in ("prompt_ids", "completion_ids", "logprobs"):  # JSON only has lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("prompt_ids", "completion_ids"):
+            _check_ids(name, getattr(self, name))
+        if len(self.logprobs) != len(self.completion_ids):
+            message = (
+                f"There are {len(self.logprobs)} log-probabilities for "
+                f"{len(self.completion_ids)} completion tokens: give each token one."
+            )
+            raise TraceError(message)
+        if not set(map(type, self.logprobs)) <= {float, int}:
+            raise TraceError("logprobs must be numbers.")
+        if not all(map(isfinite, self.logprobs)) or max(self.logprobs) > _ROUNDING:
+            raise TraceError("logprobs must be finite numbers of at most 0.")
+        if self.step < 0:
+            message = f"step must be at least 0, not {self.step}."
+            raise TraceError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class End(_Record):
+    """The end of a rollout; without it, a rollout is incomplete.
+
+    `conversations` is their number, `reward` None if not known yet, and `response` the whole reply
+    that the answer was taken from.
+    """
+
+    rollout: str
+    conversations: int
+    answer: str
+    reward: float | None = None
+    response: str = ""
+
+    kind: ClassVar[str] = "end"
+
+    def __post_init__(self) -> None:
+        self._check_types(str, "rollout", "answer", "response")
+        self._check_types(int, "conversations")
+        if self.reward is not None:
+            _check_reward(self.rollout, self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback(_Record):
+    """A reward given later; the last one of a rollout counts."""
+
+    rollout: str
+    reward: float
+
+    kind: ClassVar[str] = "feedback"
+
+    def __post_init__(self) -> None:
+        self._check_types(str, "rollout")
+        _check_reward(self.rollout, self.reward)
+
+
+Record: TypeAlias = "Conversation | End | Feedback"
+
+
+def _check_ids(name: str, ids: tuple[int, ...]) -> None:
+    if not ids:
+        message = f"{name} is empty: a conversation has a prompt and a completion."
+        raise TraceError(message)
+    if set(map(type, ids)) != {int} or min(ids) < 0:
+        message = f"{name} must be token ids, whole numbers of at least 0."
+        raise TraceError(message)
+
+
+def _check_reward(rollout: str, reward: float) -> None:
+    if type(reward) not in {int, float} or not isfinite(reward):
+        message = f"The reward of rollout {rollout!r} is {reward!r}: give a finite number."
+        raise TraceError(message)
+
+
+def fingerprint(tokenizer: object) -> str:
+    """Return a digest of a vocabulary: with equal fingerprints, token ids mean the same.
+
+    Args:
+        tokenizer: a tokenizer of `transformers` or `tokenizers`, or the `tokenizer` of a reader
+            or chat model.
+
+    Raises:
+        TraceError: It does not report its vocabulary.
+    """
+    known = tokenizer
+    if not hasattr(known, "get_vocab"):
+        known = getattr(tokenizer, "backend", None)
+    if not hasattr(known, "get_vocab"):
+        message = (
+            f"{type(tokenizer).__name__} does not report its vocabulary: give the model's own "
+            "tokenizer, of the transformers or the tokenizers library."
+        )
+        raise TraceError(message)
+    vocabulary = sorted(known.get_vocab().items(), key=lambda entry: (entry[1], entry[0]))
+    return sha256(repr(vocabulary).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Sink(Protocol):
+    """Takes records from any thread."""
+
+    def write(self, record: Record) -> None:
+        """Keep one record."""
+        ...
+
+    def close(self) -> None:
+        """Write the remaining records, and close files and connections."""
+        ...
+
+
+class ListSink:
+    """Keeps records in memory, for training in the same process.
+
+    Attributes:
+        records: the records written and not taken yet.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        """Keep one record."""
+        self.records.append(record)
+
+    def take(self) -> list[Record]:
+        """Return the records since the last call; `join` makes rollouts of them."""
+        taken = self.records[:]
+        del self.records[: len(taken)]  # others may have written meanwhile
+        return taken
+
+    def close(self) -> None:
+        """Do nothing: the records stay."""
+
+
+class JSONLinesSink:
+    """Appends records to a file, one per line; several processes may do so at once.
+
+    Each record is one write, so that other processes find whole lines, except perhaps the last.
+    A truncated line of a killed process is ended before the next is written.
+
+    Args:
+        path: the file, created if missing.
+
+    Raises:
+        OSError: The file cannot be written; also raised by `write`, if the disk is full.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, record: Record) -> None:
+        """Append one record."""
+        line = json.dumps(record.plain(), separators=(",", ":")).encode() + b"\n"
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(self._file, line) < len(line):
+            message = f"Only part of a record could be written to {self._path}: free disk space."
+            raise OSError(message)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +269,7 @@ class Rollout:
         group: id of the group; rollouts of the same group are compared with each other.
         sample: id of the question.
         conversations: the conversations, in the order of their steps; the last is the answer. With
-            segments, they are ordered by round: each segment's together, then those of the merge.
+            segments, each segment's are together, then those of the merge.
         answer: its answer.
         reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
@@ -85,15 +314,50 @@ def load(paths: str | Path | Iterable[str | Path]) -> LoadedTraces:
     """Load recorded rollouts.
 
     Args:
-        paths: one or several files or folders of JSON lines and Parquet, or Redis URLs, as
-            written by sinks.
+        paths: one or several files, or folders of JSON lines, as written by `JSONLinesSink`.
 
     Raises:
         TraceError: There is no such file, or no traces in it.
-        StoreError: Redis cannot be reached.
     """
     skipped: Counter[str] = Counter()
-    return join(_parse_records(read(paths, skipped), skipped), skipped)
+    given = [paths] if isinstance(paths, str | Path) else paths
+    files = [file for path in given for file in _files(Path(path))]
+    return join((one for file in files for one in _parse(file, skipped)), skipped)
+
+
+def _files(path: Path) -> list[Path]:
+    found = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
+    if not found:
+        message = f"There are no traces in {path}: name a .jsonl file, or a folder of them."
+        raise TraceError(message)
+    return found
+
+
+def _parse(file: Path, skipped: Counter[str]) -> Iterator[Record]:
+    """The valid records of a file; others are counted in `skipped`."""
+    with file.open("rb") as lines:
+        for line in filter(bytes.strip, lines):
+            try:
+                item = json.loads(line)
+            except ValueError:
+                skipped["torn record"] += 1
+                continue
+            if not isinstance(item, dict) or (kind := _KINDS.get(str(item.get("kind")))) is None:
+                skipped["record of an unknown kind"] += 1
+                continue
+            values = {one.name: item[one.name] for one in fields(kind) if one.name in item}
+            if isinstance(reward := values.get("reward"), float) and isnan(reward):
+                skipped["reward that is not a number"] += 1
+                if kind is Feedback:
+                    continue
+                values["reward"] = None
+            try:
+                yield kind(**values)
+            except (TypeError, ValueError):
+                skipped[f"invalid {kind.kind}"] += 1
+
+
+_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
 
 
 def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> LoadedTraces:
@@ -122,8 +386,10 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
     skipped["rollout without an end"] += len(conversations.keys() - ends.keys())
     rollouts = []
     for end in ends.values():
-        found = _in_order(conversations.get(end.rollout, {}), end.conversations)
-        if not found:
+        known = conversations.get(end.rollout, {})
+        # Segments are read concurrently, so the order in which conversations end has no meaning.
+        found = sorted((known[step] for step in range(end.conversations) if step in known), key=_at)
+        if not found or len(found) < end.conversations:
             skipped["rollout with conversations missing"] += 1
         elif not _fit_together(found):
             skipped["rollout whose conversations do not fit together"] += 1
@@ -132,38 +398,8 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
     return LoadedTraces(rollouts, +skipped)
 
 
-def _parse_records(found: Iterable[object], skipped: Counter[str]) -> Iterator[Record]:
-    """The valid records among plain values."""
-    for item in found:
-        if not isinstance(item, dict) or (kind := _KINDS.get(str(item.get("kind")))) is None:
-            skipped["record of an unknown kind"] += 1
-            continue
-        values = {one.name: item[one.name] for one in fields(kind) if one.name in item}
-        if _is_nan(values.get("reward")):
-            skipped["reward that is not a number"] += 1
-            if kind is Feedback:
-                continue
-            values["reward"] = None
-        try:
-            yield kind(**values)
-        except (TypeError, ValueError):
-            skipped[f"invalid {kind.kind}"] += 1
-
-
-_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
-
-
-def _in_order(known: Mapping[int, Conversation], count: int) -> tuple[Conversation, ...]:
-    """The conversations 0 to `count` - 1, in order; () if one is missing.
-
-    Segments are read concurrently, so the order in which conversations end has no meaning.
-    """
-    found = [known[step] for step in range(count) if step in known]
-    return tuple(sorted(found, key=_place)) if len(found) == count else ()
-
-
-def _place(one: Conversation) -> tuple[bool, int, bool, int, int]:
-    return one.final, one.round, one.segment is None, one.segment or 0, one.step
+def _at(one: Conversation) -> tuple[bool, bool, int, int]:
+    return one.final, one.segment is None, one.segment or 0, one.step
 
 
 def _fit_together(found: Sequence[Conversation]) -> bool:
@@ -172,19 +408,14 @@ def _fit_together(found: Sequence[Conversation]) -> bool:
     return len(kinds) == 1 and found[-1].final and not any(one.final for one in found[:-1])
 
 
-def _rollout(found: tuple[Conversation, ...], end: End, reward: float | None) -> Rollout:
-    first = found[0]
+def _rollout(found: Sequence[Conversation], end: End, reward: float | None) -> Rollout:
     return Rollout(
         rollout=end.rollout,
-        group=first.group,
-        sample=first.sample,
-        conversations=found,
+        group=found[0].group,
+        sample=found[0].sample,
+        conversations=tuple(found),
         answer=end.answer,
         reward=reward,
         policy=min(one.policy for one in found),
         response=end.response,
     )
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and isnan(value)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from accelerate import Accelerator
@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.rl.advantages import Baseline, TrainingRow, make_training_rows
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.records import fingerprint
+from memagent_graph.rl.traces import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,35 +150,6 @@ def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Ten
     return logprobs, entropy
 
 
-@torch.no_grad()
-def score_only(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the log-probabilities of `score`, `[tokens]`, without a gradient."""
-    return score(model, batch)[0]
-
-
-def with_adapters(model: PreTrainedModel, rank: int) -> PeftModel:
-    """Freeze the weights of a model, and add trainable LoRA adapters to all linear layers."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    return get_peft_model(model, config)
-
-
-def checkpoint_activations(model: PreTrainedModel | PeftModel) -> None:
-    """Turn on gradient checkpointing, which computes activations again to save memory."""
-    # transformers 5 renamed it, and warns about the old name.
-    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    enable({"use_reentrant": False})
-
-
-def merge_adapters(model: PeftModel) -> PreTrainedModel:
-    """Return a copy of a model with its adapters merged into the weights."""
-    found: PreTrainedModel = deepcopy(model).merge_and_unload()
-    return found
-
-
 _NOTHING = TrainingRow((0,), (), (), 0.0)
 _LAST_SHARE = 0.1
 """Share of the learning rate that is left at the end of its decay."""
@@ -218,13 +189,21 @@ class MultiConversationGRPOTrainer:
         self._reference: torch.nn.Module | None = None
         policy: PreTrainedModel | PeftModel = model
         if settings.lora_rank is not None:
-            policy = with_adapters(model, settings.lora_rank)
+            from peft import LoraConfig, get_peft_model
+
+            rank, scaling = settings.lora_rank, 2 * settings.lora_rank
+            adapters = LoraConfig(
+                r=rank, lora_alpha=scaling, target_modules="all-linear", task_type="CAUSAL_LM"
+            )
+            policy = get_peft_model(model, adapters)
         elif settings.kl_weight:
             frozen: torch.nn.Module = deepcopy(model)
             frozen.eval().requires_grad_(requires_grad=False)
             self._reference = frozen.to(self.accelerator.device)
         if settings.gradient_checkpointing:
-            checkpoint_activations(policy)
+            # transformers 5 renamed it, and warns about the old name.
+            old = policy.gradient_checkpointing_enable
+            getattr(policy, "activation_checkpointing_enable", old)({"use_reentrant": False})
         optimizer = torch.optim.AdamW(
             [weight for weight in policy.parameters() if weight.requires_grad],
             lr=settings.learning_rate,
@@ -274,7 +253,7 @@ class MultiConversationGRPOTrainer:
         shares = [rows[index::count] for index in range(count)]
         parts = [self._batches(share) for share in shares]
         # For the first update, the old policy is the one that is trained.
-        old = [None, *([score_only(self.model, one) for one in part] for part in parts[1:])]
+        old = [None, *([self._score(self.model, one) for one in part] for part in parts[1:])]
         sums: defaultdict[str, float] = defaultdict(float)
         for share, part, before in zip(shares, parts, old, strict=True):
             self._update(part, before, sum(len(row.completion) for row in share), sums)
@@ -293,7 +272,14 @@ class MultiConversationGRPOTrainer:
         if self.settings.lora_rank is None:
             state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
             return state
-        return dict(merge_adapters(self.accelerator.unwrap_model(self.model)).state_dict())
+        return dict(self._merge_adapters().state_dict())
+
+    def _merge_adapters(self) -> PreTrainedModel:
+        """Return the model itself or, with adapters, a copy that has them in its weights."""
+        model = self.accelerator.unwrap_model(self.model)
+        if self.settings.lora_rank is not None:
+            model = deepcopy(model).merge_and_unload()
+        return cast("PreTrainedModel", model)
 
     def save(self, folder: str | Path) -> None:
         """Save weights, optimizer, random states and progress, for `restore`.
@@ -325,12 +311,9 @@ class MultiConversationGRPOTrainer:
         Raises:
             OSError: The folder cannot be written.
         """
-        model = self.accelerator.unwrap_model(self.model)
-        if self.settings.lora_rank is not None:
-            model = merge_adapters(model)
-            weights = model.state_dict()
-        else:
-            weights = self.weights()  # every process must take part
+        whole = self.settings.lora_rank is None
+        model = self._merge_adapters()
+        weights = self.weights() if whole else model.state_dict()  # every process must take part
         if self.accelerator.is_main_process:
             with _name_unwritten(folder):
                 model.save_pretrained(folder, state_dict=weights)
@@ -424,9 +407,14 @@ class MultiConversationGRPOTrainer:
             return None
         if self._reference is not None:
             with self.accelerator.autocast():  # rounds as the policy does
-                return score_only(self._reference, batch)
+                return self._score(self._reference, batch)
         with self.accelerator.unwrap_model(self.model).disable_adapter():
-            return score_only(self.model, batch)
+            return self._score(self.model, batch)
+
+    @torch.no_grad()
+    def _score(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the log-probabilities of `score`, `[tokens]`, without a gradient."""
+        return score(model, batch)[0]
 
     def _rate(self) -> float:
         settings, done = self.settings, self.version + 1

@@ -1,104 +1,38 @@
-"""Make a training run from settings: model, engine, questions and loop."""
+"""A training run: read with the current policy, score, train, load the new weights, repeat."""
 
 from __future__ import annotations
 
 import gc
+import json
+import random
+import shutil
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from math import fsum
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.errors import ConfigurationError, ModelError, TraceError
-from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.prompts import Prompts
-from memagent_graph.rl.loop import Journal, OnlineLoop, replay
+from memagent_graph.rl.advantages import informative
 from memagent_graph.rl.questions import number_questions, task_questions
 from memagent_graph.rl.rewards import make_reward
-from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.rollouts import RolloutRunner, make_engine
 from memagent_graph.rl.traces import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
     from memagent_graph.evaluation.samples import Sample
+    from memagent_graph.rl.questions import Questions
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
-
-_WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-
-
-def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
-    """Make a model on a vLLM server that samples from its whole distribution at temperature 1.
-
-    All sampling parameters are sent with each request. vLLM takes missing ones from the model's
-    generation_config.json, which for Qwen2.5 has top_k 20 and a repetition penalty; the recorded
-    log-probabilities would then not be those of the distribution sampled from.
-
-    Args:
-        model: name of the model on the server.
-        base_url: URL of the server, or of a gateway before it, up to `/v1`.
-        options: further arguments of `ChatEndpoint`.
-    """
-    body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
-    sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
-    return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
-
-
-class ServedWeights:
-    """Loads new weights into a vLLM server that shares a folder with this process.
-
-    The server must be started with `VLLM_SERVER_DEV_MODE=1` in its environment. Anyone who can
-    reach it can then control it: keep it on a loopback or private address.
-
-    Args:
-        url: URL of the server, with or without `/v1`.
-        folder: a folder that the server reaches by the same path.
-    """
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._root = url.rstrip("/").removesuffix("/v1")
-        self._folder = folder.absolute() / "weights"
-
-    def __call__(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the server's weights with a state dict.
-
-        The main process does so, and other processes wait for it.
-
-        Raises:
-            ModelError: The server cannot be reached, or refuses.
-        """
-        from accelerate import PartialState
-
-        processes = PartialState()
-        if processes.is_main_process:
-            self._replace(weights)
-        processes.wait_for_everyone()
-
-    def _replace(self, weights: Mapping[str, torch.Tensor]) -> None:
-        import httpx
-        from safetensors.torch import save_file
-
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plain = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        save_file(plain, self._folder / "model.safetensors")
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
-        try:
-            for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
-                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
-        except httpx.HTTPError as error:
-            message = (
-                f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
-                "VLLM_SERVER_DEV_MODE=1 in its environment."
-            )
-            raise ModelError(message) from error
-
-
-_RELOADING = 600.0
-"""Time in which a server must have loaded its weights, in seconds."""
+    from memagent_graph.rl.traces import Rollout
+    from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 
 class Training:
@@ -174,12 +108,11 @@ class Training:
         self._questions = questions
         self._reward = make_reward(reward or settings.reward)
         self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
-        self._loop: OnlineLoop | None = None
+        self._stopping = False
 
     def stop(self) -> None:
         """Stop after the current iteration, with a checkpoint; safe in a signal handler."""
-        if self._loop is not None:
-            self._loop.stop()
+        self._stopping = True
 
     async def run(self, report: Callable[[Mapping[str, float]], None]) -> dict[str, float]:
         """Train, save the model to `settings.out / "model"`, and close the trainer.
@@ -194,56 +127,22 @@ class Training:
             TraceError: No reading succeeded, or no rollout in the traces has a reward.
             ModelError: The engine failed for good.
         """
-        settings = self.settings
-        if not self.main:
-            report = _unheard
-        if settings.traces:
-            self._replay(report)
+        self._report = report if self.main else _report_nothing
+        if self.settings.traces:
+            self._replay()
         else:
-            accelerator = self.trainer.accelerator
-            model, hand_on = make_engine(
-                settings, device=str(accelerator.device), processes=accelerator.num_processes
-            )
-            runner = RolloutRunner(
-                model,
-                self.tokenizer,
-                config=ReadingConfig(
-                    chunk_tokens=settings.chunk_tokens,
-                    memory_tokens=settings.memory_tokens,
-                    answer_tokens=settings.answer_tokens,
-                    **settings.reading,
-                ),
-                prompts=self._prompts,
-                reward=self._reward,
-                concurrency=1 if settings.deterministic else settings.concurrency,
-                seed=settings.seed,
-                shared_start=settings.shared_start,
-            )
-            questions = (
-                number_questions(self._questions, settings.held_out)
-                if self._questions
-                else task_questions(settings, self.tokenizer)
-            )
-            self._loop = OnlineLoop(
-                self.trainer, runner, hand_on, questions, settings, self.journal, report=report
-            )
-            try:
-                with _freeze_loaded():
-                    await self._loop.run()
-            finally:
-                model.close()  # the next user of this engine expects the original weights
-        self.trainer.save_model(settings.out / "model", self.tokenizer)
-        self.journal.draw()
+            await self._read_and_train()
+        self.trainer.save_model(self.settings.out / "model", self.tokenizer)
         self.trainer.accelerator.wait_for_everyone()  # until everything is written
         self.trainer.close()
         return self.journal.metrics()[-1]
 
-    def _replay(self, report: Callable[[Mapping[str, float]], None]) -> None:
+    def _replay(self) -> None:
         found = load(self.settings.traces)
         rewarded = [rollout for rollout in found.rollouts if rollout.reward is not None]
         unknown = Counter({"rollout without a reward": len(found.rollouts) - len(rewarded)})
         for reason, count in (found.skipped + unknown).items():
-            report({"iteration": 0, f"skipped: {reason}": count})
+            self._report({"iteration": 0, f"skipped: {reason}": count})
         if not rewarded:
             message = (
                 f"There is nothing to train on: no rollout in {', '.join(self.settings.traces)} "
@@ -252,11 +151,133 @@ class Training:
             raise TraceError(message)
         self.journal.clear()
         for metrics in replay(self.trainer, rewarded, self.settings):
-            self.journal.log(metrics)
-            report(metrics)
+            self._log(metrics)
+
+    async def _read_and_train(self) -> None:
+        settings, accelerator = self.settings, self.trainer.accelerator
+        model, hand_on = make_engine(
+            settings, device=str(accelerator.device), processes=accelerator.num_processes
+        )
+        runner = RolloutRunner(
+            model,
+            self.tokenizer,
+            config=ReadingConfig(
+                chunk_tokens=settings.chunk_tokens,
+                memory_tokens=settings.memory_tokens,
+                answer_tokens=settings.answer_tokens,
+                **settings.reading,
+            ),
+            prompts=self._prompts,
+            reward=self._reward,
+            concurrency=1 if settings.deterministic else settings.concurrency,
+            seed=settings.seed,
+        )
+        questions = (
+            number_questions(self._questions, settings.held_out)
+            if self._questions
+            else task_questions(settings, self.tokenizer)
+        )
+        try:
+            with _freeze_loaded():
+                await self._iterate(runner, hand_on, questions)
+        finally:
+            model.close()  # the next user of this engine expects the original weights
+
+    async def _iterate(
+        self,
+        runner: RolloutRunner,
+        hand_on: Callable[[Mapping[str, torch.Tensor]], None],
+        questions: Questions,
+    ) -> None:
+        """Train to the last iteration, from the latest checkpoint if there is one.
+
+        Everything follows from the settings' seed and the number of the iteration, so that a run
+        that was stopped or killed continues as if it had not been.
+        """
+        settings = self.settings
+        state = self.journal.restore(self.trainer) or {"iteration": 0, "question": 0}
+
+        def hand_over() -> None:
+            hand_on(self.trainer.weights())
+            runner.recorder.policy = self.trainer.version
+
+        async def evaluate() -> None:
+            """Log the mean reward of the held-out questions, one reading each; failures are 0."""
+            if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
+                held_out = questions.held_out
+                found = await runner.collect(held_out, times=1)
+                reward = fsum(one.reward or 0.0 for one in found.rollouts) / len(held_out)
+                self._log({"iteration": state["iteration"], "held_out_reward": reward})
+
+        hand_over()
+        if not state["iteration"]:
+            await evaluate()
+        stopping = self._agree_to_stop()
+        while state["iteration"] < settings.iterations and not stopping:
+            started = perf_counter()
+            rollouts, counts = await self._collect(runner, questions, state)
+            collected = perf_counter()
+            metrics = {"iteration": state["iteration"] + 1, **counts}
+            metrics |= self.trainer.step(rollouts)
+            trained = perf_counter()
+            hand_over()
+            state["iteration"] += 1
+            metrics["reading_seconds"] = collected - started
+            metrics["training_seconds"] = trained - collected
+            metrics["handing_on_seconds"] = perf_counter() - trained
+            self._log(metrics)
+            await evaluate()
+            stopping = self._agree_to_stop()
+            last = state["iteration"] == settings.iterations or stopping
+            if last or state["iteration"] % settings.save_every == 0:
+                self.journal.save(self.trainer, state)
+
+    async def _collect(
+        self, runner: RolloutRunner, questions: Questions, state: dict[str, int]
+    ) -> tuple[list[Rollout], dict[str, float]]:
+        """Collect rollouts of whole groups, and replace groups without anything to learn."""
+        settings, accelerator = self.settings, self.trainer.accelerator
+        rollouts: list[Rollout] = []
+        useful: list[Rollout] = []
+        failed: Counter[str] = Counter()
+        missing, step = settings.questions, accelerator.num_processes
+        for _ in range(settings.refills + 1):
+            first = state["question"] + accelerator.process_index
+            state["question"] += missing * step  # each process asks different ones
+            numbers = range(first, state["question"], step)
+            samples = [questions.make_training(number) for number in numbers]
+            found = await runner.collect(samples, times=settings.group_size)
+            failed += found.failed
+            rollouts = [*useful, *found.rollouts] or rollouts
+            if not rollouts:
+                message = (
+                    f"No reading succeeded. The most frequent error, to be fixed before training: "
+                    f"{failed.most_common(1)[0][0]}"
+                )
+                raise TraceError(message)
+            if not found.rollouts:
+                break
+            kept, missing = informative(
+                [one.reward or 0.0 for one in found.rollouts],
+                [one.group for one in found.rollouts],
+            )
+            useful += [found.rollouts[place] for place in kept]
+            if not missing:
+                break
+        # One process may have used more questions than another.
+        state["question"] = int(self.trainer.over_processes(state["question"], "max"))
+        return rollouts, {"failed": failed.total(), "groups_dropped": missing}
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        self.journal.log(metrics)
+        self._report(metrics)
+
+    def _agree_to_stop(self) -> bool:
+        """Whether any process was asked to stop; all must stop together."""
+        return bool(self.trainer.over_processes(self._stopping, "max"))
 
 
-def _unheard(_metrics: Mapping[str, float]) -> None:
+def _report_nothing(_metrics: Mapping[str, float]) -> None:
     """The report of a process that does not report."""
 
 
@@ -277,48 +298,105 @@ def _freeze_loaded() -> Iterator[None]:
         gc.unfreeze()
 
 
-def make_engine(
-    settings: TrainingSettings, *, device: str = "cpu", processes: int = 1
-) -> tuple[Any, Callable[[Mapping[str, torch.Tensor]], None]]:
-    """Return the chat model that samples, to be closed, and a function that loads weights into it.
+def replay(
+    trainer: MultiConversationGRPOTrainer, rollouts: Sequence[Rollout], settings: TrainingSettings
+) -> Iterator[dict[str, float]]:
+    """Train on recorded rollouts, without generating; yield the metrics of each step.
 
-    Args:
-        settings: the settings, with the engine and its options.
-        device: device of an engine of transformers: the one that this process trains on.
-        processes: number of processes that train together.
-
-    Raises:
-        ConfigurationError: There is no such engine, an option is invalid, or several processes
-            would each start vLLM.
-        MissingDependencyError: The engine's package is not installed.
+    Each step takes `settings.questions` groups per process, in an order given by the seed; each
+    process takes different ones. If the last step has fewer groups than processes, some are used
+    twice, as in torch's `DistributedSampler`.
     """
-    if shaping := _SAMPLING & settings.engine_options.keys():
-        message = (
-            f"engine_options cannot have {', '.join(sorted(shaping))}: training needs tokens "
-            "sampled from the whole distribution. Leave it out."
-        )
-        raise ConfigurationError(message)
-    options = {"logprobs": True, **settings.engine_options}
-    if settings.engine.startswith(("http://", "https://")):
-        served = make_served_policy(
-            settings.model, settings.engine, return_token_ids=True, **options
-        )
-        return served, ServedWeights(settings.engine, settings.out)
-    if settings.engine not in {"hf", "vllm"}:
-        message = f"There is no engine {settings.engine!r}: use hf, vllm, or a vLLM server's URL."
-        raise ConfigurationError(message)
-    if settings.engine == "vllm" and processes > 1:
-        message = (
-            f"engine=vllm trains in one process, not {processes}: start a vLLM server and name "
-            "its URL as the engine."
-        )
-        raise ConfigurationError(message)
-    options |= {"temperature": 1.0, "top_p": 1.0}
-    if settings.engine == "hf":
-        options = {"dtype": "float32", "device": device} | options  # as the trainer computes
-    model: Any = resolve_model(f"{settings.engine}:{settings.model}", **options)
-    return model, model.load_weights
+    rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    for epoch in range(settings.epochs):
+        order = sorted(groups)
+        random.Random(f"{settings.seed} {epoch}").shuffle(order)  # noqa: S311 - no secret
+        for start in range(0, len(order), settings.questions * processes):
+            chosen = order[start : start + settings.questions * processes]
+            mine = chosen[rank::processes] or [chosen[rank % len(chosen)]]
+            step = [rollout for group in mine for rollout in groups[group]]
+            yield {"iteration": trainer.version + 1, **trainer.step(step)}
 
 
-_SAMPLING = {"temperature", "top_p", "sampling", "seed"}
-"""Options of engines that change which tokens are sampled."""
+_STATE = "loop.json"
+_KEPT = 2
+
+
+class Journal:
+    """A folder with `metrics.jsonl` and `checkpoints/`, which all processes must reach.
+
+    Of several processes, the `main` one writes.
+    """
+
+    def __init__(self, folder: Path, *, main: bool = True) -> None:
+        self.folder = folder
+        self._main = main
+        self._checkpoints = folder / "checkpoints"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        self._metrics = folder / "metrics.jsonl"
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """Append a line of metrics."""
+        if not self._main:
+            return
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return all lines, except a truncated one that a killed process left."""
+        try:
+            lines = self._metrics.read_text("utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def save(self, trainer: MultiConversationGRPOTrainer, state: dict[str, int]) -> None:
+        """Save a checkpoint of trainer and loop; the latest two are kept."""
+        name = f"{state['iteration']:06d}"
+        unfinished, folder = self._checkpoints / f".{name}", self._checkpoints / name
+        if self._main:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        trainer.accelerator.wait_for_everyone()
+        trainer.save(unfinished)
+        trainer.accelerator.wait_for_everyone()
+        if not self._main:
+            return
+        (unfinished / _STATE).write_text(json.dumps(state), "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+        for old in self._list_saved()[:-_KEPT]:
+            shutil.rmtree(old)
+
+    def restore(self, trainer: MultiConversationGRPOTrainer) -> dict[str, int] | None:
+        """Restore the latest checkpoint, and return the loop's state; None if there is none.
+
+        Metrics after the checkpoint are removed.
+
+        Raises:
+            ConfigurationError: The checkpoint belongs to another model.
+        """
+        saved = self._list_saved()
+        if not saved:
+            self.clear()
+            return None
+        trainer.restore(saved[-1])
+        state: dict[str, int] = json.loads((saved[-1] / _STATE).read_text("utf-8"))
+        if self._main:
+            kept = [line for line in self.metrics() if line["iteration"] <= state["iteration"]]
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            new = self._metrics.with_suffix(".new")  # a kill leaves the old file or the new one
+            new.write_text(text, "utf-8")
+            new.replace(self._metrics)
+        return state
+
+    def clear(self) -> None:
+        """Delete the metrics of an earlier run."""
+        if self._main:
+            self._metrics.unlink(missing_ok=True)
+
+    def _list_saved(self) -> list[Path]:
+        found = self._checkpoints.iterdir()
+        return sorted(path for path in found if not path.name.startswith("."))

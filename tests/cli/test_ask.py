@@ -535,11 +535,11 @@ def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("segments", ["auto", "4", "1000"])
-def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path, segments):
+def test_skim_in_segments_skips_and_says_what_it_costs(tmp_path, segments):
     story = tmp_path / "story.txt"
-    second, first = "Tobias Quandt lives in Husum.\n\n", "Tobias Quandt built the Ortega vault.\n\n"
-    story.write_text(FILLER * 300 + second + FILLER * 300 + first + FILLER * 300)
-    options = ["--set", "skim=lexical", "--set", "rounds=3", "--set", f"segments={segments}"]
+    both = "Tobias Quandt built the Ortega vault.\n\nTobias Quandt lives in Husum.\n\n"
+    story.write_text(FILLER * 600 + both + FILLER * 300)
+    options = ["--set", "skim=lexical", "--set", f"segments={segments}"]
     options += ["--set", "chunk_tokens=500"]
     asked = ["ask", "Where does the builder of the Ortega vault live?", story, *options]
 
@@ -555,7 +555,7 @@ def test_skim_in_rounds_and_segments_reads_what_the_first_round_skipped(tmp_path
 
 
 def test_an_option_that_is_a_setting_is_none_of_the_command(book):
-    done = memagent("ask", QUESTION, book, "--model", "extractive", "--rounds", "2")
+    done = memagent("ask", QUESTION, book, "--model", "extractive", "--segments", "2")
 
     assert done.returncode == 2
     assert "No such option" in " ".join(done.stderr.split())

@@ -463,9 +463,7 @@ def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
 RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in range(2010, 2018)))
 
 
-@pytest.mark.parametrize(
-    "ways", [{"segments": 3}, {"segments": 1000}, {"segments": 2, "rounds": 2}]
-)
+@pytest.mark.parametrize("ways", [{"segments": 3}, {"segments": 1000}])
 def test_segments_are_merged_by_the_rules_without_a_call(ways):
     model = Stating(asked=[])
 
@@ -475,25 +473,6 @@ def test_segments_are_merged_by_the_rules_without_a_call(ways):
     assert out["memory"] == whole["memory"]
     assert len(out["memory"].splitlines()) == 8
     assert all("<section>" in one or "Put the final answer" in one for one in model.asked)
-
-
-def test_a_further_round_looks_for_the_names_that_were_learned():
-    text = pad(
-        "The tenant of Acme Mill is Nora Brand.",
-        "Nothing here.",
-        "The owner of Acme Mill is Bo Lund.",
-    )
-    model = Stating(asked=[])
-
-    out = read(
-        model,
-        text,
-        question="Who is at Acme Mill?",
-        config=ReadingConfig(chunk_tokens=40, rounds=2),
-    )
-
-    assert len(out["memory"].splitlines()) == 2
-    assert any("Look for this now: Nora Brand, Bo Lund" in one for one in model.asked)
 
 
 def test_several_questions_have_facts_of_their_own():

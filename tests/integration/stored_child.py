@@ -22,7 +22,6 @@ ONE = {"question": "Who is the heron of pier seven?"}
 MODES = {
     "plain": (ONE, {}),
     "segments": (ONE, {"segments": 4}),
-    "rounds": (ONE, {"rounds": 2, "segments": 3}),
     "skim": (ONE, {"skim": "lexical"}),
     "questions": ({"questions": ["Who came?", "Who left?", "Who stayed?"]}, {}),
     "named": ({**ONE, "memory_name": "diary"}, {}),
@@ -31,17 +30,16 @@ THREAD = {"configurable": {"thread_id": "killed"}}
 
 
 class LoggedReader(ChainReader):
-    """Logs every call, and asks for a second round."""
+    """Logs every call."""
 
     def note(self, what: str) -> None:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.write(f"{what}\n")
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         self.note("merge")
-        memory = Memory(chain("merge", "".join(memory.text for memory in memories)))
-        return Merge(memory, "the herons of other piers" if query == question else None)
+        return Merge(Memory(chain("merge", "".join(memory.text for memory in memories))))
 
     async def respond(self, question, memory, *, config=None):
         self.note("answer")

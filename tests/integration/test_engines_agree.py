@@ -20,7 +20,7 @@ from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.training import ServedWeights
+from memagent_graph.rl.rollouts import ServedWeights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of vLLM's own imports

@@ -218,7 +218,7 @@ def lose(store, version):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim"])
+@pytest.mark.parametrize("mode", ["plain", "segments", "skim"])
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.8])
 def test_a_repeated_reading_fills_a_gap_and_takes_over_what_is_after_it(mode, place):
     store = InMemoryStore()
@@ -280,9 +280,9 @@ class Recovering(ChainReader):
         self.store.away = self.store.away or len(self.spans) == 6
         return await super().update(step, config=config)
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         self.store.away = self.store.away and not self.recovers
-        return await super().merge(question, query, memories, config=config)
+        return await super().merge(question, memories, config=config)
 
 
 def test_a_merge_is_stored_after_all_that_it_was_merged_from(monkeypatch):
@@ -315,7 +315,7 @@ def test_a_warning_says_why_versions_could_not_be_stored(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [RedisStore, SqliteStore])
-@pytest.mark.parametrize("mode", ["plain", "segments", "rounds", "skim", "questions"])
+@pytest.mark.parametrize("mode", ["plain", "segments", "skim", "questions"])
 def test_check_fills_gaps_from_the_checkpoints_of_a_reading(mode, kind, redis, tmp_path):
     with redis.client() as client:
         client.flushall()

@@ -125,7 +125,7 @@ def test_each_engine_reads_a_document_within_its_budgets_and_twice_alike(engine)
 
 @pytest.mark.parametrize(
     "setting",
-    [{"segments": 2}, {"segments": 2, "rounds": 2}, {"skim": "lexical"}],
+    [{"segments": 2}, {"skim": "lexical"}],
     ids=str,
 )
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from tiny_model import tiny_model
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.sinks import ListSink
-from memagent_graph.rl.traces import join
-from memagent_graph.rl.training import make_served_policy
+from memagent_graph.rl.rollouts import make_served_policy
+from memagent_graph.rl.traces import ListSink, join
 
 pytestmark = [
     pytest.mark.vllm,

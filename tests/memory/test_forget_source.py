@@ -54,7 +54,7 @@ class FactReader(Reader):
             at += len(line)
         return Update(Memory("\n".join(lines), tuple(evidence)) if lines else None)
 
-    async def merge(self, question, query, memories, *, config=None):
+    async def merge(self, question, memories, *, config=None):
         text = "\n".join(memory.text for memory in memories if memory.text)
         return Merge(Memory(text, tuple(item for memory in memories for item in memory.evidence)))
 

@@ -27,7 +27,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.pictures.picture import numbers_in
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.sinks import ListSink
+from memagent_graph.rl.traces import ListSink
 from memagent_graph.text.files import open_source
 
 COLOURS = {
@@ -153,29 +153,6 @@ def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
     assert output["warnings"] == [
         "What was left out: 1 (a picture of a chunk, without room in pictures)."
     ]
-
-
-class Unsatisfied(Seeing):
-    """A model that asks for another round."""
-
-    def _generate(self, messages, *args, **options):
-        if "LOOK FOR:" in messages[0].text:
-            return self._reply("LOOK FOR: the gate\n- Nothing about a door.")
-        return super()._generate(messages, *args, **options)
-
-
-@pytest.mark.parametrize(
-    "skim", [None, lambda query, _, text: "[pic" not in text or query != QUESTION]
-)
-def test_pictures_without_room_are_counted_once_in_several_rounds(tmp_path, skim):
-    words = "of the barn is in the yard. " + "The field is wide and green. " * 9
-    page = write_page(tmp_path / "a.html", "red", "blue", "green", words=words)
-    model = Unsatisfied(seen=[])
-
-    output, _, _ = ask(model, page, pictures=100, chunk_tokens=60, segments=2, rounds=2, skim=skim)
-
-    assert len(model.seen) > 6 or skim  # each chunk was read twice
-    assert sum("3 (a picture" in one for one in output["warnings"]) == 1
 
 
 def test_pictures_without_room_are_told_of_a_memory_that_is_taken_from_a_store(tmp_path):

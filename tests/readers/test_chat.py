@@ -19,7 +19,7 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
 
 CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leaves at nine."))
-STEP = Step("When?", "When?", Memory("Old notes."), CHUNK)
+STEP = Step("When?", Memory("Old notes."), CHUNK)
 
 
 class Scripted(BaseChatModel):
@@ -240,12 +240,12 @@ async def test_what_goes_wrong_while_a_reply_is_heard_is_ours(openai_server):
 async def test_a_merge_shows_all_memories_and_limits_the_reply():
     asked = reader("Both.")
 
-    found = await asked.merge("When?", "When?", [Memory("First notes."), Memory("Second notes.")])
+    found = await asked.merge("When?", [Memory("First notes."), Memory("Second notes.")])
 
     prompt, options = asked.model.seen[0]
     assert prompt.index("When?") < prompt.index("First notes.") < prompt.index("Second notes.")
     assert options["max_tokens"] == 70
-    assert (found.memory.text, found.query, found.usage.calls) == ("Both.", None, 1)
+    assert (found.memory.text, found.usage.calls) == ("Both.", 1)
 
 
 FACTS = "It rained all day.\n\nThe owner of project P003 is Ann Lee.\n\nThe ferry left at noon.\n"
@@ -284,7 +284,7 @@ async def test_a_merged_memory_has_the_places_of_those_that_it_was_made_of():
     place = Evidence("Project P003 belongs to Ann Lee.", "a.txt", 3, 20, 57)
     reader = ChatReader(FakeListChatModel(responses=["Ann Lee owns project P003."]))
 
-    made = await reader.merge("Who?", "Who?", [Memory(place.text, (place,)), Memory("The moon.")])
+    made = await reader.merge("Who?", [Memory(place.text, (place,)), Memory("The moon.")])
 
     (found,) = made.memory.evidence
     assert (found.text, found.start, found.end) == ("Ann Lee owns project P003.", 20, 57)
@@ -463,4 +463,4 @@ async def test_a_prompt_that_the_server_cut_is_noticed_with_any_class(fields):
     text = "The ferry leaves at nine. " * 300
 
     with pytest.raises(ModelError, match="num_ctx"):
-        await asked.update(Step("When?", "When?", Memory(text), CHUNK))
+        await asked.update(Step("When?", Memory(text), CHUNK))

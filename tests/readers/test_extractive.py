@@ -99,66 +99,6 @@ def test_a_name_is_followed_to_a_statement_without_a_word_of_the_question(
     assert place in out["answer"]
 
 
-RETOLD = [
-    ("In which town does the director of the film Harbour of Glass live?", FILM, HOME, "Trieste"),
-    ("Where does the director of Harbour of Glass live?", *TOLD_BY_PRONOUN, "Trieste"),
-    ("电影《玻璃港》的导演住在哪个城市？", *TOLD_IN_CHINESE, "青岛"),
-    (
-        "Where does the director of the film Harbour of Glass live?",
-        "Ilse Varga made the film Harbour of Glass in a single winter.",
-        "Since her second marriage Ilse Varga has kept a house in Trieste, above the railway.",
-        "Trieste",
-    ),
-    (
-        "In which town does the director of Harbour of Glass live?",
-        "The prize for Harbour of Glass went to its director, Ilse Varga.",
-        "The house of Ilse Varga stands on a hill in Trieste.",
-        "Trieste",
-    ),
-    (
-        "What town is home to the director of Harbour of Glass?",
-        "Harbour of Glass was directed by Ilse Varga when she was thirty.",
-        "Ilse Varga moved to Trieste and never left it again.",
-        "Trieste",
-    ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("segments", [1, 4])
-@pytest.mark.parametrize(("question", "film", "home", "place"), RETOLD)
-def test_a_second_round_finds_what_stands_before_the_name_that_leads_to_it(
-    question, film, home, place, segments
-):
-    for order in ((film, home), (home, film)):
-        paragraphs = FILLER.split("\n\n")
-        paragraphs[5], paragraphs[50] = order
-        for at, text in zip((3, 12, 25, 55), DISTRACTORS, strict=True):
-            paragraphs[at] = text
-        document = "\n\n".join(paragraphs)
-
-        out = ask(question, document, chunk_tokens=300, rounds=2, segments=segments)
-
-        assert place in out["answer"]
-        assert out["usage"]["calls"] > len(paragraphs) * 0.4
-
-
-def test_four_hops_told_backwards_take_four_rounds():
-    paragraphs = FILLER.split("\n\n")
-    paragraphs[5], paragraphs[20], paragraphs[35], paragraphs[50] = (
-        "Ines Marlow grew old in Dunmore, by the sea.",
-        "Tom Vale was the brother of Ines Marlow, who never wrote.",
-        "Ada Brook was taught by Tom Vale, a man of few words.",
-        "The Salt Road was written by Ada Brook in one winter.",
-    )
-    question = "In which town did the sister of the teacher of the author of The Salt Road live?"
-    document = "\n\n".join(paragraphs)
-
-    outs = [ask(question, document, chunk_tokens=300, rounds=rounds) for rounds in (1, 2, 3, 4)]
-
-    assert ["Dunmore" in out["answer"] for out in outs] == [False, False, False, True]
-
-
 CODE = '''
 import os
 
@@ -223,7 +163,7 @@ def test_a_memory_that_a_person_wrote_is_answered_from_too():
 def update(reader, question, text, memory=None):
     source = open_source(text)
     chunk = next_chunk(source, 0, tokenizer=EstimatingTokenizer(), chunk_tokens=5000)
-    step = Step(question, question, memory or Memory(), chunk)
+    step = Step(question, memory or Memory(), chunk)
     return asyncio.run(reader.update(step)).memory
 
 
@@ -334,7 +274,7 @@ def test_memory_stays_in_its_budget_and_every_line_of_it_stands_where_the_eviden
         question = "When does the ferry leave?"
         memory, offset = Memory(), 0
         while chunk := next_chunk(source, offset, tokenizer=counter, chunk_tokens=60):
-            update = await reader.update(Step(question, question, memory, chunk))
+            update = await reader.update(Step(question, memory, chunk))
             memory = update.memory or memory
             offset = chunk.end
         return memory
@@ -355,7 +295,7 @@ def test_memories_of_several_parts_are_merged_within_the_budget_each_line_with_i
 
     def merged(budget, memories):
         reader = ExtractiveReader(ReadingConfig(memory_tokens=budget))
-        return asyncio.run(reader.merge(question, question, memories)).memory
+        return asyncio.run(reader.merge(question, memories)).memory
 
     both = merged(60, [*parts, parts[0]])
     best = merged(12, parts)

@@ -42,7 +42,7 @@ async def overwrite(row):
     text = row["text"]
     chunk = Chunk(text, 0, len(text), len(text) // 4, TextSource(text))
     reader = ChatReader(GenericFakeChatModel(messages=iter([message(row)])))
-    return await reader.update(Step(row["question"], row["question"], Memory(row["notes"]), chunk))
+    return await reader.update(Step(row["question"], Memory(row["notes"]), chunk))
 
 
 async def test_good_overwrites_count_and_bad_ones_hardly_ever():

@@ -65,7 +65,7 @@ def read(messages, memory="", keep="", **budgets):
     while chunk := next_chunk(
         source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
     ):
-        update = asyncio.run(reader.update(Step("", "", Memory(memory), chunk)))
+        update = asyncio.run(reader.update(Step("", Memory(memory), chunk)))
         memory = update.memory.text if update.memory else memory
         position = chunk.end
     return memory
@@ -195,7 +195,7 @@ def test_a_conversation_is_not_read_again_from_its_beginning_at_every_chunk():
     chunk = next_chunk(source, source.length - 4_000, tokenizer=COUNTER, chunk_tokens=1_000)
     source.taken = 0
 
-    asyncio.run(NewestReader(ReadingConfig()).update(Step("", "", Memory(), chunk)))
+    asyncio.run(NewestReader(ReadingConfig()).update(Step("", Memory(), chunk)))
 
     assert 0 < source.taken < source.length / 10
 

@@ -28,7 +28,7 @@ def chunk_of(text):
 
 async def marked(verify, *lines, before=Memory(), text=TEXT):  # noqa: B008 - immutable
     reader = ChatReader(FakeListChatModel(responses=["\n".join(lines)]), verify=verify)
-    update = await reader.update(Step("Who?", "Who?", before, chunk_of(text)))
+    update = await reader.update(Step("Who?", before, chunk_of(text)))
     return update.memory
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memagent_graph.rl.records import Conversation, End, fingerprint
-from memagent_graph.rl.traces import Rollout
+from memagent_graph.rl.traces import Conversation, End, Rollout, fingerprint
 
 
 def conversation(rollout="r", step=0, **fields):

@@ -14,18 +14,11 @@ import torch
 from rl.rollouts import records
 
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.rewards import exact
 from memagent_graph.rl.rollouts import RolloutRunner
 from memagent_graph.rl.traces import join
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch):
-    """Half of the time of a tiny run; `test_training.py` has a test of them."""
-    monkeypatch.setattr(Journal, "draw", lambda _: None)
 
 
 @pytest.fixture

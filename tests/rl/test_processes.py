@@ -22,7 +22,7 @@ from servers.redis_server import free_port
 from servers.warm_python import TRAINING, warm_python
 from tiny_model import tiny_model
 
-from memagent_graph.rl.loop import replay
+from memagent_graph.rl.training import replay
 
 HERE = Path(__file__).parent
 
@@ -106,7 +106,7 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
 
 def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp_path):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    fields = ("iterations=2", "refills=1", "skip_guessable=true", "token_budget=512", "lora_rank=4")
+    fields = ("iterations=2", "refills=1", "token_budget=512", "lora_rank=4")
     run(2, "training_child.py", folder, straight, *fields)
     run(2, "training_child.py", folder, stopped, *fields, "stop=1")
     assert [line["iteration"] for line in lines(stopped) if "reward" in line] == [1]

@@ -26,8 +26,7 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Answer, Identity, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.sinks import ListSink
-from memagent_graph.rl.traces import Conversation, End, join
+from memagent_graph.rl.traces import Conversation, End, ListSink, join
 
 CONFIG = ReadingConfig(chunk_tokens=20, retry_interval=0.001, max_attempts=3)
 TOKENIZER = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
@@ -286,8 +285,8 @@ def rollout_of(agent, recorder, sink):
     return rollout
 
 
-@pytest.mark.parametrize("given", [{"segments": 2}, {"segments": 3, "rounds": 2}, {"rounds": 3}])
-def test_of_segments_and_rounds_all_that_became_a_memory_is_recorded(sink, recorder, given):
+@pytest.mark.parametrize("given", [{"segments": 2}, {"segments": 3}])
+def test_of_segments_all_that_became_a_memory_is_recorded(sink, recorder, given):
     model = told()
     config = CONFIG.model_copy(update=given)
 
@@ -297,17 +296,14 @@ def test_of_segments_and_rounds_all_that_became_a_memory_is_recorded(sink, recor
     assert sorted(one.completion_ids[0] for one in found) == list(range(len(model.asked)))
     assert [one.final for one in found] == [False] * (len(found) - 1) + [True]
     merges = [one for one in found if one.start is None and not one.final]
-    rounds = {one.round for one in found if not one.final}
-    assert [one.round for one in merges] == sorted(rounds)
-    assert len(rounds) <= config.rounds
-    for number in rounds:
-        read = [one for one in found if one.round == number and one.start is not None]
-        starts = [one.segment for one in read]
-        assert starts == sorted(starts)
-        assert (len({*starts}) > 1) == (config.segments > 1)
-        spans = [(one.start, one.end) for one in read]
-        assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
-        assert spans[-1][1] == len(ASKED["document"])
+    assert len(merges) == 1
+    read = [one for one in found if one.start is not None]
+    starts = [one.segment for one in read]
+    assert starts == sorted(starts)
+    assert len({*starts}) > 1
+    spans = [(one.start, one.end) for one in read]
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+    assert spans[-1][1] == len(ASKED["document"])
     assert not recorder.skipped
 
 

@@ -16,9 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.records import fingerprint
-from memagent_graph.rl.sinks import JSONLinesSink, ListSink
-from memagent_graph.rl.traces import join, load
+from memagent_graph.rl.traces import JSONLinesSink, ListSink, fingerprint, join, load
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.rl.advantages import Baseline, TrainingRow
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.traces import fingerprint
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer, collate, pack, score
 
 

@@ -30,14 +30,11 @@ from memagent_graph.cli.app import app
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.rl.loop import Journal
-from memagent_graph.rl.records import End
-from memagent_graph.rl.rollouts import RolloutRunner
+from memagent_graph.rl.rollouts import RolloutRunner, make_engine
 from memagent_graph.rl.settings import TrainingSettings
-from memagent_graph.rl.sinks import JSONLinesSink
-from memagent_graph.rl.training import Training, make_engine
+from memagent_graph.rl.traces import End, JSONLinesSink
+from memagent_graph.rl.training import Training
 
-draw = Journal.draw
 CHILD = Path(__file__).with_name("training_child.py")
 
 pytestmark = pytest.mark.slow
@@ -53,14 +50,6 @@ def folder(tmp_path_factory):
         max_length=640,
         spread=0.05,
     )
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """Where the curves go that a run would draw at its end, in the time of an iteration."""
-    found = []
-    monkeypatch.setattr(Journal, "draw", lambda journal: found.append(journal.folder))
-    return found
 
 
 def trained(folder, out, report=lambda _: None, **fields):
@@ -98,7 +87,7 @@ def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
         assert torch.equal(weight, weights[1][name])
 
 
-def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path, drawn):
+def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
     trained(folder, tmp_path / "straight", iterations=3, save_every=100)
     stopping = Training(
         settings(folder, tmp_path / "out", iterations=3, save_every=100),
@@ -111,17 +100,6 @@ def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path, 
     trained(folder, tmp_path / "out", iterations=3, save_every=100)
 
     assert lines(tmp_path / "out") == lines(tmp_path / "straight")
-    assert drawn == [tmp_path / "straight", tmp_path / "out", tmp_path / "out"]
-
-
-def test_the_curves_of_a_run_are_drawn(tmp_path):
-    journal = Journal(tmp_path)
-    names = ("reward", "kl", "entropy", "completion_tokens")
-    for iteration in range(3):
-        journal.log({"iteration": iteration, **dict.fromkeys(names, iteration / 2)})
-
-    assert draw(journal) == tmp_path / "curves.png"
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
 def test_the_engine_reads_with_the_weights_that_were_trained_until_the_run_ends(folder, tmp_path):
@@ -160,49 +138,6 @@ def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
     assert together == collected(1, 0)
     assert together != collected(64, 1)
     assert len({str(rollout) for rollout in together}) > 3
-
-
-def test_readings_of_a_group_can_start_from_one_memory_and_are_trained_from_there(folder):
-    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
-    samples = [question(index) for index in range(8)]
-
-    def collected(**options):
-        runner = RolloutRunner(
-            model,
-            AutoTokenizer.from_pretrained(folder),
-            config=ReadingConfig(chunk_tokens=60, memory_tokens=5, answer_tokens=5),
-            reward=reward,
-            **options,
-        )
-        found = asyncio.run(runner.collect(samples, times=3))
-        assert not found.failed
-        return {
-            sample.id: [one for one in found.rollouts if one.sample == sample.id]
-            for sample in samples
-        }
-
-    def written(found):
-        return {
-            one.rollout: [part.completion_ids for part in one.conversations]
-            for rollouts in found.values()
-            for one in rollouts
-        }
-
-    apart, shared = collected(), collected(shared_start=1.0)
-    again = collected(shared_start=1.0, concurrency=1)
-    assert written(shared) == written(again) != written(apart)
-
-    later = []
-    for name, rollouts in shared.items():
-        [begun] = {len(apart[name][0].conversations) - len(one.conversations) for one in rollouts}
-        if not begun:  # the place that was drawn is in the first chunk
-            continue
-        [first] = {one.conversations[0].prompt_ids for one in rollouts}
-        assert [one.step for one in rollouts[0].conversations] == list(
-            range(len(rollouts[0].conversations))
-        )
-        later.append(first)
-    assert len(later) >= 2
 
 
 def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
@@ -251,19 +186,6 @@ def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path,
     assert [index for index in found if index > 1] == asked
     assert metrics["groups_dropped"] == 0
     assert metrics["rollouts"] == 6
-
-
-def test_questions_that_are_answered_unread_are_left_out(folder, tmp_path):
-    known = question(2).answers
-    training = Training(
-        settings(folder, tmp_path, iterations=1, evaluate_every=0, skip_guessable=True),
-        questions=question,
-        reward=lambda answer, truths: 1.0 if truths == known else reward(answer, truths),
-    )
-    metrics = asyncio.run(training.run(lambda _: None))
-
-    assert metrics["rollouts"] == 6
-    assert metrics["reward"] < 1
 
 
 def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from memagent_graph.evaluation.samples import Sample
-from memagent_graph.rl.loop import Journal
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import Training
 
@@ -61,7 +60,6 @@ def lines(out):
 
 
 def main(model, out, *fields):
-    Journal.draw = lambda _: None  # the curves cost as much as an iteration
     given = dict(map(lambda field: field.split("=", 1), fields))
     stop = int(given.pop("stop", -1))
     rank = os.environ.get("RANK", "0")

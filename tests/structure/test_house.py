@@ -25,8 +25,8 @@ from structure.house import (
 )
 
 from memagent_graph import ReadingConfig
+from memagent_graph.graph.layers import layers_of
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.stack import layers_of
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.tokens import EstimatingTokenizer
 

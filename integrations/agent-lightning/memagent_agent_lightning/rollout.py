@@ -18,7 +18,7 @@ from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
 from memagent_graph.graph.state import ReadingInput
 from memagent_graph.rl.rewards import Reward, make_reward
-from memagent_graph.rl.training import make_served_policy
+from memagent_graph.rl.rollouts import make_served_policy
 
 if TYPE_CHECKING:
     from typing import Self

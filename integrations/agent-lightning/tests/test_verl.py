@@ -31,9 +31,9 @@ from verl.utils import tensordict_utils
 from memagent_graph.cli.app import app
 from memagent_graph.rl.advantages import Baseline, group_advantages, make_training_rows
 from memagent_graph.rl.loss import grpo_loss
-from memagent_graph.rl.records import fingerprint
 from memagent_graph.rl.settings import GRPOSettings
-from memagent_graph.rl.trainer import collate, score, score_only
+from memagent_graph.rl.traces import fingerprint
+from memagent_graph.rl.trainer import collate, score
 
 sys.path.insert(0, str(Path(__file__).parent))
 from training_step import TrainingStep, running_gateway, small_recipe, verl_on_a_cpu
@@ -124,9 +124,9 @@ def by_grpo_loss(folders, update, rollouts):
     terms = grpo_loss(
         logprobs,
         batch.advantages,
-        old=score_only(first, batch),
+        old=score(first, batch)[0].detach(),
         sampled=batch.sampled,
-        reference=score_only(reference, batch),
+        reference=score(reference, batch)[0].detach(),
     )
     loss = terms.loss / len(logprobs)
     loss.backward()

@@ -259,7 +259,7 @@ def test_folds_are_lanes_in_rounds(page, bank):
     merged = change(
         make_version("merged", 2, end=1000),
         id=merge_id([one.id for one in last], "f"),
-        made_by=VersionMerge(tuple(one.id for one in last), "And where?"),
+        made_by=VersionMerge(tuple(one.id for one in last)),
     )
     bank.append(merged, owner=key)
     root = root_id("Who?", "second round")

@@ -95,14 +95,12 @@ class ServedReader(Reader):
     async def merge(
         self,
         question: str,
-        query: str,
         memories: Sequence[Memory],
         *,
         config: RunnableConfig | None = None,
     ) -> Merge:
         """Merge memories."""
-        merge = partial(self._reader.merge, question, query, memories, config=config)
-        return await self._call(merge)
+        return await self._call(partial(self._reader.merge, question, memories, config=config))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None

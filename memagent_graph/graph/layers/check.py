@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 class Checked(TypedDict):
-    """The state of the check.
-
-    Attributes:
-        asked: number of chunks whose overwrite was asked for again because it had a fault.
-        faulty: number of those that then still had one.
-    """
+    """How many overwrites were asked for again because of a fault, and how many still had one."""
 
     asked: int
     faulty: int
@@ -110,12 +105,7 @@ def state_of(fold: Fold) -> Checked:
 
 
 def warn_of_faults(count: int, *, exact: bool) -> list[str]:
-    """Return a warning about replies that were no notes; none if there were none.
-
-    Args:
-        count: their number.
-        exact: whether they were taken word for word.
-    """
+    """Return a warning about replies that were no notes; none if there were none."""
     if not count:
         return []
     replies = "1 reply was" if count == 1 else f"{count} replies were"

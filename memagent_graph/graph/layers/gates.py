@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class Gated(TypedDict):
-    """The state of the gate.
-
-    Attributes:
-        closed: number of chunks for which the update gate was closed.
-    """
+    """The number of chunks for which the update gate was closed."""
 
     closed: int
 
@@ -114,11 +110,7 @@ class Trust(Layer):
     name = "trust"
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Take the step with the gate, if it is trusted.
-
-        Raises:
-            LateError: Opening the document's index took longer than the time left.
-        """
+        """Take the step with the gate, if it is trusted."""
         call, trusted = step.call, state_of(step.fold)
         if is_exact(call.reading, call.config):
             return await read(step)
@@ -159,15 +151,15 @@ class Trust(Layer):
         left = most is None or calls + update.usage.calls + 1 <= most
         if not left or trusted["tried"] >= _MOST_TRIED or not step.chunk.text.strip():
             return False
-        if scope(step.query) == "all":
+        if scope(step.question) == "all":
             return True
         from memagent_graph.text.index import aopen_index  # it takes a while to import numpy
 
         index = await aopen_index(step.chunk.source, step.call.seconds_left())
-        found = index.find(step.query, _PASSAGES)
+        found = index.find(step.question, _PASSAGES)
         if not found:  # it is vague, or in another language; else the text does not have its words
-            return not names_something(step.query)
-        asked = {*specific_terms(step.query)}
+            return not names_something(step.question)
+        asked = {*specific_terms(step.question)}
         least, source = _COVERED * len(asked), step.chunk.source
         return any(
             hit.score >= _SHARE * found[0].score

@@ -46,11 +46,7 @@ _KEPT = 4
 
 
 class Skim(Layer):
-    """Skip chunks that are not worth a call.
-
-    Args:
-        config: gives `skim`.
-    """
+    """Skip chunks that are not worth a call."""
 
     name = "skim"
 
@@ -59,12 +55,7 @@ class Skim(Layer):
         self._known: dict[str, Lexical] = {}
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Skip the chunk, or take the step.
-
-        Raises:
-            ModelError: The criterion failed.
-            LateError: Opening the document's index took longer than the time left.
-        """
+        """Skip the chunk, or take the step."""
         if step.chunk.text and await self._is_skipped(step):
             return FoldUpdate(None, chunk="skipped")
         return await read(step)
@@ -79,14 +70,14 @@ class Skim(Layer):
 
     async def _is_skipped(self, step: FoldStep) -> bool:
         progress, chunk = step.fold["progress"], step.chunk
-        if progress["again"] or not is_skimmed(self._config, step.question, step.query):
+        if progress["again"] or not is_skimmed(self._config, step.question):
             return False
         if not has_room(progress, chunk.start):
             return False
         if self._config.skim != LEXICAL:
             return await _score(self._config.skim, step) < _LEAST
         search = await self._of(chunk.source, step.call.seconds_left())
-        return not search.is_worth(step.query, step.memory.text, chunk)
+        return not search.is_worth(step.question, step.memory.text, chunk)
 
     async def _of(self, source: Source, seconds: float | None) -> Lexical:
         """The search in a document; the latest are kept."""
@@ -100,17 +91,13 @@ class Skim(Layer):
 
 
 async def _score(skim: Any, step: FoldStep) -> float:
-    """Call a function of query, memory and chunk, or ask a decision model.
-
-    Raises:
-        ModelError: It failed.
-    """
-    query, memory, chunk = step.query, step.memory.text, step.chunk.text
+    """Call a function of question, memory and chunk, or ask a decision model."""
+    question, memory, chunk = step.question, step.memory.text, step.chunk.text
     if is_decision_model(skim):
-        state = {"question": query, "notes": memory, "section": chunk}
+        state = {"question": question, "notes": memory, "section": chunk}
         return await choose(skim, state, _HELPS, _HELPS_NOT)
     try:
-        score = skim(query, memory, chunk)
+        score = skim(question, memory, chunk)
         return float(await score if isawaitable(score) else score)
     except Exception as error:
         raise model_error(error) from error
@@ -121,11 +108,7 @@ _HELPS_NOT = "Nothing in the section bears on the question or on the notes."
 
 
 class Lexical:
-    """Searches for the words of the query, and for names that the memory has introduced.
-
-    Args:
-        index: the document's index.
-    """
+    """Searches for the words of the query, and for names that the memory has introduced."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -151,15 +134,9 @@ class Lexical:
         return frozenset(found)
 
 
-def is_skimmed(config: ReadingConfig, question: str, query: str | None = None) -> bool:
-    """Return whether chunks may be skipped: not if a question needs the whole document.
-
-    Args:
-        config: gives `skim`.
-        question: the question of the reading.
-        query: query of a later round; None in the first.
-    """
-    return config.skim is not None and "all" not in {scope(question), scope(query or question)}
+def is_skimmed(config: ReadingConfig, question: str) -> bool:
+    """Return whether chunks may be skipped: not if a question needs the whole document."""
+    return config.skim is not None and scope(question) != "all"
 
 
 def _best(scores: NDArray[Any], most: int, least: float) -> set[int]:
