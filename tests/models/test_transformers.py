@@ -17,10 +17,9 @@ from memagent_graph.errors import (
     MissingDependencyError,
     ModelError,
 )
-from memagent_graph.models import transformers_engine
+from memagent_graph.models import transformers as transformers_engine
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.models.transformers_engine import DecodingRow, choose
+from memagent_graph.models.transformers import ChatTransformers, DecodingRow, choose
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=150, memory_tokens=24, answer_tokens=24)
 QUESTION = "What is a class?"
