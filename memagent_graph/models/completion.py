@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import cached_property
 from math import isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
 from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     import torch
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatResult
 
@@ -95,15 +94,10 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def find_ending(finish_reason: str | None) -> Ending | None:
     """Return what a finish reason means if the reply is not whole; None if it is.
 
-    Each provider has words of its own: "length", "max_tokens" (Anthropic), "MAX_TOKENS" (Gemini,
-    Cohere), "model_length" (Mistral), "token_limit" (watsonx), "model_context_window_exceeded";
-    "content_filter", "SAFETY", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock), "sensitive"
-    (Zhipu); "error" (OpenRouter), "network_error" (Zhipu), "insufficient_system_resource"
-    (DeepSeek), "abort" (vLLM, SGLang), "ERROR" (Cohere). Unknown words are understood by their
-    parts; a reply is whole if none of them says otherwise.
-
-    Args:
-        finish_reason: why the reply ended, in the server's words.
+    Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
+    "content_filter", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock); "network_error"
+    (Zhipu), "abort" (vLLM). Unknown words are understood by their parts; a reply is whole if none
+    of them says otherwise.
     """
     if not finish_reason:
         return None
@@ -137,8 +131,7 @@ _RENAMED = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens
 class Completion:
     """Turns what a server sends, whole or part by part, into parts of a reply.
 
-    Args:
-        started: time of the request, by `perf_counter`.
+    The request was `started` at this time, by `perf_counter`.
     """
 
     def __init__(self, started: float) -> None:
@@ -152,11 +145,7 @@ class Completion:
         self._index: int | None = None
 
     def add(self, sent: object) -> ChatGenerationChunk | None:
-        """Convert parsed JSON; None if it has no message of this reply.
-
-        Raises:
-            ModelError: It holds an error in place of a completion.
-        """
+        """Convert parsed JSON, or raise the error in it; None if it has no part of this reply."""
         body = _fields(sent)
         choice = self._find_choice(body.get("choices"))
         reason = choice.get("finish_reason")
@@ -207,10 +196,7 @@ class Completion:
         return part
 
     def end(self, *, is_done: bool) -> ChatGenerationChunk:
-        """Return the part that ends the reply.
-
-        Args:
-            is_done: whether the server said that the reply is complete.
+        """Return the part that ends the reply; `is_done` if the server said that it is complete.
 
         Raises:
             TransientModelError: The connection ended before the reply did.
@@ -317,12 +303,8 @@ def reply_part(
 class ChatTemplate:
     """Turns messages into a prompt in the format that the model was trained on.
 
-    Args:
-        tokenizer: a tokenizer of `transformers`, with a chat template.
-        variables: variables of the template, such as `enable_thinking`.
-
-    Raises:
-        ConfigurationError: The tokenizer has no chat template.
+    `variables` are those of the template of a tokenizer of `transformers`; without a template, a
+    `ConfigurationError` is raised.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
@@ -348,6 +330,17 @@ class ChatTemplate:
         return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))
 
 
+class Call(NamedTuple):
+    """A call of a model, with LangChain's options; the fewest parts are enough if it is `whole`."""
+
+    messages: list[BaseMessage]
+    options: dict[str, Any]
+    whole: bool
+
+
+Stop: TypeAlias = "list[str] | None"
+
+
 class LoopChatModel(BaseChatModel):
     """A chat model whose calls run on one event loop, from whatever thread or loop they come.
 
@@ -366,58 +359,39 @@ class LoopChatModel(BaseChatModel):
     def _loop_thread(self) -> LoopThread:
         raise NotImplementedError
 
-    def _parts(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-        *,
-        whole: bool,
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
-        """Yield the reply in parts, as few as possible if it is to be `whole`; on the loop."""
+    def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+        """Yield the reply in parts; runs on the loop."""
         raise NotImplementedError
 
-    async def _complete(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> ChatResult:
-        async with aclosing(self._parts(messages, stop, options, whole=True)) as parts:
+    async def _complete(self, call: Call) -> ChatResult:
+        async with aclosing(self._parts(call)) as parts:
             return generate_from_stream(iter([part async for part in parts]))
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> ChatResult:
-        return self._loop_thread().wait_for(self._complete(messages, stop, kwargs))
+        return self._loop_thread().wait_for(self._complete(_call(messages, stop, more, whole=True)))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> ChatResult:
-        return await self._loop_thread().run(self._complete(messages, stop, kwargs))
+        return await self._loop_thread().run(
+            self._complete(_call(messages, stop, more, whole=True))
+        )
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> Iterator[ChatGenerationChunk]:
-        return self._loop_thread().iterate(self._parts(messages, stop, kwargs, whole=False))
+        return self._loop_thread().iterate(self._parts(_call(messages, stop, more, whole=False)))
 
     def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        return self._loop_thread().aiterate(self._parts(messages, stop, kwargs, whole=False))
+        return self._loop_thread().aiterate(self._parts(_call(messages, stop, more, whole=False)))
+
+
+def _call(messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool) -> Call:
+    return Call(messages, options if stop is None else {**options, "stop": stop}, whole)
 
 
 class LocalChatModel(LoopChatModel):

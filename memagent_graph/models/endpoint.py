@@ -14,14 +14,13 @@ from openai import OpenAIError
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr
 
 from memagent_graph.errors import ModelError
-from memagent_graph.models.completion import Completion, LoopChatModel
+from memagent_graph.models.completion import Call, Completion, LoopChatModel
 from memagent_graph.models.failures import error_text, is_too_long
 from memagent_graph.models.server import Server, post, read_events, server_thread
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.messages import AIMessage, BaseMessage
@@ -61,34 +60,6 @@ _BAD_VALUE = re.compile(
 """Words by which servers' errors reject the value of a field."""
 _SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)
 """Words by which servers' errors name a constraint to a JSON schema."""
-
-
-def build_request(
-    messages: Sequence[BaseMessage],
-    fields: Mapping[str, Any],
-    *,
-    refused: AbstractSet[str] = frozenset(),
-    logprobs: bool = False,
-    return_token_ids: bool = False,
-) -> dict[str, object]:
-    """Return the request for a completion, with the arguments of the SDK that are no fields.
-
-    The field `json_schema` is a named schema that the reply should match; None leaves a field out,
-    and those that the server `refused` are.
-    """
-    request = dict(fields)
-    if logprobs:
-        request["logprobs"] = True
-    if return_token_ids:
-        request["extra_body"] = {**(request.get("extra_body") or {}), "return_token_ids": True}
-    if "max_tokens" in refused:
-        request["max_completion_tokens"] = request.get("max_tokens")
-    if (schema := request.pop("json_schema", None)) is not None and "json_schema" not in refused:
-        request["response_format"] = {"type": "json_schema", "json_schema": schema}
-    wanted = {
-        name: value for name, value in request.items() if value is not None and name not in refused
-    }
-    return wanted | {"messages": convert_to_openai_messages(messages)}
 
 
 def find_refused_field(
@@ -280,21 +251,13 @@ class ChatEndpoint(LoopChatModel):
     def _loop_thread(self) -> LoopThread:
         return server_thread()
 
-    async def _parts(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-        *,
-        whole: bool,
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call() as client:
-            reply, is_done = Completion(perf_counter()), whole
-            if whole:
-                response = await self._create(client, messages, stop, options)
+            reply, is_done = Completion(perf_counter()), call.whole
+            response = await self._create(client, call)
+            if call.whole:
                 yield reply.add_whole(response.json())
             else:
-                response = await self._create(client, messages, stop, options | _STREAMED)
                 async with aclosing(response), aclosing(read_events(response)) as events:
                     async for event in events:
                         is_done = is_done or event is None
@@ -302,25 +265,12 @@ class ChatEndpoint(LoopChatModel):
                             yield part
             yield reply.end(is_done=is_done)
 
-    async def _create(
-        self,
-        client: AsyncOpenAI,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-    ) -> Any:
+    async def _create(self, client: AsyncOpenAI, call: Call) -> Any:
         self.check_key()
-        fields = {name: getattr(self, name) for name in _FIELDS} | options
-        if stop is not None:
-            fields["stop"] = stop
+        streamed = {} if call.whole else _STREAMED
+        fields = {name: getattr(self, name) for name in _FIELDS} | call.options | streamed
         while True:
-            request = build_request(
-                messages,
-                fields,
-                refused=self._refused,
-                logprobs=self.logprobs,
-                return_token_ids=self.return_token_ids,
-            )
+            request = self._build_request(call.messages, fields)
             try:
                 return await post(client, request)
             except OpenAIError as error:
@@ -329,3 +279,24 @@ class ChatEndpoint(LoopChatModel):
                 if name is None:
                     raise
                 self._refused.add(name)
+
+    def _build_request(
+        self, messages: list[BaseMessage], fields: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return a request without what the server refuses; None leaves a field out."""
+        request, refused = dict(fields), self._refused
+        if self.logprobs:
+            request["logprobs"] = True
+        if self.return_token_ids:
+            request["extra_body"] = {**(request["extra_body"] or {}), "return_token_ids": True}
+        if "max_tokens" in refused:
+            request["max_completion_tokens"] = request["max_tokens"]
+        schema = request.pop("json_schema", None)
+        if schema is not None and "json_schema" not in refused:
+            request["response_format"] = {"type": "json_schema", "json_schema": schema}
+        sent = {
+            name: value
+            for name, value in request.items()
+            if value is not None and name not in refused
+        }
+        return sent | {"messages": convert_to_openai_messages(messages)}

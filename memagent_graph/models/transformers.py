@@ -22,13 +22,12 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
-from memagent_graph.models.completion import Generation, LocalChatModel, reply_part
+from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
 from memagent_graph.sync import LoopThread, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk
     from tokenizers import Tokenizer as Backend
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -126,14 +125,7 @@ def _draw(logprobs: torch.Tensor, row: DecodingRow) -> int:
 def decode(
     model: PreTrainedModel, tokenizer: Backend, ends: frozenset[int], rows: Sequence[DecodingRow]
 ) -> None:
-    """Generate the complete replies of all `rows`, which are written into them.
-
-    Args:
-        model: a causal language model of `transformers`, in evaluation mode.
-        tokenizer: its tokenizer.
-        ends: token ids that end a reply.
-        rows: the prompts.
-    """
+    """Generate the complete replies of all `rows`, which end with one of the token ids `ends`."""
     rows = list(rows)
     device = model.device
     # Readings of the same document begin with the same prompt: each prompt is computed once.
@@ -440,18 +432,11 @@ class ChatTransformers(LocalChatModel):
         more = {"hf_overrides": self.hf_overrides} if self.hf_overrides else {}
         return self._identify(revision=self.revision, dtype=self.dtype, **more)
 
-    async def _parts(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-        *,
-        whole: bool,
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
-        row = self._row(messages, stop, options)
+        row = self._row(call)
         parts: asyncio.Queue[str | None] = asyncio.Queue()
-        if not whole:
+        if not call.whole:
             loop = asyncio.get_running_loop()
             row.emit = lambda part: loop.call_soon_threadsafe(parts.put_nowait, part)
         replying = asyncio.ensure_future(self._engine.generate(row))
@@ -469,25 +454,21 @@ class ChatTransformers(LocalChatModel):
             finish_reason=row.finish_reason,
             seconds=perf_counter() - started,
         )
-        yield reply_part(row.text if whole else "", generation, self.model)
+        yield reply_part(row.text if call.whole else "", generation, self.model)
 
-    def _row(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> DecodingRow:
+    def _row(self, call: Call) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
-        if unknown := options.keys() - set(names):
+        if unknown := call.options.keys() - set(names):
             message = (
                 f"ChatTransformers has no option {', '.join(sorted(unknown))}: use "
                 f"{', '.join(names)}."
             )
             raise ConfigurationError(message)
-        chosen = {name: getattr(self, name) for name in names} | options
-        words = stop if stop is not None else chosen["stop"]
+        chosen = {name: getattr(self, name) for name in names} | call.options
+        words = chosen.pop("stop") or ()
+        chosen["max_tokens"] = chosen["max_tokens"] or _LONGEST_REPLY
         return DecodingRow(
-            self._template.token_ids(messages),
-            max_tokens=chosen["max_tokens"] or _LONGEST_REPLY,
-            temperature=chosen["temperature"],
-            top_p=chosen["top_p"],
-            seed=chosen["seed"],
-            stop=[words] if isinstance(words, str) else words or (),
+            self._template.token_ids(call.messages),
+            stop=[words] if isinstance(words, str) else words,
+            **chosen,
         )

@@ -34,14 +34,13 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
-from memagent_graph.models.completion import Generation, LocalChatModel, reply_part
+from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     import torch
-    from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk
     from transformers import PreTrainedTokenizerBase
     from vllm.config import ModelConfig
@@ -285,18 +284,10 @@ class ChatVLLM(LocalChatModel):
         shaping = {name: self.engine[name] for name in _SHAPING if name in self.engine}
         return self._identify(sampling=self.sampling, **shaping)
 
-    async def _parts(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-        *,
-        whole: bool,
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
-        prompt = self._template.token_ids(messages)
-        kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
-        params = self._params(stop, options, kind)
+        prompt = self._template.token_ids(call.messages)
+        params = self._params(call)
         written: list[CompletionOutput] = []
         async for output in self._engine.generate(prompt, params, self._lora):
             written.append(output.outputs[0])
@@ -305,13 +296,10 @@ class ChatVLLM(LocalChatModel):
         generation = _generation(prompt, written, started)
         yield reply_part(written[-1].text, generation, self.model)
 
-    def _params(
-        self, stop: list[str] | None, options: dict[str, object], kind: RequestOutputKind
-    ) -> SamplingParams:
+    def _params(self, call: Call) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
-        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | options
-        if stop is not None:
-            given["stop"] = stop
+        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
+        kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA
         try:
             return SamplingParams(output_kind=kind, **given)
         except (TypeError, *_REFUSED) as error:  # vLLM has no such name, or refuses the value

@@ -73,13 +73,8 @@ def relevance(
 ) -> list[float]:
     """Score each statement by BM25 for the question, and for the names in the best statements.
 
-    Args:
-        question: the question.
-        statements: the statements to rank.
-        meant: their `meanings`.
-
-    Returns:
-        A score for each statement; 0 for one that has nothing to do with the question.
+    `meant` are the `meanings` of the statements; one that has nothing to do with the question
+    scores 0.
     """
     if not statements:
         return []

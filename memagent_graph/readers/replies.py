@@ -175,13 +175,7 @@ _SHORT = 300
 
 
 class Overwrite(NamedTuple):
-    """A reply that is to overwrite notes.
-
-    Attributes:
-        text: the notes in it, without what models put round them; "" if there are none.
-        unchanged: whether it only says that nothing is new.
-        fault: what speaks against it; None if it may overwrite.
-    """
+    """The notes in a reply, whether it says that nothing is new, and what speaks against them."""
 
     text: str
     unchanged: bool = False
@@ -267,11 +261,7 @@ def notes_in(
 ) -> str:
     """Return the notes in a reply, without fence, preface, closing words and the prompt's tags.
 
-    Args:
-        reply: the reply.
-        tags: names of the prompt's delimiters.
-        known: the notes before and the text that was read; lines of theirs are notes.
-        question: the question, which echoes of the prompt repeat.
+    Lines of the `known` texts are notes; the question is what echoes of the prompt repeat.
     """
     own = {line.strip() for text in known for line in text.splitlines()}
     text = _without_echoes(reply, tags, question)
