@@ -450,17 +450,10 @@ class LocalChatModel(LoopChatModel):
         return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, for all objects that share them.
+        """Replace the weights, for all objects that share them, by a state dict of the model.
 
-        Memories made with the old weights are not reused. Create readers and agents again
-        afterwards: they take the model's identity when they are created.
-
-        Args:
-            weights: a state dict of the model, with the adapter, if any, merged in.
-
-        Raises:
-            ConfigurationError: The weights belong to another model.
-            ModelError: The engine does not start.
+        An adapter is merged in. Memories made with the old weights are not reused. Create readers
+        and agents again afterwards: they take the model's identity when they are created.
         """
         self._engine.thread.wait_for(self._engine.load_weights(weights))
 

@@ -418,11 +418,12 @@ def _retry_after(error: Exception) -> float | None:
     """The pause that the server asks for, in seconds; sent as a number or as a date."""
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
     said = headers.get("retry-after", "")
-    for read in (
+    reads: Sequence[Callable[[], float]] = (
         lambda: float(headers.get("retry-after-ms", "")) / 1000,
         lambda: float(said),
         lambda: parsedate_to_datetime(said).timestamp() - time(),
-    ):
+    )
+    for read in reads:
         with suppress(TypeError, ValueError):
             return max(0.0, read())
     return None

@@ -49,6 +49,7 @@ _LONGEST_REPLY = 8000
 """Characters of a wrong reply that the model is shown again."""
 _MOST_PROBLEMS = 5
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_REFERENCE = re.compile(r'"\$ref": "([^"]*)"')
 _UNNAMED = re.compile(r"[^\w-]+", re.ASCII)
 
 _log = logging.getLogger(__name__)
@@ -285,9 +286,8 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
         # The registry is empty, so that nothing is fetched from the network.
         resource = DRAFT202012.create_resource(dict(schema))
         resolver = Registry().with_resource("", resource).resolver()
-        for named in _references(schema):
-            reference = named
-            resolver.lookup(named)
+        for reference in _REFERENCE.findall(json.dumps(schema)):
+            resolver.lookup(reference)
     except SchemaError as error:
         message = f"response_format is not a JSON schema: {error.message}. Correct the schema."
         raise ConfigurationError(message) from error
@@ -298,16 +298,6 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
         )
         raise ConfigurationError(message) from error
     _check_object(schema)
-
-
-def _references(schema: object) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        if isinstance(reference := schema.get("$ref"), str):
-            yield reference
-        schema = [*schema.values()]
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _references(part)
 
 
 def _check_object(schema: Mapping[str, Any]) -> None:

@@ -35,22 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class DecodingRow:
-    """A prompt, its sampling parameters, and its reply.
+    """A prompt in token ids, its sampling parameters, and its reply, which `stop` is no part of.
 
-    Attributes:
-        prompt: token ids.
-        max_tokens: longest reply, in tokens.
-        temperature: 0 takes the most likely token.
-        top_p: nucleus sampling: least total probability of the tokens to choose from.
-        seed: seed of the sampling; None draws one.
-        stop: strings that end the reply, and are not part of it.
-        emit: called with each piece of text that is certain.
-        has_left: whether nobody waits for the reply any more.
-        token_ids: token ids of the reply, including the one that ended it.
-        logprobs: natural logarithms of their probabilities under the model, before temperature
-            and `top_p`.
-        text: the reply without special tokens.
-        finish_reason: "stop" or "length"; None until the reply ends.
+    Pieces of text that are certain are emitted. The token ids of the reply include the one that
+    ended it; `logprobs` are natural, under the model, before temperature and `top_p`. The row
+    `has_left` if nobody waits any more. `finish_reason` is "stop" or "length", or None until then.
     """
 
     prompt: list[int]
@@ -458,12 +447,6 @@ class ChatTransformers(LocalChatModel):
 
     def _row(self, call: Call) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
-        if unknown := call.options.keys() - set(names):
-            message = (
-                f"ChatTransformers has no option {', '.join(sorted(unknown))}: use "
-                f"{', '.join(names)}."
-            )
-            raise ConfigurationError(message)
         chosen = {name: getattr(self, name) for name in names} | call.options
         words = chosen.pop("stop") or ()
         chosen["max_tokens"] = chosen["max_tokens"] or _LONGEST_REPLY

@@ -148,12 +148,7 @@ class ChatReader(Reader):
         return self.shape is not None
 
     async def prepare(self) -> Identity:
-        """Prepare the verifier, and ask the model's server, if it has one, for its context length.
-
-        Raises:
-            ModelError: The server has no such model.
-            ConfigurationError: The verifier's model does not exist.
-        """
+        """Prepare the verifier, and ask the model's server, if any, for its context length."""
         if self._verifier is not None:
             await self._verifier.prepare()
         discover = getattr(self.model, "adiscover", None)
@@ -164,10 +159,7 @@ class ChatReader(Reader):
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Ask for the memory after a chunk. A reply cut off by its budget is trimmed to a sentence.
 
-        Raises:
-            EmptyReplyError: Asked for shorter notes, the model replied "unchanged".
-            RefusalError: The model or the provider's filter declined.
-            ModelError: The call failed; see `Reader.update`.
+        Raises `EmptyReplyError` if it is asked for shorter notes and replies "unchanged".
         """
         prompt = self.prompts.for_update(
             join_query(step.question, step.query),
@@ -180,13 +172,8 @@ class ChatReader(Reader):
         )
         seen, left_out = await _to_blocks(step.chunk.pictures)
         reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
-        update = Update(
-            None,
-            usage=usage_of(reply),
-            finish_reason=finish_reason(reply),
-            unfinished=is_cut_off(reply),
-            left_out=left_out,
-        )
+        cost, ending = usage_of(reply), finish_reason(reply)
+        update = Update(None, cost, ending, unfinished=is_cut_off(reply), left_out=left_out)
         if step.update_gate and is_unchanged(text):
             if step.shorter:
                 raise EmptyReplyError(
@@ -432,13 +419,7 @@ Block: TypeAlias = dict[str, Any]
 
 
 class _Seen(NamedTuple):
-    """The pictures that an answer sees again.
-
-    Attributes:
-        blocks: the pictures, as content blocks.
-        left_out: how many are not shown, by why.
-        usage: cost of asking the model which it needs.
-    """
+    """Pictures that an answer sees again, how many are left out, by why, and the cost to ask."""
 
     blocks: Sequence[Block] = ()
     left_out: Mapping[str, int] = MappingProxyType({})

@@ -282,20 +282,15 @@ _REASONS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "comple
 def usage_of(reply: AIMessage) -> Usage:
     """The cost of one call, with the token counts that the model reports, if any."""
     found: dict[str, Any] = {**(reply.usage_metadata or {})}
-    if not found:  # classes that report it in the provider's words
-        metadata = reply.response_metadata
-        reports = [metadata, *(metadata.get(name) for name in _REPORTS)]
-        found = {
-            key: value
-            for report in reports
-            if isinstance(report, dict)
-            for key, value in report.items()
-        }
+    metadata = reply.response_metadata
+    # Some classes report it in the provider's words.
+    for report in () if found else (metadata, *(metadata.get(name) for name in _REPORTS)):
+        found |= report if isinstance(report, dict) else {}
     read, written = ([count_of(found.get(name)) for name in names] for names in (_READ, _WRITTEN))
-    return Usage(
-        1,
-        *(next((count for count in counts if count is not None), 0) for counts in (read, written)),
+    first = (
+        next((count for count in counts if count is not None), 0) for counts in (read, written)
     )
+    return Usage(1, *first)
 
 
 _REPORTS = ("usage", "token_usage", "usage_metadata")

@@ -134,13 +134,8 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     The second is reached by following names from the first: the one with most of the missing words
     and, of several that only have the kind of answer, the farthest. Else it is the runner-up.
     """
-    meant = meanings(statements)
-    scores = relevance(question, statements, meant)
-    order = [index for index in rank(scores) if scores[index] > 0]
-    if not order:
-        return []
-    wanted, trail = set(content_terms(question)), order[:1]
-    left_open = wanted.difference(meant[trail[0]])
+    meant, order, wanted, left_open = _rank_for(question, statements)
+    trail = order[:1]
     for at in trail if left_open else ():  # grows within the loop
         leads = _leads(statements[at].text, wanted)
         trail += [
@@ -159,17 +154,23 @@ def answers(question: str, statements: Sequence[Statement]) -> bool:
 
     A statement about somebody or something that it names may supply missing words.
     """
-    meant = meanings(statements)
-    scores = relevance(question, statements, meant)
-    first = next((index for index in rank(scores) if scores[index] > 0), None)
-    if first is None:
+    meant, order, wanted, left_open = _rank_for(question, statements)
+    if not order:
         return False
-    wanted = set(content_terms(question))
-    left_open = wanted.difference(meant[first])
-    leads = _leads(statements[first].text, wanted)
+    leads = _leads(statements[order[0]].text, wanted)
     return not left_open or any(
         left_open.issubset(said) and _follows(leads, said) for said in meant
     )
+
+
+def _rank_for(
+    question: str, statements: Sequence[Statement]
+) -> tuple[list[list[str]], list[int], set[str], set[str]]:
+    """The meanings, the order of those that bear on it, its words, and what the best one lacks."""
+    meant, wanted = meanings(statements), set(content_terms(question))
+    scores = relevance(question, statements, meant)
+    order = [index for index in rank(scores) if scores[index] > 0]
+    return meant, order, wanted, wanted.difference(meant[order[0]]) if order else wanted
 
 
 def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
@@ -236,8 +237,7 @@ class ExtractiveReader(Reader):
         kept = _read_notes(step.memory.text, places)
         candidates = kept + _new(step, {statement.text for statement in kept})
         asked = _join_query(step.question, step.query)
-        scores = relevance(asked, candidates, meanings(candidates))
-        chosen = self._choose_fitting(candidates, scores, len(kept))
+        chosen = self._choose_fitting(asked, candidates, len(kept))
         if chosen == kept:
             return Update(None)
         placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
@@ -258,8 +258,7 @@ class ExtractiveReader(Reader):
         }
         candidates = list(known.values())
         asked = _join_query(question, query)
-        scores = relevance(asked, candidates, meanings(candidates))
-        chosen = self._choose_fitting(candidates, scores, len(candidates))
+        chosen = self._choose_fitting(asked, candidates, len(candidates))
         memory = _write_notes(chosen, [places.get(item.text) for item in chosen])
         new = [] if answers(question, chosen) else _new_names(asked, chosen)
         if not new:
@@ -291,14 +290,14 @@ class ExtractiveReader(Reader):
         return Identity("extractive", sha256(parts.encode()).hexdigest()[:16])
 
     def _choose_fitting(
-        self, candidates: list[Statement], scores: Sequence[float], kept: int
+        self, asked: str, candidates: list[Statement], kept: int
     ) -> list[Statement]:
         """Return the best candidates that fit into the memory, in reading order.
 
         The first `kept` are already in it; of the others, those with a score of 0 stay out.
         """
-        left = self.memory_tokens
-        chosen = []
+        scores = relevance(asked, candidates, meanings(candidates))
+        left, chosen = self.memory_tokens, []
         for index in rank(scores):
             if scores[index] <= 0 and index >= kept:
                 continue
