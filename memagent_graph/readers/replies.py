@@ -204,7 +204,7 @@ def check_overwrite(
         prompt: the prompt's own sentences, which are no notes.
         unfinished: whether the reply was cut off: then it may not lose any statement.
     """
-    whole = notes_in(reply, tags=tags, known=(before, read), question=question)
+    whole = notes_in(reply, tags=tags, question=question)
     text = _without_instructions(whole, prompt, read)
     if not text:  # without notes there may be none to take, but a whole reply is no copied prompt
         copied = whole and not unfinished
@@ -256,22 +256,14 @@ _REPEATED = 0.8
 """Share of a sentence's words that a sentence of the prompt has, if it is repeated."""
 
 
-def notes_in(
-    reply: str, *, tags: Collection[str] = ("notes",), known: Sequence[str] = (), question: str = ""
-) -> str:
-    """Return the notes in a reply, without fence, preface, closing words and the prompt's tags.
-
-    Lines of the `known` texts are notes; the question is what echoes of the prompt repeat.
-    """
-    own = {line.strip() for text in known for line in text.splitlines()}
+def notes_in(reply: str, *, tags: Collection[str] = ("notes",), question: str = "") -> str:
+    """Return the notes in a reply, without a fence and what it repeats of the prompt's frame."""
     text = _without_echoes(reply, tags, question)
-    for _ in range(_LAYERS):
-        text = _unwrap(text, own)
+    while (fenced := _FENCE.match(text)) and fenced["mark"] not in fenced["inside"]:
+        text = fenced["inside"].strip()
     return text if any(map(str.isalnum, text)) else ""
 
 
-_LAYERS = 4
-"""Most wrappings round each other that are taken off: a preface, a fence, a heading, last words."""
 _PLACEHOLDER = regex.compile(
     r"(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
     r"|^[^\w\n]*+(?:empty|none|no notes(?: yet)?|n/a|null)[^\w\n]*+$",
@@ -280,25 +272,6 @@ _PLACEHOLDER = regex.compile(
 _FENCE = regex.compile(
     r"\A(?P<mark>```|~~~)[\w-]*\n(?P<inside>.*?)(?:\n?(?P=mark)\s*)?\Z", regex.DOTALL
 )
-_PREFACE = regex.compile(
-    r"[\s#*_>-]*+(?:(?:new|updated|final)\s+)?notes[\s*_:]*+"
-    r"|[\s#*_>-]*+(?:[^.!?]{0,60}[,!.]\s)?[^.!?:]{0,80}\bnotes\b[^.!?:]{0,80}:[\s*_]*+",
-    regex.IGNORECASE,
-)
-_CODA = regex.compile(
-    r"\W*+(?:please\s+)?(?:let me know|feel free to|i hope (?:this|that|these))\b", regex.IGNORECASE
-)
-
-
-def _unwrap(text: str, own: Collection[str]) -> str:
-    """Notes without a fence round them, a first line that announces them, or one to the user."""
-    if (fenced := _FENCE.match(text)) and fenced["mark"] not in fenced["inside"]:
-        return fenced["inside"].strip()
-    first, _, rest = text.partition("\n")
-    if rest and first.strip() not in own and _PREFACE.fullmatch(first):
-        return rest.strip()
-    rest, _, last = text.rpartition("\n")
-    return rest.strip() if last.strip() not in own and _CODA.match(last) else text
 
 
 def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
