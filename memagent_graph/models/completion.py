@@ -300,36 +300,6 @@ def reply_part(
     return ChatGenerationChunk(message=message)
 
 
-class ChatTemplate:
-    """Turns messages into a prompt in the format that the model was trained on.
-
-    `variables` are those of the template of a tokenizer of `transformers`; without a template, a
-    `ConfigurationError` is raised.
-    """
-
-    def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
-        if getattr(tokenizer, "chat_template", "") is None:
-            message = (
-                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
-                "model's instruction-tuned version, or set chat_template in its "
-                "tokenizer_config.json."
-            )
-            raise ConfigurationError(message)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self.tokenizer = HuggingFaceTokenizer(backend) if backend is not None else None
-        self._original = tokenizer
-        self._variables = dict(variables or {}, add_generation_prompt=True)
-
-    def token_ids(self, messages: Sequence[BaseMessage]) -> list[int]:
-        """Return the token ids of the text of `messages`, up to where the reply begins."""
-        asked = convert_to_openai_messages(list(messages))
-        template = self._original.apply_chat_template
-        if self.tokenizer is None:  # it is not of the `tokenizers` library
-            ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
-            return ids
-        return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))
-
-
 class Call(NamedTuple):
     """A call of a model, with LangChain's options; the fewest parts are enough if it is `whole`."""
 
@@ -440,14 +410,33 @@ class LocalChatModel(LoopChatModel):
         found: int | None = self._engine.window_tokens
         return found
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library."""
-        return self._template.tokenizer
-
     @cached_property
-    def _template(self) -> ChatTemplate:
-        return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library.
+
+        Raises:
+            ConfigurationError: It has no chat template.
+        """
+        tokenizer = self._engine.tokenizer
+        if getattr(tokenizer, "chat_template", "") is None:
+            message = (
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
+                "model's instruction-tuned version, or set chat_template in its "
+                "tokenizer_config.json."
+            )
+            raise ConfigurationError(message)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        return None if backend is None else HuggingFaceTokenizer(backend)
+
+    def _encode(self, messages: Sequence[BaseMessage]) -> list[int]:
+        """The token ids of `messages` in the model's own format, up to where the reply begins."""
+        own, template = self.tokenizer, self._engine.tokenizer.apply_chat_template
+        variables = {**self.chat_template_kwargs, "add_generation_prompt": True}
+        asked = convert_to_openai_messages(list(messages))
+        if own is None:
+            ids: list[int] = template(asked, tokenize=True, return_dict=False, **variables)
+            return ids
+        return own.encode(template(asked, tokenize=False, **variables))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for all objects that share them, by a state dict of the model.

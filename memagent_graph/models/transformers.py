@@ -451,7 +451,7 @@ class ChatTransformers(LocalChatModel):
         words = chosen.pop("stop") or ()
         chosen["max_tokens"] = chosen["max_tokens"] or _LONGEST_REPLY
         return DecodingRow(
-            self._template.token_ids(call.messages),
+            self._encode(call.messages),
             stop=[words] if isinstance(words, str) else words,
             **chosen,
         )

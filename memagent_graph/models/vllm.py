@@ -286,7 +286,7 @@ class ChatVLLM(LocalChatModel):
 
     async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
-        prompt = self._template.token_ids(call.messages)
+        prompt = self._encode(call.messages)
         params = self._params(call)
         written: list[CompletionOutput] = []
         async for output in self._engine.generate(prompt, params, self._lora):

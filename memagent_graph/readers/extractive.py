@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Evidence
     from memagent_graph.readers.base import Step
-    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
 _PRIOR = 500
@@ -240,8 +239,10 @@ class ExtractiveReader(Reader):
         chosen = self._choose_fitting(asked, candidates, len(kept))
         if chosen == kept:
             return Update(None)
-        placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
-        return Update(_write_notes(chosen, placed))
+        for text, start, end in chosen:  # lines that a person wrote have no place
+            if start != NOWHERE and text not in places:
+                places[text] = locate(text, step.chunk.source, start, end)
+        return Update(_write_notes(chosen, places))
 
     async def merge(
         self,
@@ -259,7 +260,7 @@ class ExtractiveReader(Reader):
         candidates = list(known.values())
         asked = _join_query(question, query)
         chosen = self._choose_fitting(asked, candidates, len(candidates))
-        memory = _write_notes(chosen, [places.get(item.text) for item in chosen])
+        memory = _write_notes(chosen, places)
         new = [] if answers(question, chosen) else _new_names(asked, chosen)
         if not new:
             return Merge(memory)
@@ -282,7 +283,8 @@ class ExtractiveReader(Reader):
         marks = {item.text: f" [{item.place}]" for item in found}
         lines = (text + marks.get(text, "") for text in quoted)
         least = _LEAST_PAIRS_TOLD if _UNSPACED.search(question) else _LEAST_TOLD
-        covered = _share_covered(question, quoted) >= least
+        wanted, told = content_terms(question), set(terms("\n".join(quoted)))
+        covered = sum(term in told for term in wanted) >= least * max(len(wanted), 1)
         return Answer("\n".join(lines), "\n".join(quoted), found=covered, evidence=tuple(found))
 
     def _identity(self, version: str) -> Identity:
@@ -310,13 +312,6 @@ class ExtractiveReader(Reader):
         return [candidates[index] for index in sorted(chosen)]
 
 
-def _share_covered(question: str, quoted: Sequence[str]) -> float:
-    """Share of a question's terms that the quotes have, 0 to 1."""
-    wanted = content_terms(question)
-    covered = set(terms("\n".join(quoted)))
-    return sum(term in covered for term in wanted) / max(len(wanted), 1)
-
-
 def _join_query(question: str, query: str) -> str:
     return question if query == question else f"{question} {query}"
 
@@ -331,9 +326,9 @@ def _new_names(asked: str, kept: Sequence[Statement]) -> list[str]:
     return [*found][:_MOST_NAMES]
 
 
-def _write_notes(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:
-    text = "\n".join(statement.text for statement in chosen)
-    return Memory(text, tuple(place for place in placed if place))
+def _write_notes(chosen: Sequence[Statement], places: Mapping[str, Evidence]) -> Memory:
+    texts = [statement.text for statement in chosen]
+    return Memory("\n".join(texts), tuple(places[text] for text in texts if text in places))
 
 
 def _read_notes(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
@@ -356,11 +351,3 @@ def _new(step: Step, known: set[str]) -> list[Statement]:
         if statement.text not in known:
             found.setdefault(statement.text, statement)
     return list(found.values())
-
-
-def _place(statement: Statement, chunk: Chunk) -> Evidence | None:
-    """Return the place of a statement of this chunk; None for a line that a person wrote."""
-    text, start, end = statement
-    if start == NOWHERE:
-        return None
-    return locate(text, chunk.source, start, end)

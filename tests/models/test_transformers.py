@@ -258,7 +258,7 @@ def test_a_prompt_over_the_window_is_an_error_and_a_reply_is_limited_to_what_is_
     with pytest.raises(ContextLengthError, match="holds 1024"):
         model.invoke("word " * 2000)
 
-    prompt = model._template.token_ids([HumanMessage("word " * 900)])
+    prompt = model._encode([HumanMessage("word " * 900)])
     reply = model.invoke("word " * 900, max_tokens=500)
 
     assert len(reply.response_metadata["generation"]["token_ids"]) <= 1024 - len(prompt)
