@@ -346,14 +346,8 @@ class Prompts(BaseModel):
     ) -> str:
         """Make the prompt that asks for the memory after `chunk`, of at most `budget` tokens.
 
-        Args:
-            question: the question of the reading.
-            memory: the memory before the chunk.
-            chunk: the text of the chunk.
-            budget: longest memory, in tokens.
-            again: whether the last reply was over the budget.
-            repeat: whether the last reply was no notes.
-            gate: whether the reply may say that the chunk adds nothing.
+        `again` if the last reply was over the budget, `repeat` if it was no notes; the `gate` lets
+        the reply say that the chunk adds nothing.
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         values = self._disarm(values, self.update)

@@ -25,15 +25,11 @@ T = TypeVar("T")
 
 
 def resolve_model(model: str, *, base_url: str | None = None, **options: Any) -> BaseChatModel:
-    """Make a chat model from a model string.
+    """Make a chat model from a model string, for a server at `base_url` if it is an OpenAI one.
 
-    Args:
-        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>" or
-            "hf:<path or hub id>" for a model in this process, or a name for LangChain's
-            `init_chat_model` ("anthropic:claude-..."). "openai:" may be left out for OpenAI's own
-            models ("gpt-4o") and, with `base_url`, for any model.
-        base_url: URL of the server; `OPENAI_BASE_URL` by default.
-        options: further arguments of the model.
+    "openai:<model>" is of any OpenAI-compatible server, "vllm:<path or hub id>" or "hf:<path or hub
+    id>" of this process, or a name for LangChain's `init_chat_model` ("anthropic:claude-..."). It
+    may leave out "openai:" for OpenAI's own models ("gpt-4o") and, with a URL, for any model.
 
     Raises:
         ConfigurationError: There is no such model, or an option is invalid.

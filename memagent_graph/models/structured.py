@@ -165,14 +165,10 @@ def shape_of(response_format: ResponseFormat) -> Shape:
 async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
     """Ask a model for a value, and once more, saying what is wrong, if its reply does not match.
 
-    Args:
-        shape: the shape. Its schema is appended to the prompt.
-        prompt: the task.
-        ask: sends messages to the model; its call should use the options of `constraint`.
+    The schema is appended to the prompt; the calls of `ask` should use the options of `constraint`.
 
     Raises:
         ResponseFormatError: Neither reply matches.
-        ModelError: A call failed, as raised by `ask`.
     """
     schema = json.dumps(shape.schema, ensure_ascii=False)
     messages: list[BaseMessage] = [HumanMessage(prompt + _INSTRUCTIONS.format(schema=schema))]

@@ -215,10 +215,6 @@ class ExtractiveReader(Reader):
 
     The memory holds one statement per line, in reading order. Lines that a person wrote or changed
     are ranked and quoted like the others, but have no place.
-
-    Args:
-        config: the budgets; only `memory_tokens` is used.
-        tokenizer: counts the memory's tokens; the built-in estimate by default.
     """
 
     concurrency = 1  # it is bound by the processor

@@ -194,15 +194,9 @@ def check_overwrite(
 ) -> Overwrite:
     """Return the notes in a reply, and what speaks against overwriting the old ones with them.
 
-    Args:
-        reply: the model's reply, without reasoning.
-        before: the notes before.
-        read: the text that the model was shown besides them: the chunk.
-        question: a statement that shares no word with it may be dropped. None may without one, as
-            in a memory of a user.
-        tags: names of the prompt's delimiters.
-        prompt: the prompt's own sentences, which are no notes.
-        unfinished: whether the reply was cut off: then it may not lose any statement.
+    `read` is the chunk, `tags` are the prompt's delimiters and `prompt` its own sentences. Without
+    a question, as in a memory of a user, no statement may be dropped; with one, those may that
+    share no word with it. A reply that was cut off may lose none.
     """
     whole = notes_in(reply, tags=tags, question=question)
     text = _without_instructions(whole, prompt, read)
