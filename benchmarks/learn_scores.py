@@ -10,7 +10,7 @@ from tiny_reader import PROMPTS, VOCABULARY, make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from memagent_graph import ReadingConfig
-from memagent_graph.models.transformers_engine import DecodingRow, decode
+from memagent_graph.models.transformers import DecodingRow, decode
 from memagent_graph.rl.rewards import exact
 from memagent_graph.text.chunks import last_sentence_end
 

@@ -184,6 +184,15 @@ _PART = "<notes>\n{memory}\n</notes>"
 """Form of each memory in a merge prompt."""
 
 
+_FIELDS: dict[str, tuple[set[str], set[str]]] = {
+    "update": ({"question", "chunk"}, {"memory", "words"}),
+    "answer": ({"question", "memory"}, {"passages"}),
+    "merge": ({"question", "memories"}, {"words"}),
+    **dict.fromkeys(("shorter", "repeat", "unchanged"), (set(), {"words"})),
+}
+"""Fields of each prompt that it needs, and that it may have."""
+
+
 class Prompts(BaseModel):
     r"""The prompts of a chat model.
 
@@ -224,22 +233,11 @@ class Prompts(BaseModel):
 
     @model_validator(mode="after")
     def _has_its_fields(self) -> Prompts:
-        for name, fields in (
-            ("update", {"question", "memory", "chunk"}),
-            ("answer", {"question", "memory"}),
-            ("merge", {"question", "memories"}),
-            ("shorter", set()),
-            ("repeat", set()),
-            ("unchanged", set()),
-        ):
-            found = set(_FIELD.findall(getattr(self, name)))
-            if name == "update" and self.adds:
-                found.add("memory")
-            if name == "answer":
-                found.discard("passages")
-            if found != fields and (name == "answer" or found != fields | {"words"}):
+        for name, (needed, more) in _FIELDS.items():
+            found = {*_FIELD.findall(getattr(self, name))}
+            if not needed <= found <= needed | more:
                 message = (
-                    f"The {name} prompt has the fields {sorted(found)} and needs {sorted(fields)}, "
+                    f"The {name} prompt has the fields {sorted(found)} and needs {sorted(needed)}, "
                     "each in braces."
                 )
                 raise ConfigurationError(message)
@@ -299,11 +297,9 @@ class Prompts(BaseModel):
         return sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def guard_against(self, tokens: Collection[str]) -> Prompts:
-        """Return prompts in which no value can forge one of these tokens.
+        """Return prompts in which no value can forge one of these control tokens.
 
-        Args:
-            tokens: control tokens of the model's tokenizer. Those of known shapes are guarded
-                against in any case.
+        Those of known shapes are guarded against in any case.
         """
         guarding = self.model_copy()
         guarding._control = self._control.union(tokens)  # noqa: SLF001 - of the same class
@@ -320,16 +316,10 @@ class Prompts(BaseModel):
         repeat: bool = False,
         gate: bool = False,
     ) -> str:
-        """Make the prompt that asks for the memory after `chunk`.
+        """Make the prompt that asks for the memory after `chunk`, of at most `budget` tokens.
 
-        Args:
-            question: the question of the reading.
-            memory: the memory before the chunk.
-            chunk: the text of the chunk.
-            budget: longest memory, in tokens.
-            again: whether the last reply was over the budget.
-            repeat: whether the last reply was no notes.
-            gate: whether the reply may say that the chunk adds nothing.
+        `again` if the last reply was over the budget, `repeat` if it was no notes; the `gate` lets
+        the reply say that the chunk adds nothing.
         """
         values = {"question": question, "memory": memory or NO_MEMORY, "chunk": chunk}
         values = self._disarm(values, self.update)
@@ -353,47 +343,25 @@ class Prompts(BaseModel):
         return [_ANY_FIELD.sub("", text) for text in (*texts, *additions)]
 
     def for_answer(self, question: str, memory: str, passages: Sequence[str] = ()) -> str:
-        """Make the prompt that asks for the answer.
-
-        Args:
-            question: the question of the reading.
-            memory: the memory; "" if nothing was noted.
-            passages: passages of the document, in its order.
-        """
+        """Make the prompt that asks for the answer; `passages` are in the document's order."""
         ends = {ANSWER_PROMPT: _NOT_BELOW + _BOXED, PLAIN_ANSWER_PROMPT: _NOT_BELOW + _PLAINLY}
         return self._ask(self.answer, question, memory, passages, ends.get(self.answer))
 
     def for_structured_answer(
         self, question: str, memory: str, passages: Sequence[str] = ()
     ) -> str:
-        """Make the prompt of a structured answer, from the caller's `answer` if there is one.
-
-        For the arguments, see `for_answer`.
-        """
+        """Make the prompt of a structured answer, from the caller's `answer` if there is one."""
         own = self.answer != ANSWER_PROMPT
         template = self.answer if own else STRUCTURED_ANSWER_PROMPT
         return self._ask(template, question, memory, passages, None if own else _NO_VALUE)
 
     def for_pictures(self, question: str, memory: str, marks: Sequence[str], most: int) -> str:
-        """Make the prompt that asks which pictures the answer needs to see once more.
-
-        Args:
-            question: the question of the reading.
-            memory: the memory.
-            marks: the marks of the pictures that it refers to.
-            most: most pictures that there is room for.
-        """
+        """Make the prompt that asks which pictures, at most `most`, the answer needs again."""
         values = {"question": question, "memory": memory, "pictures": "\n".join(marks)}
         return fill(LOOK_AT_PROMPT, {**self._disarm(values, LOOK_AT_PROMPT), "most": str(most)})
 
     def for_merge(self, question: str, memories: Sequence[str], budget: int) -> str:
-        """Make the prompt that asks for one memory of `budget` tokens in place of `memories`.
-
-        Args:
-            question: the question of the reading.
-            memories: the memories, in the document's order.
-            budget: longest memory, in tokens.
-        """
+        """Make the prompt that asks for one memory of `budget` tokens in place of `memories`."""
         delimiters = self.merge + _PART
         parts = [fill(_PART, self._disarm({"memory": memory}, delimiters)) for memory in memories]
         asked = self._disarm({"question": question}, delimiters)

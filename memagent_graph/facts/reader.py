@@ -300,7 +300,7 @@ class FactsReader(ChatReader):
         question = "" if self.standing else step.question
         lines = [fact.line for fact in told]
         aligned = align("\n".join(lines), step.memory, step.chunk, question)
-        new = facts_of(_whole_lines(await self._mark(aligned), lines))
+        new = facts_of(_whole_lines((await self._decide(aligned)).memory, lines))
         new = [replace(fact, speaker=self._find_speaker(step, fact)) for fact in new]
         memory, left_out[EVICTED] = self._overwrite(step, new)
         same = memory == step.memory

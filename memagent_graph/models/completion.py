@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import aclosing
+from functools import cached_property
 from math import isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, convert_to_openai_messages
+from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
+from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from pydantic import BaseModel, ValidationError
+from langchain_core.outputs import ChatGenerationChunk
+from pydantic import Field, PrivateAttr, ValidationError
 
 from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.models.failures import reply_error, words_of
@@ -22,14 +24,12 @@ from memagent_graph.text.tokens import HuggingFaceTokenizer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+    import torch
     from langchain_core.messages import BaseMessage
-    from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
-    from openai.types.chat.chat_completion import Choice
-    from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
-    from openai.types.chat.chat_completion_chunk import ChoiceDelta
+    from langchain_core.outputs import ChatResult
 
     from memagent_graph.sync import LoopThread
+    from memagent_graph.text.tokens import Tokenizer
 
 
 class Generation(TypedDict):
@@ -94,15 +94,10 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def find_ending(finish_reason: str | None) -> Ending | None:
     """Return what a finish reason means if the reply is not whole; None if it is.
 
-    Each provider has words of its own: "length", "max_tokens" (Anthropic), "MAX_TOKENS" (Gemini,
-    Cohere), "model_length" (Mistral), "token_limit" (watsonx), "model_context_window_exceeded";
-    "content_filter", "SAFETY", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock), "sensitive"
-    (Zhipu); "error" (OpenRouter), "network_error" (Zhipu), "insufficient_system_resource"
-    (DeepSeek), "abort" (vLLM, SGLang), "ERROR" (Cohere). Unknown words are understood by their
-    parts; a reply is whole if none of them says otherwise.
-
-    Args:
-        finish_reason: why the reply ended, in the server's words.
+    Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
+    "content_filter", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock); "network_error"
+    (Zhipu), "abort" (vLLM). Unknown words are understood by their parts; a reply is whole if none
+    of them says otherwise.
     """
     if not finish_reason:
         return None
@@ -130,336 +125,190 @@ def count_of(value: object) -> int | None:
 
 _LONGEST_SHOWN = 300
 """Characters shown of a reply that is no completion."""
+_RENAMED = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
 
 
-def to_result(completion: ChatCompletion, started: float) -> ChatResult:
-    """Convert a whole completion.
+class Completion:
+    """Turns what a server sends, whole or part by part, into parts of a reply.
 
-    Args:
-        completion: the completion, parsed but not validated by the SDK.
-        started: time of the request, by `perf_counter`.
-
-    Raises:
-        ModelError: The reply holds an error, or is no completion.
-    """
-    body = _fields(completion)
-    choice = _first(body.get("choices"))
-    message = _message(choice, "message")
-    reason = getattr(choice, "finish_reason", None)
-    _check(body, choice, reason)
-    if message is None:
-        text = (
-            f"The server's reply is not a chat completion: {_show(completion)} Check that the "
-            "base URL is that of an OpenAI-compatible API."
-        )
-        raise TransientModelError(text)
-    extra = _extra(message)
-    calls = [call.model_dump() for call in getattr(message, "tool_calls", None) or ()]
-    if calls:
-        extra["tool_calls"] = calls  # AIMessage parses them into `tool_calls`
-    generation = Generation(
-        prompt_token_ids=body.get("prompt_token_ids"),
-        token_ids=getattr(choice, "token_ids", None),
-        logprobs=_logprobs(choice) or None,
-        finish_reason=reason,
-        seconds=perf_counter() - started,
-    )
-    reply = AIMessage(
-        content=_content(message),
-        additional_kwargs=extra,
-        usage_metadata=_ReportedUsage().add(body.get("usage")).metadata(),
-        response_metadata={
-            "finish_reason": reason,
-            "model_name": body.get("model"),
-            "id": body.get("id"),
-            "generation": generation,
-        },
-    )
-    return ChatResult(generations=[ChatGeneration(message=reply)])
-
-
-class PartialCompletion:
-    """Turns a stream's parts into chunks, and collects what only the last chunk can report.
-
-    Args:
-        started: time of the request, by `perf_counter`.
+    The request was `started` at this time, by `perf_counter`.
     """
 
     def __init__(self, started: float) -> None:
         self._started = started
-        self._model: str | None = None
-        self._finish_reason: str | None = None
+        self._about: dict[str, Any] = {"finish_reason": None, "model": None, "id": None}
         self._prompt_token_ids: list[int] | None = None
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
-        self._usage = _ReportedUsage()
+        self._counts: dict[str, int] = {}
         self._has_text = False
         self._index: int | None = None
-        self._is_done = False
 
-    def chunk(self, part: ChatCompletionChunk) -> ChatGenerationChunk:
-        """Convert one part of the stream.
-
-        Raises:
-            ModelError: The part holds an error.
-        """
-        body = _fields(part)
-        choice = self._own(body.get("choices"))
-        self._model = body.get("model") or self._model
+    def add(self, sent: object) -> ChatGenerationChunk | None:
+        """Convert parsed JSON, or raise the error in it; None if it has no part of this reply."""
+        body = _fields(sent)
+        choice = self._find_choice(body.get("choices"))
+        reason = choice.get("finish_reason")
+        if (error := reply_error(body)) is not None:
+            raise error
+        if find_ending(reason) == "failed":
+            said = words_of(choice.get("error"))
+            text = f"The server broke off the reply ({reason}){': ' if said else '.'}{said}"
+            raise reply_error({"error": choice.get("error")}) or TransientModelError(text)
+        known = {"finish_reason": reason, "model": body.get("model"), "id": body.get("id")}
+        self._about |= {name: value for name, value in known.items() if value}
         self._prompt_token_ids = body.get("prompt_token_ids") or self._prompt_token_ids
-        self._usage.add(body.get("usage"))
-        reason = getattr(choice, "finish_reason", None)
-        _check(body, choice, reason)
-        self._finish_reason = reason or self._finish_reason
-        delta = _message(choice, "delta")
-        if delta is None and not self._has_text:  # MiniMax repeats the whole reply at the end
-            delta = _message(choice, "message")
-        if delta is None:  # the part with the usage, or the last one
-            return ChatGenerationChunk(message=AIMessageChunk(content=""))
-        self._token_ids += getattr(choice, "token_ids", None) or []
-        self._logprobs += _logprobs(choice)
-        content = _content(delta)
+        self._count(_fields(body.get("usage")))
+        message = self._find_message(choice)
+        if message is None:
+            return None
+        self._token_ids += choice.get("token_ids") or []
+        chances = _fields(choice.get("logprobs")).get("content")
+        self._logprobs += [chance["logprob"] for chance in chances or ()]
+        content = _content(message.get("content") or "")
         self._has_text = self._has_text or bool(content)
-        calls = [
-            tool_call_chunk(
-                name=call.function.name if call.function else None,
-                args=call.function.arguments if call.function else None,
-                id=call.id,
-                index=getattr(call, "index", None),
-            )
-            for call in getattr(delta, "tool_calls", None) or ()
-        ]
-        message = AIMessageChunk(
-            content=content, additional_kwargs=_extra(delta), tool_call_chunks=calls
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        extra = {"refusal": message.get("refusal"), "reasoning_content": reasoning}
+        calls = []
+        for call in message.get("tool_calls") or ():
+            asked = _fields(call.get("function"))
+            name, arguments = asked.get("name"), asked.get("arguments")
+            index = call.get("index")
+            calls.append(tool_call_chunk(name=name, args=arguments, id=call.get("id"), index=index))
+        found = AIMessageChunk(
+            content=content,
+            additional_kwargs={name: value for name, value in extra.items() if value},
+            tool_call_chunks=calls,
         )
-        return ChatGenerationChunk(message=message)
+        return ChatGenerationChunk(message=found)
 
-    def end(self) -> None:
-        """Note that the server said that the stream is complete."""
-        self._is_done = True
+    def add_whole(self, sent: object) -> ChatGenerationChunk:
+        """Convert a whole reply; raises `ModelError` if it is no completion."""
+        part = self.add(sent)
+        if part is None:
+            shown = words_of(sent)[:_LONGEST_SHOWN] or "it is empty."
+            text = (
+                f"The server's reply is not a chat completion: {shown} Check that the base URL is "
+                "that of an OpenAI-compatible API."
+            )
+            raise TransientModelError(text)
+        self._has_text = True  # or all that it has, such as calls of tools
+        return part
 
-    def _own(self, choices: object) -> Any:
-        """The choice of this reply among those of a part; None if it has only others."""
-        for choice in choices if isinstance(choices, list) else ():
-            index = getattr(choice, "index", None) or 0
-            if self._index in (None, index):
-                self._index = index
-                return choice
-        return None
-
-    def last(self) -> ChatGenerationChunk:
-        """Return the chunk that ends the reply.
+    def end(self, *, is_done: bool) -> ChatGenerationChunk:
+        """Return the part that ends the reply; `is_done` if the server said that it is complete.
 
         Raises:
             TransientModelError: The connection ended before the reply did.
         """
-        if self._finish_reason is None and not (self._is_done and self._has_text):
+        reason = self._about["finish_reason"]
+        if reason is None and not (is_done and self._has_text):
             raise TransientModelError("The server ended the stream before the reply was complete.")
         generation = Generation(
             prompt_token_ids=self._prompt_token_ids,
             token_ids=self._token_ids or None,
             logprobs=self._logprobs or None,
-            finish_reason=self._finish_reason,
+            finish_reason=reason,
             seconds=perf_counter() - self._started,
         )
+        about = {"finish_reason": reason, "model_name": self._about["model"]}
         message = AIMessageChunk(
             content="",
-            usage_metadata=self._usage.metadata(),
-            response_metadata={
-                "finish_reason": self._finish_reason,
-                "model_name": self._model,
-                "generation": generation,
-            },
+            usage_metadata=self._usage(),
+            response_metadata={**about, "id": self._about["id"], "generation": generation},
             chunk_position="last",
         )
         return ChatGenerationChunk(message=message)
 
+    def _find_choice(self, choices: object) -> Mapping[str, Any]:
+        """The choice of this reply among those that were sent; {} if there are only others."""
+        for choice in choices if isinstance(choices, list) else ():
+            index = _fields(choice).get("index") or 0
+            if self._index in (None, index):
+                self._index = index
+                return _fields(choice)
+        return {}
 
-class _ReportedUsage:
-    """The usage of a call, as far as the server reports it.
+    def _find_message(self, choice: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        found = choice.get("delta")
+        if found is None and isinstance(choice.get("text"), str):  # the older API
+            found = {"content": choice["text"]}
+        if found is None and not self._has_text:  # MiniMax repeats the whole reply at the end
+            found = choice.get("message")
+        return None if found is None else _fields(found)
 
-    In a stream, a part's usage is that of all parts so far, or each part has some of the counts.
-    """
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        """Add what is reported: all counts so far, or in each part some of them."""
+        details = [_fields(usage.get(f"{of}_tokens_details")) for of in ("prompt", "completion")]
+        for name, value in [item for report in (usage, *details) for item in report.items()]:
+            if (count := count_of(value)) is not None:
+                known = _RENAMED.get(name, name)
+                self._counts[known] = max(count, self._counts.get(known, 0))
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def add(self, usage: object) -> Self:
-        """Add what a reply or a part of one reports."""
-        counts = _fields(usage)
-        reported = {
-            "input": _count(counts, "prompt_tokens", "input_tokens"),
-            "output": _count(counts, "completion_tokens", "output_tokens"),
-            "total": _count(counts, "total_tokens"),
-            "cached": _count(_fields(counts.get("prompt_tokens_details")), "cached_tokens"),
-            "reasoning": _count(
-                _fields(counts.get("completion_tokens_details")), "reasoning_tokens"
-            ),
-        }
-        for name, count in reported.items():
-            if count is not None:
-                self._counts[name] = max(count, self._counts.get(name, 0))
-        return self
-
-    def metadata(self) -> UsageMetadata | None:
-        """Return the usage; None unless both of its counts are known."""
+    def _usage(self) -> UsageMetadata | None:
         counts = self._counts
-        total, read, written = (counts.get(name) for name in ("total", "input", "output"))
-        if read is None and total is not None and written is not None:
-            read = max(0, total - written)
-        if written is None and total is not None and read is not None:
-            written = max(0, total - read)
+        read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if read is None and written is None:
             return None
-        read, written = read or 0, written or 0
+        total = counts.get("total_tokens", 0)
+        read = max(0, total - (written or 0)) if read is None else read
+        written = max(0, total - read) if written is None else written
         found = UsageMetadata(
-            input_tokens=read, output_tokens=written, total_tokens=max(total or 0, read + written)
+            input_tokens=read, output_tokens=written, total_tokens=max(total, read + written)
         )
-        if "cached" in counts:
-            found["input_token_details"] = InputTokenDetails(cache_read=counts["cached"])
-        if "reasoning" in counts:
-            found["output_token_details"] = OutputTokenDetails(reasoning=counts["reasoning"])
+        if "cached_tokens" in counts:
+            found["input_token_details"] = InputTokenDetails(cache_read=counts["cached_tokens"])
+        if (reasoning := counts.get("reasoning_tokens")) is not None:
+            found["output_token_details"] = OutputTokenDetails(reasoning=reasoning)
         return found
 
 
-def _count(counts: Mapping[str, Any], *names: str) -> int | None:
-    found = (count_of(counts.get(name)) for name in names)
-    return next((count for count in found if count is not None), None)
+def _fields(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
-def _check(body: Mapping[str, Any], choice: object, reason: str | None) -> None:
-    """Raise the error that a reply, or a part of one, has in place of a completion."""
-    if (error := reply_error(body)) is not None:
-        raise error
-    if find_ending(reason) == "failed":
-        said = words_of(getattr(choice, "error", None))
-        found = reply_error({"error": getattr(choice, "error", None)})
-        text = f"The server broke off the reply ({reason}){': ' if said else '.'}{said}"
-        raise found or TransientModelError(text)
-
-
-def _fields(parsed: object) -> dict[str, Any]:
-    """The fields of an object that the SDK parsed without validating it."""
-    if isinstance(parsed, Mapping):
-        return dict(parsed)
-    return {**vars(parsed), **(parsed.model_extra or {})} if isinstance(parsed, BaseModel) else {}
-
-
-def _first(choices: object) -> Any:
-    return choices[0] if isinstance(choices, list) and choices else None
-
-
-def _message(choice: object, name: str) -> Any:
-    """The message of a choice, under its name; the text, if the reply is of the older API."""
-    found, text = getattr(choice, name, None), getattr(choice, "text", None)
-    if found is None and isinstance(text, str):
-        found = {"content": text}
-    if not isinstance(found, Mapping):
-        return found
-    from openai.types.chat.chat_completion_chunk import ChoiceDelta
-
-    return ChoiceDelta.construct(**found)
-
-
-def _content(message: object) -> Any:
+def _content(content: Any) -> Any:
     """The text of a message, or its blocks as LangChain knows them."""
-    content = getattr(message, "content", None) or ""
     if isinstance(content, str):
         return content
-    return [_block(part) for part in (content if isinstance(content, list) else [content])]
+    blocks = content if isinstance(content, list) else [content]
+    return [
+        {"type": "text", "text": str(block.get("text") or "")}
+        if isinstance(block, Mapping) and block.get("type") in (None, "output_text")
+        else block
+        for block in blocks
+    ]
 
 
-def _block(part: Any) -> Any:
-    is_text = isinstance(part, Mapping) and part.get("type") in (None, "output_text")
-    return {"type": "text", "text": str(part.get("text") or "")} if is_text else part
-
-
-def _show(reply: object) -> str:
-    text = words_of(reply if isinstance(reply, str) else _fields(reply)) or "it is empty."
-    return text[:_LONGEST_SHOWN]
-
-
-def _extra(message: ChatCompletionMessage | ChoiceDelta) -> dict[str, object]:
-    """Refusal, and reasoning, which are not part of the text."""
-    reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    found = {"refusal": getattr(message, "refusal", None), "reasoning_content": reasoning}
-    return {name: value for name, value in found.items() if value}
-
-
-def _logprobs(choice: Choice | ChunkChoice) -> list[float]:
-    content = getattr(getattr(choice, "logprobs", None), "content", None)
-    return [token.logprob for token in content or ()]
-
-
-def whole_reply(text: str, generation: Generation, model: str) -> ChatResult:
-    """Return a complete reply; `generation` must have both lists of token ids."""
-    message = AIMessage(
-        content=text,
-        usage_metadata=_usage(generation),
-        response_metadata=_metadata(generation, model),
-    )
-    return ChatResult(generations=[ChatGeneration(message=message)])
-
-
-def reply_part(text: str) -> ChatGenerationChunk:
-    """Return a piece of a streamed reply."""
-    return ChatGenerationChunk(message=AIMessageChunk(content=text))
-
-
-def reply_end(text: str, generation: Generation, model: str) -> ChatGenerationChunk:
-    """Return the last piece of a streamed reply, with usage and `generation`."""
+def reply_part(
+    text: str, generation: Generation | None = None, model: str = ""
+) -> ChatGenerationChunk:
+    """Return a part of a reply; the last one has `generation`, with both lists of token ids."""
+    if generation is None:
+        return ChatGenerationChunk(message=AIMessageChunk(content=text))
+    read = len(generation["prompt_token_ids"] or ())
+    written = len(generation["token_ids"] or ())
+    about = {"finish_reason": generation["finish_reason"], "model_name": model}
     message = AIMessageChunk(
         content=text,
-        usage_metadata=_usage(generation),
-        response_metadata=_metadata(generation, model),
+        usage_metadata=UsageMetadata(
+            input_tokens=read, output_tokens=written, total_tokens=read + written
+        ),
+        response_metadata={**about, "generation": generation},
         chunk_position="last",
     )
     return ChatGenerationChunk(message=message)
 
 
-def _metadata(generation: Generation, model: str) -> dict[str, object]:
-    reason = generation["finish_reason"]
-    return {"finish_reason": reason, "model_name": model, "generation": generation}
+class Call(NamedTuple):
+    """A call of a model, with LangChain's options; the fewest parts are enough if it is `whole`."""
+
+    messages: list[BaseMessage]
+    options: dict[str, Any]
+    whole: bool
 
 
-def _usage(generation: Generation) -> UsageMetadata:
-    read = len(generation["prompt_token_ids"] or ())
-    written = len(generation["token_ids"] or ())
-    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
-
-
-class ChatTemplate:
-    """Turns messages into a prompt in the format that the model was trained on.
-
-    Args:
-        tokenizer: a tokenizer of `transformers`, with a chat template.
-        variables: variables of the template, such as `enable_thinking`.
-
-    Raises:
-        ConfigurationError: The tokenizer has no chat template.
-    """
-
-    def __init__(self, tokenizer: Any, variables: Mapping[str, object] | None = None) -> None:
-        if getattr(tokenizer, "chat_template", "") is None:
-            message = (
-                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
-                "model's instruction-tuned version, or set chat_template in its "
-                "tokenizer_config.json."
-            )
-            raise ConfigurationError(message)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self.tokenizer = HuggingFaceTokenizer(backend) if backend is not None else None
-        self._original = tokenizer
-        self._variables = dict(variables or {}, add_generation_prompt=True)
-
-    def token_ids(self, messages: Sequence[BaseMessage]) -> list[int]:
-        """Return the token ids of the text of `messages`, up to where the reply begins."""
-        asked = convert_to_openai_messages(list(messages))
-        template = self._original.apply_chat_template
-        if self.tokenizer is None:  # it is not of the `tokenizers` library
-            ids: list[int] = template(asked, tokenize=True, return_dict=False, **self._variables)
-            return ids
-        return self.tokenizer.encode(template(asked, tokenize=False, **self._variables))
+Stop: TypeAlias = "list[str] | None"
 
 
 class LoopChatModel(BaseChatModel):
@@ -480,50 +329,127 @@ class LoopChatModel(BaseChatModel):
     def _loop_thread(self) -> LoopThread:
         raise NotImplementedError
 
-    async def _complete(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> ChatResult:
-        """Return the whole reply; runs on the loop."""
-        raise NotImplementedError
-
-    def _parts(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+    def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         """Yield the reply in parts; runs on the loop."""
         raise NotImplementedError
 
+    async def _complete(self, call: Call) -> ChatResult:
+        async with aclosing(self._parts(call)) as parts:
+            return generate_from_stream(iter([part async for part in parts]))
+
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> ChatResult:
-        return self._loop_thread().wait_for(self._complete(messages, stop, kwargs))
+        return self._loop_thread().wait_for(self._complete(_call(messages, stop, more, whole=True)))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> ChatResult:
-        return await self._loop_thread().run(self._complete(messages, stop, kwargs))
+        return await self._loop_thread().run(
+            self._complete(_call(messages, stop, more, whole=True))
+        )
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> Iterator[ChatGenerationChunk]:
-        return self._loop_thread().iterate(self._parts(messages, stop, kwargs))
+        return self._loop_thread().iterate(self._parts(_call(messages, stop, more, whole=False)))
 
     def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **more: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        return self._loop_thread().aiterate(self._parts(messages, stop, kwargs))
+        return self._loop_thread().aiterate(self._parts(_call(messages, stop, more, whole=False)))
+
+
+def _call(messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool) -> Call:
+    return Call(messages, options if stop is None else {**options, "stop": stop}, whole)
+
+
+class LocalChatModel(LoopChatModel):
+    """A chat model on an engine of this process, which objects with the same arguments share.
+
+    Args:
+        model: a folder or a hub id.
+        temperature: 0 by default.
+        top_p: nucleus sampling.
+        seed: seed of the sampling of each call.
+        max_tokens: longest reply, in tokens. Set here, it also overrides the reader's budgets, to
+            leave a reasoning model room to think.
+        stop: strings that end the reply.
+        logprobs: whether to report the log-probability of each token.
+        adapter: a folder with LoRA weights.
+        chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
+
+    A reply's `response_metadata["generation"]` is a `Generation`.
+
+    Raises:
+        ConfigurationError: An argument is invalid, or there is no such model.
+        ContextLengthError: A prompt leaves no room for a reply.
+        ModelError: Memory ran out, or the engine failed or refused.
+    """
+
+    model: str
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    logprobs: bool = False
+    adapter: str | None = None
+    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+
+    _engine: Any = PrivateAttr()
+
+    def _identify(self, **more: object) -> dict[str, object]:
+        own = ("model", "temperature", "top_p", "seed", "adapter", "stop", "chat_template_kwargs")
+        found = {name: getattr(self, name) for name in own}
+        return {**found, **more, "weights_version": self._engine.version}
+
+    @property
+    def window_tokens(self) -> int | None:
+        """Context length in tokens; raises `ConfigurationError` if there is no such model."""
+        found: int | None = self._engine.window_tokens
+        return found
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library.
+
+        Raises:
+            ConfigurationError: It has no chat template.
+        """
+        tokenizer = self._engine.tokenizer
+        if getattr(tokenizer, "chat_template", "") is None:
+            message = (
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template: use the "
+                "model's instruction-tuned version, or set chat_template in its "
+                "tokenizer_config.json."
+            )
+            raise ConfigurationError(message)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        return None if backend is None else HuggingFaceTokenizer(backend)
+
+    def _encode(self, messages: Sequence[BaseMessage]) -> list[int]:
+        """The token ids of `messages` in the model's own format, up to where the reply begins."""
+        own, template = self.tokenizer, self._engine.tokenizer.apply_chat_template
+        variables = {**self.chat_template_kwargs, "add_generation_prompt": True}
+        asked = convert_to_openai_messages(list(messages))
+        if own is None:
+            ids: list[int] = template(asked, tokenize=True, return_dict=False, **variables)
+            return ids
+        return own.encode(template(asked, tokenize=False, **variables))
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights, for all objects that share them, by a state dict of the model.
+
+        An adapter is merged in. Memories made with the old weights are not reused. Create readers
+        and agents again afterwards: they take the model's identity when they are created.
+        """
+        self._engine.thread.wait_for(self._engine.load_weights(weights))
+
+    def close(self) -> None:
+        """Stop the engine, for all objects that share it; the next call starts it again."""
+        self._engine.close()
+
+    def _loop_thread(self) -> LoopThread:
+        thread: LoopThread = self._engine.thread
+        return thread

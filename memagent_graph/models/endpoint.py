@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from openai import OpenAIError
-from openai.types.chat import ChatCompletionChunk
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr
 
 from memagent_graph.errors import ModelError
-from memagent_graph.models.completion import LoopChatModel, PartialCompletion, to_result
+from memagent_graph.models.completion import Call, Completion, LoopChatModel
 from memagent_graph.models.failures import error_text, is_too_long
-from memagent_graph.models.server import Server, read_events, server_thread
+from memagent_graph.models.server import Server, post, read_events, server_thread
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.messages import AIMessage, BaseMessage
-    from langchain_core.outputs import ChatGenerationChunk, ChatResult
+    from langchain_core.outputs import ChatGenerationChunk
     from langchain_core.runnables import Runnable
     from openai import AsyncOpenAI
 
     from memagent_graph.sync import LoopThread
 
-_SDK_OPTIONS = ("stream", "extra_headers", "extra_query", "extra_body", "timeout")
-"""Arguments of the SDK's `create` that it handles itself; all others are fields of the request."""
 _AFTER = r"(?:: |[`'\"“\[({.]|\b(?:parameter|field|argument|property|supplied|name|key)s?\W{1,4})"
 """Signs that a word is the name of a field."""
 _OPTIONAL = {  # fields that a request can do without, and how errors write them
@@ -65,51 +62,6 @@ _SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGN
 """Words by which servers' errors name a constraint to a JSON schema."""
 
 
-def build_request(
-    messages: Sequence[BaseMessage],
-    fields: Mapping[str, Any],
-    *,
-    refused: AbstractSet[str] = frozenset(),
-    logprobs: bool = False,
-    return_token_ids: bool = False,
-) -> dict[str, object]:
-    """Return the arguments of the SDK's `chat.completions.create`.
-
-    Args:
-        messages: the conversation.
-        fields: fields of the request, by the SDK's names; None leaves one out. The field
-            `json_schema` is a named schema that the reply should match.
-        refused: fields that the server refuses.
-        logprobs: whether to request the log-probability of each token.
-        return_token_ids: whether to request the token ids of prompt and completion (vLLM).
-    """
-    request = dict(fields)
-    if logprobs:
-        request["logprobs"] = True
-    if return_token_ids:
-        request["extra_body"] = {**(request.get("extra_body") or {}), "return_token_ids": True}
-    if "max_tokens" in refused:
-        request["max_completion_tokens"] = request.get("max_tokens")
-    if (schema := request.pop("json_schema", None)) is not None and "json_schema" not in refused:
-        request["response_format"] = {"type": "json_schema", "json_schema": schema}
-    wanted = {
-        name: value for name, value in request.items() if value is not None and name not in refused
-    }
-    return wanted | {"messages": convert_to_openai_messages(messages)}
-
-
-def as_extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Move the fields of a request to `extra_body`, which the SDK sends unchanged.
-
-    The SDK transforms all other fields by their types, which takes much of the processor time of a
-    short call.
-    """
-    options = {name: value for name, value in request.items() if name in _SDK_OPTIONS}
-    body = {name: value for name, value in request.items() if name not in _SDK_OPTIONS}
-    body |= options.get("extra_body") or {}
-    return {**options, "model": request["model"], "messages": [], "extra_body": body}
-
-
 def find_refused_field(
     error: Exception, request: Mapping[str, object], *, constrained: bool = False
 ) -> str | None:
@@ -117,11 +69,7 @@ def find_refused_field(
 
     OpenAI's reasoning models refuse a temperature, and have another name for `max_tokens`. Some
     servers do not support schemas, seeds or usage in streams. Each has words of its own for it.
-
-    Args:
-        error: the server's error.
-        request: the request.
-        constrained: whether its `response_format` was made from `json_schema`.
+    The request is `constrained` if its `response_format` was made from `json_schema`.
     """
     text, status = error_text(error), getattr(error, "status_code", None)
     if status not in _NOT_TAKEN or is_too_long(text, status):
@@ -142,12 +90,7 @@ def find_refused_field(
 
 
 def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, object]:
-    """Return the request fields that offer tools.
-
-    Args:
-        tools: anything that LangChain converts to an OpenAI tool.
-        tool_choice: "auto", "any", "required", "none", the name of a tool, or None.
-    """
+    """Return the request fields that offer tools; the choice may also be the name of a tool."""
     fields: dict[str, object] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
     if tool_choice in ("auto", "none", "required"):
         fields["tool_choice"] = tool_choice
@@ -271,19 +214,14 @@ class ChatEndpoint(LoopChatModel):
         raises the reason.
 
         Raises:
-            ModelError: The server has no model of this name; the message lists those it has. Or the
-                server is OpenAI's, and there is no key.
+            ModelError: The server has no model of this name, or there is no key for OpenAI's.
         """
         self.check_key()
         self._window = await server_thread().run(self._server.window(self.model))
         return self._window
 
     def check_key(self) -> None:
-        """Check that there is a key if the server needs one.
-
-        Raises:
-            ModelError: The server is OpenAI's, and there is no key.
-        """
+        """Raise `ModelError` if the server is OpenAI's, and there is no key."""
         if self.base_url == _DEFAULT_URL and self.api_key is None:
             message = (
                 f"No API key for {_DEFAULT_URL}: set OPENAI_API_KEY, or name a local "
@@ -292,11 +230,7 @@ class ChatEndpoint(LoopChatModel):
             raise ModelError(message)
 
     async def amodels(self) -> dict[str, int | None]:
-        """Return the server's models with their context lengths in tokens, None if not reported.
-
-        Raises:
-            ModelError: The server cannot be reached, or refuses.
-        """
+        """Return the server's models with their context lengths in tokens, None if not reported."""
         self.check_key()
         return await server_thread().run(self._server.models())
 
@@ -317,57 +251,52 @@ class ChatEndpoint(LoopChatModel):
     def _loop_thread(self) -> LoopThread:
         return server_thread()
 
-    async def _complete(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-    ) -> ChatResult:
+    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call() as client:
-            started = perf_counter()
-            return to_result(await self._create(client, messages, stop, options), started)
+            reply, is_done = Completion(perf_counter()), call.whole
+            response = await self._create(client, call)
+            if call.whole:
+                yield reply.add_whole(response.json())
+            else:
+                async with aclosing(response), aclosing(read_events(response)) as events:
+                    async for event in events:
+                        is_done = is_done or event is None
+                        if (part := reply.add(event)) is not None:
+                            yield part
+            yield reply.end(is_done=is_done)
 
-    async def _parts(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
-        async with self._server.call() as client:
-            partial = PartialCompletion(perf_counter())
-            stream = await self._create(client, messages, stop, options | _STREAMED)
-            async with read_events(stream) as events:
-                async for data in events:
-                    if data is None:
-                        partial.end()
-                    else:
-                        yield partial.chunk(ChatCompletionChunk.construct(**data))
-            yield partial.last()
-
-    async def _create(
-        self,
-        client: AsyncOpenAI,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        options: dict[str, object],
-    ) -> Any:
+    async def _create(self, client: AsyncOpenAI, call: Call) -> Any:
         self.check_key()
-        fields = {name: getattr(self, name) for name in _FIELDS} | options
-        if stop is not None:
-            fields["stop"] = stop
+        streamed = {} if call.whole else _STREAMED
+        fields = {name: getattr(self, name) for name in _FIELDS} | call.options | streamed
         while True:
-            request = build_request(
-                messages,
-                fields,
-                refused=self._refused,
-                logprobs=self.logprobs,
-                return_token_ids=self.return_token_ids,
-            )
+            request = self._build_request(call.messages, fields)
             try:
-                return await client.chat.completions.create(**as_extra_body(request))
+                return await post(client, request)
             except OpenAIError as error:
                 constrained = fields.get("json_schema") is not None
                 name = find_refused_field(error, request, constrained=constrained)
                 if name is None:
                     raise
                 self._refused.add(name)
+
+    def _build_request(
+        self, messages: list[BaseMessage], fields: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return a request without what the server refuses; None leaves a field out."""
+        request, refused = dict(fields), self._refused
+        if self.logprobs:
+            request["logprobs"] = True
+        if self.return_token_ids:
+            request["extra_body"] = {**(request["extra_body"] or {}), "return_token_ids": True}
+        if "max_tokens" in refused:
+            request["max_completion_tokens"] = request["max_tokens"]
+        schema = request.pop("json_schema", None)
+        if schema is not None and "json_schema" not in refused:
+            request["response_format"] = {"type": "json_schema", "json_schema": schema}
+        sent = {
+            name: value
+            for name, value in request.items()
+            if value is not None and name not in refused
+        }
+        return sent | {"messages": convert_to_openai_messages(messages)}

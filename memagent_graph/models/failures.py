@@ -8,10 +8,9 @@ import random
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html import unescape
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.exceptions import (
@@ -56,13 +55,9 @@ _LASTING_TEXT = re.compile(
 _MALFORMED_NAME = re.compile(r"JSONDecodeError|UnicodeDecodeError|ResponseValidationError")
 _TOO_LONG = late(
     r"""
-    # codes and settings: OpenAI, llama.cpp, Anthropic, z.ai, LM Studio, vLLM, TabbyAPI, OpenVINO
-    \b(?:n_ctx|n_keep|max_model_len|max_seq_len\w*|max_position_embeddings|model_cap_exceeded)\b
-    | exceed_context | (?:prompt|input|context|message)s?_too_(?:long|large) | above_max_length
-    | context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow)
-    # "maximum prompt length" (xAI), "input token count" (Gemini), "input length" (DashScope)
-    | max(?:imum|[ ])?[ _](?:allowed[ ])?(?:context|model|input|prompt|sequence|message)
+    context[ _-]?(?:the[ ])?(?:length|window|size|limit|overflow) | \btoken[ _]limit
     | \b(?:input|prompt|sequence|message|request)s?[ _-](?:token[ _-])?(?:length|count|size|limit)\b
+    | (?:prompt|input|context|message)s?_too_(?:long|large) | above_max_length  # codes
     | max(?:imum)?[ ]length[ ]of[ ](?:the[ ])?(?:current[ ])?(?:question|prompt|message)
     # "prompt is too long" (Anthropic), "`inputs` must have less than" (TGI), "exceeds max length"
     | \b(?:prompt|input|content|message|conversation|request|query|text|history|payload|context)s?\b
@@ -70,28 +65,20 @@ _TOO_LONG = late(
       (?:too[ ](?:long|large|big)|(?:long|larg|great)er[ ]than|exceed|(?:not|n't)[ ]fit|\bis[ ]full
         |(?:above|over|more[ ]than)[ ](?:the[ ])?(?:\w+[ ])?(?:max|limit)
         |must[ ](?:be[ ](?:<=|less|at[ ]most|under|shorter)|have[ ](?:less|fewer|at[ ]most)))
-    # "token limit" (Moonshot, MiniMax), "too many tokens" (Cohere), "requested tokens exceed"
-    | too[ ]many[ ](?:\w+[ ]){0,2}(?:tokens|bytes) | \btoken[ _]limit
+    # "too many tokens" (Cohere), "requested tokens exceed"
     | (?<!max_)(?<!completion_)(?<!output_)(?<!new_)(?<!completion\ )(?<!output\ )
       tokens?\b[^\n]{0,60}?
       (?:exceed|over[ ](?:the[ ])?limit|too[ ](?:long|large|many)|must[ ]be[ ]<=)
-    | exceed(?![^\n]{0,60}(?:output|completion|new)[ _]tokens)
-      [^\n]{0,40}\b(?:context|prompt|input|tokens[ ]allowed|max(?:imum)?[ ]length)
-    | \d[ ]tokens?[ ]>[ ]\d
     # what to do about it: Groq, Cerebras, llama-cpp-python, Mistral, Bedrock
     | (?:reduce|decrease|shorten)[ ](?:the[ ]length|(?:your[ ]|the[ ])?(?:prompt|input|messages))
     | shorter[ ](?:prompt|input|text|message) | (?:prompt|input|text|messages?)[ ]shorter
-    | at[ ]most[ ]\d{4,12}[ ]character
-    | current[ ]length[ ]is | cannot[ ]truncate | expected[ ]maxLength
+    | at[ ]most[ ]\d{4,12}[ ]character | cannot[ ]truncate | expected[ ]maxLength
     | max_tokens[ ]must[ ]be[ ]at[ ]least[ ]1,[ ]got[ ]-  # vLLM, where nothing is left for a reply
-    # DashScope, Zhipu, Baidu, gateways: too long, over the limit
-    | 过长|超长|太长|超[过出限][^\n]{0,12}(?:长度|上下文|[Tt]oken|限制)
-    | (?:长度|上下文|[Tt]oken|输入)[^\n]{0,20}(?:超[过出限]|限制)
     # in other languages: too long; over the tokens, or the length of the context
-    | trop[ ]long | zu[ ]lang | demasiado[ ]larg | слишком[ ]длин | 長すぎ | 너무[ ][길긴]
-    | (?:tokens?|kontext|context|контекст|トークン|コンテキスト|토큰|컨텍스트|길이)[^\n]{0,60}?
-      (?:超え|초과|überschr|dépass|supera|превы)
-    | (?:dépass|supera|превы)[^\n]{0,60}?(?:contexte?|контекст)
+    | 超长 | trop[ ]long | слишком[ ]длин
+    | (?:长度|上下文|[Tt]oken|输入)[^\n]{0,20}(?:超[过出限]|限制)
+    | (?:tokens?|kontext|トークン|토큰)[^\n]{0,60}?(?:超え|초과|überschr)
+    | (?:dépass|превы)[^\n]{0,60}?(?:contexte?|контекст)
     """,
     re.IGNORECASE | re.VERBOSE,
     library=re,
@@ -171,20 +158,16 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
     """Return the `ModelError` whose class says what a caller can do about `error`.
 
     Errors are classified by status code, name and words, not by class, so that the clients of all
-    providers are covered and none needs to be installed.
-
-    Args:
-        error: the client's error.
-        served: names of the server's models, for the message of a 404.
+    providers are covered and none needs to be installed. `served` are the names of the server's
+    models, for the message of a 404.
     """
     if isinstance(error, ModelError):
         return error
     body, status = _body(error), _status(error)
     text, codes = _text(error, body, status), {_code(error), *_codes(body)}
-    if isinstance(error, ContextOverflowError) or is_too_long(text, status, codes):
-        return _too_long(text)
-    if status is not None:
-        return _from_status(status, text, codes, _retry_after(error), served)
+    overflow, wait = isinstance(error, ContextOverflowError), _retry_after(error)
+    if status is not None or overflow or is_too_long(text, None, codes):
+        return _from_status(status, text, codes, overflow=overflow, wait=wait, served=served)
     lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
     if "ModelRefusalError" in lineage:  # LangChain's, since langchain-core 1.7.5
         return RefusalError(f"The model refused: {text}")
@@ -194,8 +177,7 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
         return TransientModelError(f"The model's reply is malformed: {text}")
     if _is_transient(error, lineage, text):
         return TransientModelError(
-            f"The model cannot be reached{_place(error)}: {text}",
-            retry_after=_retry_after(error),
+            f"The model cannot be reached{_place(error)}: {text}", retry_after=wait
         )
     return ModelError(f"The model call failed: {type(error).__name__}: {text}")
 
@@ -204,9 +186,6 @@ def reply_error(reply: object) -> ModelError | None:
     """Return the error in a server's reply of status 200, or in a part of one; None without one.
 
     Gateways send errors that occur behind them in place of a completion, and MiniMax all errors.
-
-    Args:
-        reply: the parsed JSON.
     """
     if not isinstance(reply, Mapping):
         return None
@@ -224,17 +203,13 @@ def reply_error(reply: object) -> ModelError | None:
     text, codes = words_of(error) or _SILENCE, _codes(error)
     status = next((int(code) for code in codes if code in _STATUS_CODES), None)
     text = _with_code(text, next(iter(codes), ""))[:_LONGEST_TEXT]
-    if is_too_long(text, status, codes):
-        return _too_long(text)
-    return _from_status(status, text, codes, None, ())
+    return _from_status(status, text, codes)
 
 
 def words_of(body: object, depth: int = 0) -> str:
     """Return what the body of an error says to people, whatever its shape; "" if it says nothing.
 
-    Args:
-        body: parsed JSON, text, or bytes; text may itself be JSON, or a page of HTML.
-        depth: how deep in a body this is.
+    It is parsed JSON, text, or bytes; text may itself be JSON, or a page of HTML.
     """
     if depth > _DEEPEST:
         return ""
@@ -298,9 +273,7 @@ def is_unreachable(error: Exception) -> bool:
     status = _status(error)
     if status is not None:
         return status in (502, 503)
-    root: BaseException = error
-    while root.__cause__ is not None:
-        root = root.__cause__
+    root = _root_of(error)
     lineage = " ".join(kind.__name__ for each in (error, root) for kind in type(each).__mro__)
     if "Timeout" in lineage and "ConnectTimeout" not in lineage:
         return False
@@ -308,13 +281,7 @@ def is_unreachable(error: Exception) -> bool:
 
 
 def is_too_long(text: str, status: int | None, codes: AbstractSet[str] = frozenset()) -> bool:
-    """Return whether an error says that the prompt is too long for the model.
-
-    Args:
-        text: what the error says.
-        status: its HTTP status; None if it has none.
-        codes: its codes.
-    """
+    """Return whether an error, by its words, HTTP status and codes, is of a prompt too long."""
     said = " ".join((text, *codes))
     if status in _NO_LENGTH or _FEWER in said.lower():
         return False
@@ -332,12 +299,6 @@ def _compares_tokens(said: str) -> bool:
     return len({*_AMOUNT.findall(said)}) > 1
 
 
-def _too_long(text: str) -> ContextLengthError:
-    return ContextLengthError(
-        f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
-    )
-
-
 def _is_transient(error: Exception, lineage: str, text: str) -> bool:
     if isinstance(error, _LASTING_OS_ERRORS) or _LASTING_TEXT.search(text):
         return False
@@ -350,9 +311,15 @@ def _from_status(
     status: int | None,
     text: str,
     codes: AbstractSet[str],
-    retry_after: float | None,
-    served: Sequence[str],
+    *,
+    overflow: bool = False,
+    wait: float | None = None,
+    served: Sequence[str] = (),
 ) -> ModelError:
+    if overflow or is_too_long(text, status, codes):
+        return ContextLengthError(
+            f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
+        )
     said = " ".join((text, *codes))
     if status in (None, 400, 403, 422) and _FILTER.search(said):
         return RefusalError(f"The provider refused the prompt: {text}")
@@ -363,7 +330,7 @@ def _from_status(
         return TransientModelError(f"The server replied with an error: {text}")
     rated = status == 400 and _RATE.search(said)  # noqa: PLR2004 - HTTP's number
     if rated or status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
-        return TransientModelError(f"The server answered {status}: {text}", retry_after=retry_after)
+        return TransientModelError(f"The server answered {status}: {text}", retry_after=wait)
     if status in (401, 403):
         return ModelError(
             f"The server refused the credentials ({status}): check OPENAI_API_KEY or the "
@@ -404,12 +371,14 @@ def _text(error: Exception, body: object, status: int | None) -> str:
         silent = own == f"Error code: {status}"
         text = _SILENCE if silent else own if text in own else f"{own}: {text}"
     text = _with_code(text, _code(error))
-    root: BaseException = error
-    while root.__cause__ is not None:
-        root = root.__cause__
+    root = _root_of(error)
     if root is not error and str(root) not in text:  # "Connection error." without the reason
         text = f"{text} ({root})"
     return text[:_LONGEST_TEXT]
+
+
+def _root_of(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _root_of(error.__cause__)
 
 
 def _with_code(text: str, code: str) -> str:
@@ -448,14 +417,15 @@ def _status(error: Exception) -> int | None:
 def _retry_after(error: Exception) -> float | None:
     """The pause that the server asks for, in seconds; sent as a number or as a date."""
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
-    milliseconds, seconds = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
-    with suppress(TypeError, ValueError):
-        return max(0.0, float(milliseconds) / 1000)
-    with suppress(TypeError, ValueError):
-        return max(0.0, float(seconds))
-    with suppress(TypeError, ValueError):  # TypeError for a date without a time zone
-        until = parsedate_to_datetime(seconds) - datetime.now(UTC)
-        return max(0.0, until.total_seconds())
+    said = headers.get("retry-after", "")
+    reads: Sequence[Callable[[], float]] = (
+        lambda: float(headers.get("retry-after-ms", "")) / 1000,
+        lambda: float(said),
+        lambda: parsedate_to_datetime(said).timestamp() - time(),
+    )
+    for read in reads:
+        with suppress(TypeError, ValueError):
+            return max(0.0, read())
     return None
 
 
@@ -483,9 +453,6 @@ async def repeat(
         call: makes an attempt; it takes its number, from 1.
         config: gives `max_attempts` and `retry_interval`, in seconds.
         explain: returns the error to raise for the last one and the number of attempts.
-
-    Raises:
-        ModelError: The call failed for good, or `max_attempts` times.
     """
     attempt, failed = 1, float("inf")
     while True:

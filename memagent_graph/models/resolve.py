@@ -25,15 +25,11 @@ T = TypeVar("T")
 
 
 def resolve_model(model: str, *, base_url: str | None = None, **options: Any) -> BaseChatModel:
-    """Make a chat model from a model string.
+    """Make a chat model from a model string, for a server at `base_url` if it is an OpenAI one.
 
-    Args:
-        model: "openai:<model>" for any OpenAI-compatible server, "vllm:<path or hub id>" or
-            "hf:<path or hub id>" for a model in this process, or a name for LangChain's
-            `init_chat_model` ("anthropic:claude-..."). "openai:" may be left out for OpenAI's own
-            models ("gpt-4o") and, with `base_url`, for any model.
-        base_url: URL of the server; `OPENAI_BASE_URL` by default.
-        options: further arguments of the model.
+    "openai:<model>" is of any OpenAI-compatible server, "vllm:<path or hub id>" or "hf:<path or hub
+    id>" of this process, or a name for LangChain's `init_chat_model` ("anthropic:claude-..."). It
+    may leave out "openai:" for OpenAI's own models ("gpt-4o") and, with a URL, for any model.
 
     Raises:
         ConfigurationError: There is no such model, or an option is invalid.
@@ -55,11 +51,9 @@ def resolve_model(model: str, *, base_url: str | None = None, **options: Any) ->
 
 
 class WrappedModel(BaseChatModel):
-    """A chat model inside a runnable that retries, falls back, binds or is configurable.
+    """A chat model, if it is known before a call, inside a runnable.
 
-    Attributes:
-        runnable: the runnable, which is called.
-        model: the chat model inside, if it is known before a call.
+    That retries, falls back, binds or is configurable.
     """
 
     runnable: Runnable[Any, Any]
@@ -107,8 +101,7 @@ class WrappedModel(BaseChatModel):
 def unwrap_model(model: T) -> T | WrappedModel:
     """Return what `with_retry`, `with_fallbacks`, `bind` or `init_chat_model` makes as a model.
 
-    Args:
-        model: anything; what is no runnable around a chat model is returned as it is.
+    What is no runnable around a chat model is returned as it is.
     """
     inner: Any = model
     while isinstance(inner, RunnableBindingBase | RunnableWithFallbacks):
@@ -124,12 +117,7 @@ _OF_MODELS = ("bind_tools", "with_structured_output")
 
 
 def name_provider(model: str, base_url: str | None = None) -> str:
-    """Return the model string with its provider, if that can be inferred.
-
-    Args:
-        model: the model string, as for `resolve_model`.
-        base_url: URL of the server, as for `resolve_model`.
-    """
+    """Return the model string with its provider, if that can be inferred."""
     if ":" not in model and (base_url or _OPENAI.match(model)):
         return f"openai:{model}"
     return model

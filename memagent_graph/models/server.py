@@ -9,9 +9,9 @@ import threading
 from codecs import BOM_UTF8
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from time import monotonic
-from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
 
 from openai import (
@@ -30,15 +30,9 @@ from memagent_graph.models.failures import is_unreachable, model_error
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-    from openai import AsyncStream
-    from openai.pagination import AsyncPage
-    from openai.types import Model
+    from openai._types import RequestOptions
 
 _WINDOW_NAMES = (
     "max_model_len",  # vLLM, SGLang
@@ -50,107 +44,74 @@ _WINDOW_NAMES = (
 """Names of the context length."""
 
 
-def windows(listed: AsyncPage[Model]) -> dict[str, int | None]:
-    """Return the models in a reply to `GET /models`, with their context lengths in tokens.
-
-    A length is None if the server does not report it.
-    """
-    entries = getattr(listed, "data", None)
-    entries = entries if isinstance(entries, list) else []
-    return {str(name): _window(model) for model in entries if (name := getattr(model, "id", None))}
-
-
-def window_of(model: str, listed: AsyncPage[Model]) -> int | None:
-    """Return the context length of a listed model in tokens; None if it is not reported.
-
-    Raises:
-        ModelError: The server is vLLM, and does not list the model. Other servers accept more
-            names than they list.
-    """
-    known = windows(listed)
-    exact = known and any(getattr(entry, "owned_by", None) == "vllm" for entry in listed.data)
-    if exact and model not in known:
-        message = f"The server does not know the model {model!r}: it serves {', '.join(known)}."
-        raise ModelError(message)
-    return known.get(model)
-
-
-def _window(model: Model) -> int | None:
-    found = (count_of(getattr(model, name, None)) for name in _WINDOW_NAMES)
+def _window(listed: Mapping[str, Any]) -> int | None:
+    found = (count_of(listed.get(name)) for name in _WINDOW_NAMES)
     return next((length for length in found if length), None)
-
-
-T = TypeVar("T")
 
 
 _LONGEST_REST = 0.5
 """Longest wait for the end of a stream after its "[DONE]", in seconds; then it is closed."""
+_HTTP = import_module(type(DEFAULT_CONNECTION_LIMITS).__module__.partition(".")[0])
+"""The HTTP library that this release of the SDK uses."""
 
 
-@asynccontextmanager
-async def read_events(
-    stream: AsyncStream[T],
-) -> AsyncIterator[AsyncGenerator[dict[str, Any] | None, None]]:
-    """Yield the events of `stream`, as parsed JSON; close it at the end.
+async def post(client: AsyncOpenAI, request: Mapping[str, Any]) -> Any:
+    """Send a request for a completion, and return the response of the HTTP library.
 
-    The last is None if the server says that the stream is complete, which the SDK does not report.
-    A reply that is no stream but one JSON object is its only event.
-
-    The HTTP library's generators do not end if a stream fails or is abandoned. Held by the error's
-    traceback and by a cycle, they would be left to the garbage collector, which may run in another
-    thread.
+    The SDK's own method transforms all fields by their types, and parses the reply into objects,
+    which takes much of the processor time of a short call.
     """
-    try:
-        lines = _read_lines(stream)
-        async with stream, aclosing(lines), aclosing(_parse_events(lines)) as events:
-            yield events
-    except Exception as error:
-        clear_frames(error.__traceback__)
-        raise
-    finally:
-        vars(stream).clear()
+    options = {name: request[given] for given, name in _OPTIONS.items() if given in request}
+    fields = {name: value for name, value in request.items() if name not in _NO_FIELDS}
+    return await client.post(
+        "/chat/completions",
+        cast_to=_HTTP.Response,
+        body=fields | (request.get("extra_body") or {}),
+        options=cast("RequestOptions", options),
+        stream=bool(request.get("stream")),
+    )
 
 
-async def _read_lines(stream: AsyncStream[Any]) -> AsyncGenerator[bytes, None]:
-    """The lines of a reply without their ends, and an empty one after the last."""
+_OPTIONS = {"extra_headers": "headers", "extra_query": "params", "timeout": "timeout"}
+"""Arguments of a call that are no fields of its request, by their names in the SDK."""
+_NO_FIELDS = frozenset({*_OPTIONS, "extra_body"})
+
+
+async def read_events(response: Any) -> AsyncGenerator[Any, None]:
+    """Yield the events of a stream, as parsed JSON; None if it says that it is complete.
+
+    A reply that is no stream but one JSON object is its only event.
+    """
+    whole = b""
+    async with aclosing(_read_lines(response)) as lines:
+        async for line in lines:
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                if data.startswith(b"[DONE]"):
+                    yield None
+                    with suppress(Exception):  # a connection read to its end can be used again
+                        async with asyncio.timeout(_LONGEST_REST):
+                            async for _ in lines:
+                                pass
+                    return
+                if data:
+                    yield json.loads(data)
+            elif whole or line.startswith(b"{"):
+                whole += line
+    if whole:
+        yield json.loads(whole)
+
+
+async def _read_lines(response: Any) -> AsyncGenerator[bytes, None]:
+    """The lines of a reply, without a byte order mark and what surrounds them."""
     held = bytearray()
-    async with aclosing(stream.response.aiter_bytes()) as parts:
+    async with aclosing(response.aiter_bytes()) as parts:
         async for part in parts:
             held += part
-            if b"\n" in part:
-                *lines, held = held.split(b"\n")
-                for line in lines:
-                    yield bytes(line.removesuffix(b"\r"))
-    yield bytes(held)
-    yield b""
-
-
-async def _parse_events(
-    lines: AsyncGenerator[bytes, None],
-) -> AsyncGenerator[dict[str, Any] | None, None]:
-    event: list[bytes] = []
-    is_whole: bool | None = None
-    async for read in lines:
-        line = read
-        if is_whole is None and line.strip():
-            line = line.removeprefix(BOM_UTF8)
-            is_whole = line.lstrip().startswith(b"{")
-        if is_whole or line.startswith(b"data:"):
-            event.append(line if is_whole else line[5:])
-        elif event and not line:
-            data, event = b"\n".join(event).strip(), []
-            if data.startswith(b"[DONE]"):
-                with suppress(Exception):  # a connection that is read to its end can be used again
-                    async with asyncio.timeout(_LONGEST_REST):
-                        async for _ in lines:
-                            pass
-                yield None
-                return
-            found = json.loads(data) if data else None
-            if isinstance(found, dict):
-                yield found
-    if is_whole:
-        yield json.loads(b"\n".join(event))
+            *lines, held = held.split(b"\n")
+            for line in lines:
+                yield bytes(line.removeprefix(BOM_UTF8).strip())
+    yield bytes(held.removeprefix(BOM_UTF8).strip())
 
 
 _LONGEST_CONNECT = 10.0
@@ -196,21 +157,12 @@ class _Opened:
 class Server:
     """The server of a `ChatEndpoint`; its coroutines run on the loop of `server_thread`.
 
-    Args:
-        base_url: its URL, up to `/v1`.
-        api_key: None for a server without a key.
-        timeout: longest silence during a call, and the `patience` of errors of a server that is
-            down, in seconds.
-        max_concurrency: most calls under way at once.
+    `timeout` is the longest silence during a call, and the `patience` of errors of a server that is
+    down, in seconds; `max_concurrency` the most calls under way at once.
     """
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None,
-        timeout: float,
-        max_concurrency: int,
+        self, base_url: str, *, api_key: str | None, timeout: float, max_concurrency: int
     ) -> None:
         self._quick = min(timeout, _LONGEST_CONNECT)
         self._max_concurrency = max_concurrency
@@ -228,17 +180,16 @@ class Server:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[AsyncOpenAI]:
-        """Wait for a turn, and yield the client for one call; its errors are converted to ours.
-
-        Raises:
-            ModelError: The call failed; see `failures.model_error`.
-        """
+        """Wait for a turn, and yield the client for one call; its errors are converted to ours."""
         opened = self._open()
         async with opened.turns:
             try:
                 yield opened.client
             except Exception as error:
-                served = await self._list_served() if isinstance(error, NotFoundError) else ()
+                served: Sequence[str] = ()
+                if isinstance(error, NotFoundError):
+                    with suppress(ModelError):  # the 404 already says enough
+                        served = [*await self.models()]
                 failure = model_error(error, served=served)
                 if not is_unreachable(error):
                     self._answered |= isinstance(error, APIStatusError)
@@ -248,43 +199,42 @@ class Server:
             self._answered = True
 
     async def models(self) -> dict[str, int | None]:
-        """Return its models, with their context lengths in tokens, None if not reported.
-
-        Raises:
-            ModelError: The server cannot be reached, or refuses.
-        """
-        return windows(await self._list())
+        """Return its models, with their context lengths in tokens, None if not reported."""
+        return {entry["id"]: _window(entry) for entry in await self._list()}
 
     async def window(self, model: str) -> int | None:
         """Return a model's context length in tokens; the server's answer is kept.
 
         Returns None if the server does not report it, or cannot be asked; then the first call
-        raises the reason.
-
-        Raises:
-            ModelError: The server has no model of this name; the message lists those it has.
+        raises the reason. Raises `ModelError` if vLLM has no model of this name.
         """
         async with self._open().asking:
             if model not in self._windows and monotonic() >= self._ask_after:
                 try:
-                    listed = await self._list()
+                    listed = {entry["id"]: entry for entry in await self._list()}
                 except ModelError:
                     self._ask_after = monotonic() + _ASK_AGAIN  # or each of a batch would ask
                     return None
+                # Other servers than vLLM accept more names than they list.
+                is_exact = any(entry.get("owned_by") == "vllm" for entry in listed.values())
+                if is_exact and model not in listed:
+                    message = (
+                        f"The server does not know the model {model!r}: it serves "
+                        f"{', '.join(listed)}."
+                    )
+                    raise ModelError(message)
                 # A missing model may be loaded later, so its absence is not kept.
-                self._windows[model] = window_of(model, listed)
+                self._windows[model] = _window(listed.get(model, {}))
         return self._windows.get(model)
 
     async def is_healthy(self) -> bool:
         """Return whether the server answers; an error below 500, such as a wrong key, counts."""
         try:
-            await self._open().client.models.list(timeout=self._quick)
+            await self._get_models()
         except APIStatusError as error:
             return error.status_code < _SERVER_FAILURE
         except OpenAIError:
             return False
-        except ValueError:  # an answer that is not JSON is an answer
-            return True
         return True
 
     async def aclose(self) -> None:
@@ -296,12 +246,11 @@ class Server:
     def _open(self) -> _Opened:
         """Return the client of this process."""
         if self._opened is None or self._opened.pid != os.getpid():
-            # The class belongs to the HTTP library that this release of the SDK uses.
-            limits = type(DEFAULT_CONNECTION_LIMITS)
+            limits = _HTTP.Limits(
+                max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
+            )
             http = DefaultAsyncHttpxClient(
-                limits=limits(
-                    max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
-                ),
+                limits=limits,
                 base_url=self._options["base_url"],
                 timeout=self._options["timeout"],
             )
@@ -311,14 +260,16 @@ class Server:
             finalize(self, _close_soon, server_thread(), client).atexit = False
         return self._opened
 
-    async def _list(self) -> AsyncPage[Model]:
+    async def _list(self) -> list[dict[str, Any]]:
+        """What the server lists, each with an id."""
         try:
-            return await self._open().client.models.list(timeout=self._quick)
+            found = (await self._get_models()).json()
         except (OpenAIError, ValueError) as error:
             raise model_error(error) from error
+        listed = found.get("data") if isinstance(found, dict) else None
+        entries = listed if isinstance(listed, list) else ()
+        return [entry for entry in entries if isinstance(entry, dict) and entry.get("id")]
 
-    async def _list_served(self) -> Sequence[str]:
-        try:
-            return list(await self.models())
-        except ModelError:  # the 404 already says enough
-            return ()
+    async def _get_models(self) -> Any:
+        options: RequestOptions = {"timeout": self._quick}
+        return await self._open().client.get("/models", cast_to=_HTTP.Response, options=options)

@@ -49,6 +49,7 @@ _LONGEST_REPLY = 8000
 """Characters of a wrong reply that the model is shown again."""
 _MOST_PROBLEMS = 5
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_REFERENCE = re.compile(r'"\$ref": "([^"]*)"')
 _UNNAMED = re.compile(r"[^\w-]+", re.ASCII)
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Shape:
     """The shape of a reply.
 
     Attributes:
-        name: name of the shape, of the characters that servers allow: letters, digits, "_", "-".
+        name: of the characters that servers allow: letters, digits, "_", "-".
         schema: JSON schema of an object.
         adapter: validates JSON and makes the value; None if the shape is a JSON schema.
     """
@@ -82,10 +83,7 @@ class Shape:
         return frozenset(_choices(self.schema))
 
     def load(self, plain: Mapping[str, Any]) -> Any:
-        """Return the value: an instance of the class, or `plain` itself if the shape is a schema.
-
-        Args:
-            plain: the value in JSON types.
+        """Return the value of JSON types: an instance of the class, or `plain` itself.
 
         Raises:
             ValueError: `plain` does not match; the message says where.
@@ -98,12 +96,9 @@ class Shape:
         return plain
 
     def parse(self, text: str) -> dict[str, Any]:
-        """Return the last JSON object in a reply that matches the shape.
+        """Return the last JSON object in a reply's text that matches the shape.
 
         Text around it, code fences and trailing commas are tolerated.
-
-        Args:
-            text: text of the reply.
 
         Raises:
             ValueError: No object matches; the message says what is wrong.
@@ -132,13 +127,7 @@ def _choices(schema: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A value that a model returned.
-
-    Attributes:
-        plain: the value in JSON types.
-        value: the value, as made by `Shape.load`.
-        replies: the model's replies: one, or two if the first had to be corrected.
-    """
+    """A value that a model returned, in JSON types and as made by `Shape.load`, and its replies."""
 
     plain: dict[str, Any]
     value: Any
@@ -148,11 +137,8 @@ class Filled:
 def shape_of(response_format: ResponseFormat) -> Shape:
     """Return the shape that a caller asks for.
 
-    Args:
-        response_format: a pydantic model, a dataclass, a TypedDict, or a JSON schema of an object.
-
     Raises:
-        ConfigurationError: It is none of these, or has no schema of an object.
+        ConfigurationError: It is no `ResponseFormat`, or has no schema of an object.
     """
     if isinstance(response_format, Mapping):
         _check_schema(response_format)
@@ -179,36 +165,37 @@ def shape_of(response_format: ResponseFormat) -> Shape:
 async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
     """Ask a model for a value, and once more, saying what is wrong, if its reply does not match.
 
-    Args:
-        shape: the shape. Its schema is appended to the prompt.
-        prompt: the task.
-        ask: sends messages to the model; its call should use the options of `constraint`.
+    The schema is appended to the prompt; the calls of `ask` should use the options of `constraint`.
 
     Raises:
         ResponseFormatError: Neither reply matches.
-        ModelError: A call failed, as raised by `ask`.
     """
     schema = json.dumps(shape.schema, ensure_ascii=False)
     messages: list[BaseMessage] = [HumanMessage(prompt + _INSTRUCTIONS.format(schema=schema))]
-    reply, text = await ask(messages)
-    replies = [reply]
-    try:
-        plain = shape.parse(text)
-    except ValueError as error:
-        wrong = HumanMessage(_REPAIR.format(problem=error))
-        reply, text = await ask([*messages, AIMessage(text[:_LONGEST_REPLY]), wrong])
+    replies: list[AIMessage] = []
+    while True:
+        reply, text = await ask(messages)
         replies.append(reply)
-        plain = _parse_or_fail(shape, text)
-    return Filled(plain, shape.load(plain), tuple(replies))
+        try:
+            plain = shape.parse(text)
+        except ValueError as error:
+            if len(replies) > 1:
+                message = (
+                    f"The model did not answer in the shape of {shape.name} in two attempts: "
+                    f"{error} Simplify response_format, or use a stronger model."
+                )
+                raise ResponseFormatError(message, reply=text) from error
+            wrong = HumanMessage(_REPAIR.format(problem=error))
+            messages = [*messages, AIMessage(text[:_LONGEST_REPLY]), wrong]
+        else:
+            return Filled(plain, shape.load(plain), tuple(replies))
 
 
 def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:
     """Return the call options that constrain a model's output to a shape; {} if there are none.
 
-    Args:
-        model: the model. Its method `constraint` is used if it has one, or else
-            `with_structured_output`, if that supports JSON schemas.
-        shape: shape of the reply.
+    The model's method `constraint` is used if it has one, or else `with_structured_output`, if that
+    supports JSON schemas.
     """
     found = getattr(model, "constraint", None)
     if callable(found):
@@ -230,12 +217,7 @@ async def call_constrained(
 ) -> T:
     """Make a call with the options of `constraint`, or without them if the model refuses them.
 
-    Args:
-        call: makes the call with further options.
-        held: the options; cleared when they are refused, so that they are not sent again.
-
-    Raises:
-        ModelError: The call failed for another reason.
+    Options that are refused are removed from `held`, so that they are not sent again.
     """
     if not held:
         return await call({})
@@ -250,36 +232,19 @@ async def call_constrained(
         return found
 
 
-def _parse_or_fail(shape: Shape, text: str) -> dict[str, Any]:
-    try:
-        return shape.parse(text)
-    except ValueError as error:
-        message = (
-            f"The model did not answer in the shape of {shape.name} in two attempts: {error} "
-            "Simplify response_format, or use a stronger model."
-        )
-        raise ResponseFormatError(message, reply=text) from error
-
-
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The outermost JSON objects in a text, from the last to the first."""
-    yield from reversed(_decode_all(text))
-    cleaned = _TRAILING_COMMA.sub("", text)  # after the attempt without changing the text
-    if cleaned != text:
-        yield from reversed(_decode_all(cleaned))
-
-
-def _decode_all(text: str) -> list[dict[str, Any]]:
-    found, at = [], text.find("{")
-    while at >= 0:
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            end = at + 1
-        else:
-            found.append(value)
-        at = text.find("{", end)
-    return found
+    for read in dict.fromkeys((text, _TRAILING_COMMA.sub("", text))):  # unchanged first
+        found, at = [], read.find("{")
+        while at >= 0:
+            try:
+                value, end = _DECODER.raw_decode(read, at)
+            except (ValueError, RecursionError):
+                end = at + 1
+            else:
+                found.append(value)
+            at = read.find("{", end)
+        yield from reversed(found)
 
 
 def _validate(adapter: TypeAdapter[Any], plain: Mapping[str, Any]) -> Any:
@@ -317,9 +282,8 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
         # The registry is empty, so that nothing is fetched from the network.
         resource = DRAFT202012.create_resource(dict(schema))
         resolver = Registry().with_resource("", resource).resolver()
-        for named in _references(schema):
-            reference = named
-            resolver.lookup(named)
+        for reference in _REFERENCE.findall(json.dumps(schema)):
+            resolver.lookup(reference)
     except SchemaError as error:
         message = f"response_format is not a JSON schema: {error.message}. Correct the schema."
         raise ConfigurationError(message) from error
@@ -330,16 +294,6 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
         )
         raise ConfigurationError(message) from error
     _check_object(schema)
-
-
-def _references(schema: object) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        if isinstance(reference := schema.get("$ref"), str):
-            yield reference
-        schema = [*schema.values()]
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _references(part)
 
 
 def _check_object(schema: Mapping[str, Any]) -> None:

@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from langchain_core.outputs import ChatResult
 from pydantic import Field, PrivateAttr
 from safetensors.torch import save_file
 from vllm import SamplingParams, exceptions
@@ -35,27 +34,17 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
-from memagent_graph.models.completion import (
-    ChatTemplate,
-    Generation,
-    LoopChatModel,
-    reply_end,
-    reply_part,
-    whole_reply,
-)
+from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     import torch
-    from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGenerationChunk
     from transformers import PreTrainedTokenizerBase
     from vllm.config import ModelConfig
     from vllm.outputs import CompletionOutput, RequestOutput
-
-    from memagent_graph.text.tokens import Tokenizer
 
 # vLLM 0.26 has no such kinds, and raises a ValueError for a bad request; 0.32 has them.
 _BUSY = tuple(
@@ -76,15 +65,10 @@ _WONT_START = (
 
 
 class VLLMEngine:
-    """Starts vLLM at the first prompt, on an event loop of its own.
+    """Starts vLLM at the first prompt, with `vllm.AsyncEngineArgs`, on an event loop of its own.
 
-    A caller's loop could end while other loops and threads still use the engine.
-
-    Args:
-        arguments: arguments of `vllm.AsyncEngineArgs`.
-
-    Attributes:
-        version: number of times that the weights were replaced.
+    A caller's loop could end while other loops and threads still use the engine. `version` is the
+    number of times that the weights were replaced.
     """
 
     def __init__(self, arguments: dict[str, object]) -> None:
@@ -97,11 +81,7 @@ class VLLMEngine:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The `ModelConfig` of vLLM, read without starting the engine.
-
-        Raises:
-            ConfigurationError: There is no such model, or vLLM cannot run it.
-        """
+        """The `ModelConfig` of vLLM, read without starting the engine."""
         try:
             return self.arguments.create_model_config()
         except Exception as error:  # vLLM raises many kinds for models that it cannot run
@@ -110,6 +90,11 @@ class VLLMEngine:
                 "model's config.json and weights, or a hub id that this machine can reach."
             )
             raise ConfigurationError(message) from error
+
+    @property
+    def window_tokens(self) -> int:
+        """Context length in tokens."""
+        return int(self.config.max_model_len)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -120,12 +105,7 @@ class VLLMEngine:
     async def generate(
         self, prompt: list[int], params: SamplingParams, adapter: LoRARequest | None = None
     ) -> AsyncIterator[RequestOutput]:
-        """Generate, on this engine's loop; closing the iterator or cancelling stops it.
-
-        Args:
-            prompt: token ids.
-            params: sampling parameters, and which outputs to yield.
-            adapter: LoRA weights to use.
+        """Generate from token ids, on this engine's loop; closing or cancelling stops it.
 
         Raises:
             ContextLengthError: The prompt leaves no room for a reply.
@@ -139,9 +119,10 @@ class VLLMEngine:
             )
             raise ContextLengthError(message)
         llm = await self._ensure_started()
+        name = uuid.uuid4().hex
         try:
             async for output in llm.generate(
-                tokens_input(prompt), params, uuid.uuid4().hex, lora_request=adapter
+                tokens_input(prompt), params, name, lora_request=adapter
             ):
                 yield output
         except EngineDeadError as error:
@@ -156,15 +137,7 @@ class VLLMEngine:
             raise ModelError(message) from error
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, in this engine and in those restarted after it.
-
-        Args:
-            weights: a state dict of the model.
-
-        Raises:
-            ConfigurationError: The weights belong to another model.
-            ModelError: vLLM does not start.
-        """
+        """Replace the weights, in this engine and in those restarted after it."""
         # The workers are other processes, perhaps on other devices: a file reaches all of them.
         folder = Path(mkdtemp(prefix="memagent-weights-"))
         try:
@@ -263,7 +236,7 @@ def _reason(error: BaseException) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-class ChatVLLM(LoopChatModel):
+class ChatVLLM(LocalChatModel):
     """A chat model on vLLM's engine, which batches the calls of all threads and event loops.
 
     The engine starts at the first call. Objects with the same model and the same engine arguments
@@ -271,43 +244,19 @@ class ChatVLLM(LoopChatModel):
     under `if __name__ == "__main__":`.
 
     Args:
-        model: a folder or a hub id.
-        temperature: 0 by default.
-        top_p: nucleus sampling.
-        seed: seed of the sampling of each call.
-        max_tokens: longest reply, in tokens. Set here, it also overrides the reader's budgets, to
-            leave a reasoning model room to think.
-        stop: strings that end the reply.
         sampling: further `SamplingParams` of vLLM (`top_k`, `repetition_penalty`).
-        logprobs: whether to report the log-probability of each token.
         adapter: a folder with LoRA weights. An object without an adapter shares the engine if it
             sets `enable_lora=True` and the same `max_lora_rank`.
-        chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
         engine: arguments of `vllm.AsyncEngineArgs`. They may also be given as keyword arguments:
             `ChatVLLM(model="...", tensor_parallel_size=2, max_model_len=8192)`.
 
-    A reply's `response_metadata["generation"]` is a `models.completion.Generation`.
-
-    Raises:
-        ConfigurationError: An argument is invalid, or there is no such model.
-        ContextLengthError: A prompt leaves no room for a reply.
-        TransientModelError: vLLM's queue is full, or its process died; the next call restarts it.
-        ModelError: vLLM does not start (usually for lack of memory), or refuses a request.
+    For the other arguments and what is raised, see `models.completion.LocalChatModel`; besides,
+    a `TransientModelError` if vLLM's queue is full, or its process died; the next call restarts it.
     """
 
-    model: str
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-    max_tokens: int | None = None
-    stop: list[str] | None = None
     sampling: dict[str, object] = Field(default_factory=dict)
-    logprobs: bool = False
-    adapter: str | None = None
-    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
     engine: dict[str, object] = Field(default_factory=dict)
 
-    _engine: VLLMEngine = PrivateAttr()
     _lora: LoRARequest | None = PrivateAttr(default=None)
 
     def __init__(self, **fields: Any) -> None:
@@ -332,80 +281,25 @@ class ChatVLLM(LoopChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, object]:
-        own = ("model", "temperature", "top_p", "seed", "sampling", "adapter", "stop")
-        found = {name: getattr(self, name) for name in (*own, "chat_template_kwargs")}
-        found |= {name: self.engine.get(name) for name in _SHAPING if name in self.engine}
-        return found | {"weights_version": self._engine.version}
+        shaping = {name: self.engine[name] for name in _SHAPING if name in self.engine}
+        return self._identify(sampling=self.sampling, **shaping)
 
-    @property
-    def window_tokens(self) -> int:
-        """Context length in tokens; raises `ConfigurationError` if there is no such model."""
-        return int(self._engine.config.max_model_len)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library."""
-        return self._template.tokenizer
-
-    @cached_property
-    def _template(self) -> ChatTemplate:
-        return ChatTemplate(self._engine.tokenizer, self.chat_template_kwargs)
-
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights, for all objects that share them.
-
-        Memories made with the old weights are not reused. Create readers and agents again
-        afterwards: they take the model's identity when they are created.
-
-        Args:
-            weights: a state dict of the model.
-
-        Raises:
-            ConfigurationError: The weights belong to another model.
-            ModelError: vLLM does not start.
-        """
-        self._engine.thread.wait_for(self._engine.load_weights(weights))
-
-    def close(self) -> None:
-        """Stop the engine, for all objects that share it; the next call starts it again."""
-        self._engine.close()
-
-    def _loop_thread(self) -> LoopThread:
-        return self._engine.thread
-
-    async def _complete(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> ChatResult:
+    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
-        prompt = self._template.token_ids(messages)
-        params = self._params(stop, options, RequestOutputKind.FINAL_ONLY)
-        result = ChatResult(generations=[])
-        async for output in self._engine.generate(prompt, params, self._lora):
-            last = output.outputs[0]
-            generation = _generation(prompt, [last], started)
-            result = whole_reply(last.text, generation, self.model)
-        return result
-
-    async def _parts(
-        self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, object]
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
-        started = perf_counter()
-        prompt = self._template.token_ids(messages)
-        params = self._params(stop, options, RequestOutputKind.DELTA)
+        prompt = self._encode(call.messages)
+        params = self._params(call)
         written: list[CompletionOutput] = []
         async for output in self._engine.generate(prompt, params, self._lora):
             written.append(output.outputs[0])
             if not output.finished:
                 yield reply_part(written[-1].text)
-        yield reply_end(written[-1].text, _generation(prompt, written, started), self.model)
+        generation = _generation(prompt, written, started)
+        yield reply_part(written[-1].text, generation, self.model)
 
-    def _params(
-        self, stop: list[str] | None, options: dict[str, object], kind: RequestOutputKind
-    ) -> SamplingParams:
+    def _params(self, call: Call) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
-        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | options
-        if stop is not None:
-            given["stop"] = stop
+        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
+        kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA
         try:
             return SamplingParams(output_kind=kind, **given)
         except (TypeError, *_REFUSED) as error:  # vLLM has no such name, or refuses the value

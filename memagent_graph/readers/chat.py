@@ -146,12 +146,7 @@ class ChatReader(Reader):
         return self.shape is not None
 
     async def prepare(self) -> Identity:
-        """Prepare the verifier, and ask the model's server, if it has one, for its context length.
-
-        Raises:
-            ModelError: The server has no such model.
-            ConfigurationError: The verifier's model does not exist.
-        """
+        """Prepare the verifier, and ask the model's server, if any, for its context length."""
         if self._verifier is not None:
             await self._verifier.prepare()
         discover = getattr(self.model, "adiscover", None)
@@ -162,10 +157,7 @@ class ChatReader(Reader):
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         """Ask for the memory after a chunk. A reply cut off by its budget is trimmed to a sentence.
 
-        Raises:
-            EmptyReplyError: Asked for shorter notes, the model replied "unchanged".
-            RefusalError: The model or the provider's filter declined.
-            ModelError: The call failed; see `Reader.update`.
+        Raises `EmptyReplyError` if it is asked for shorter notes and replies "unchanged".
         """
         prompt = self.prompts.for_update(
             step.question,
@@ -178,13 +170,8 @@ class ChatReader(Reader):
         )
         seen, left_out = await _to_blocks(step.chunk.pictures)
         reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
-        update = Update(
-            None,
-            usage=usage_of(reply),
-            finish_reason=finish_reason(reply),
-            unfinished=is_cut_off(reply),
-            left_out=left_out,
-        )
+        cost, ending = usage_of(reply), finish_reason(reply)
+        update = Update(None, cost, ending, unfinished=is_cut_off(reply), left_out=left_out)
         if step.update_gate and is_unchanged(text):
             if step.shorter:
                 raise EmptyReplyError(
@@ -206,19 +193,15 @@ class ChatReader(Reader):
         text = whole_sentences(reply, text)
         question = "" if self.standing else step.question
         found = self._check(
-            text,
-            step.memory.text,
-            step.chunk.text,
-            question=question,
-            unfinished=update.unfinished,
+            text, step.memory.text, step.chunk.text, question=question, unfinished=update.unfinished
         )
         update = replace(update, fault=found.fault)
         if not step.exact:
             if found.unchanged or not found.text:
                 return update
             text = found.text
-        memory = await self._mark(align(text, step.memory, step.chunk, step.question))
-        return replace(update, memory=_without_seen(memory, step.chunk.pictures))
+        aligned = await self._decide(align(text, step.memory, step.chunk, step.question))
+        return replace(update, memory=_without_seen(aligned.memory, step.chunk.pictures))
 
     async def _add(
         self, step: Step, text: str, update: Update, config: RunnableConfig | None
@@ -246,9 +229,9 @@ class ChatReader(Reader):
             whole = (
                 merged if step.exact else found.text if found.text and not found.fault else whole
             )
-        aligned = align(whole, step.memory, step.chunk, step.question)
+        aligned = await self._decide(align(whole, step.memory, step.chunk, step.question))
         # The end of a long reply is missing, and nothing of what was noted.
-        return replace(update, memory=await self._mark(aligned), unfinished=False)
+        return replace(update, memory=aligned.memory, unfinished=False)
 
     async def merge(
         self,
@@ -266,8 +249,8 @@ class ChatReader(Reader):
         found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
         if not self._exact:
             text = before if found.unchanged else found.text or text or before
-        aligned = carry(text, memories, question)
-        return Merge(await self._mark(aligned), usage_of(reply), found.fault)
+        aligned = await self._decide(carry(text, memories, question))
+        return Merge(aligned.memory, usage_of(reply), found.fault)
 
     async def respond(
         self,
@@ -288,14 +271,14 @@ class ChatReader(Reader):
             filled = await self._fill(self.shape, prompt, question, known, config, seen.blocks)
             return seen.add_to(filled)
         prompt = self.prompts.for_answer(question, memory.text, shown)
-        listener = listener_of(config)
-        if listener is None:
-            reply = await self._ask(prompt, config, self._answer_options, seen.blocks)
-            return seen.add_to(await self._answer(*reply, question, known))
-        relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
-        reply = await self._ask(prompt, unheard(config, relay), self._answer_options, seen.blocks)
+        listener, heard = listener_of(config), config
+        if listener is not None:
+            relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
+            heard = unheard(config, relay)
+        reply = await self._ask(prompt, heard, self._answer_options, seen.blocks)
         answer = await self._answer(*reply, question, known)
-        relay.finish(answer.final)
+        if listener is not None:
+            relay.finish(answer.final)
         return seen.add_to(answer)
 
     async def speak(
@@ -308,12 +291,8 @@ class ChatReader(Reader):
     ) -> Answer:
         """Ask for the answer, and pass on the reply as it comes.
 
-        Args:
-            question: the question.
-            memory: the memory to answer from.
-            hear: called with each piece of the reply, reasoning included. If it returns False, the
-                reply ends there.
-            config: the run's config.
+        `hear` is called with each piece of the reply, reasoning included; if it returns False, the
+        reply ends there.
         """
         shown = [passage.shown.strip() for passage in memory.passages]
         prompt = self.prompts.for_answer(question, memory.text, shown)
@@ -369,7 +348,7 @@ class ChatReader(Reader):
             AnswerRelay(listener, boxed=False).finish(text)
         leaves, choices = [*_leaves(filled.plain)], shape.choices
         stated = "\n".join(leaf for leaf in leaves if leaf not in choices)
-        aligned = await self._align_answer(stated, known, question)
+        aligned = await self._decide(align_answer(stated, known, question), question)
         is_filled = any(value not in (None, "", [], {}) for value in filled.plain.values())
         return Answer(
             text,
@@ -382,23 +361,14 @@ class ChatReader(Reader):
             structured=filled.plain,
         )
 
-    async def _mark(self, aligned: Aligned) -> Memory:
-        """The memory, with its unsupported statements marked."""
-        if self._verifier is not None:
-            aligned = await decide(aligned, self._verifier)
-        return aligned.memory
-
-    async def _align_answer(self, answer: str, memory: Memory, question: str) -> Aligned:
-        """The answer, aligned with the memory, with its unsupported statements marked."""
-        aligned = align_answer(answer, memory, question)
-        if self._verifier is None:
-            return aligned
-        return await decide(aligned, self._verifier, question)
+    async def _decide(self, aligned: Aligned, question: str = "") -> Aligned:
+        """What was aligned, with its unsupported statements marked."""
+        return await decide(aligned, self._verifier, question) if self._verifier else aligned
 
     async def _answer(self, reply: AIMessage, text: str, question: str, known: Memory) -> Answer:
         """Return the answer of a reply to a prompt that shows what is known."""
         final = find_boxed(text)
-        aligned = await self._align_answer(final, known, question)
+        aligned = await self._decide(align_answer(final, known, question), question)
         found = not says_nothing(final, known.text, question) and aligned.has_support
         unsupported = aligned.memory.unsupported
         if not (found or unsupported or says_not_found(final)):
@@ -442,13 +412,7 @@ Block: TypeAlias = dict[str, Any]
 
 
 class _Seen(NamedTuple):
-    """The pictures that an answer sees again.
-
-    Attributes:
-        blocks: the pictures, as content blocks.
-        left_out: how many are not shown, by why.
-        usage: cost of asking the model which it needs.
-    """
+    """Pictures that an answer sees again, how many are left out, by why, and the cost to ask."""
 
     blocks: Sequence[Block] = ()
     left_out: Mapping[str, int] = MappingProxyType({})
@@ -499,12 +463,7 @@ def _leaves(plain: object) -> Iterator[str]:
 def unheard(
     config: RunnableConfig | None, handler: BaseCallbackHandler | None = None
 ) -> RunnableConfig:
-    """The config for calls that `stream_mode="messages"` should not show.
-
-    Args:
-        config: the run's config.
-        handler: a handler that sees the calls anyway.
-    """
+    """The config for calls that `stream_mode="messages"` should not show; `handler` sees them."""
     config = ensure_config(config)
     if handler is not None:
         config = merge_configs(config, {"callbacks": [handler]})

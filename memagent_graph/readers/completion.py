@@ -46,12 +46,6 @@ async def ask_like_caller(
     A client keeps its asynchronous connections on the loop that opened them. If synchronous code
     opened them on the loop that the library runs for it, the application's own asynchronous calls
     of the same model would fail.
-
-    Args:
-        model: the model.
-        messages: the prompt.
-        config: configuration of the call.
-        options: further arguments of the call.
     """
     if not is_shared_loop():
         return await model.ainvoke(messages, config, **options)
@@ -67,9 +61,8 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
         prompt: the prompt, if it is to be compared with what the server says that it read.
 
     Raises:
-        EmptyReplyError: The reply has no text beside reasoning.
-        RefusalError: The model or the provider's filter declined.
-        ModelError: The call failed, or the server cut the prompt.
+        ModelError: The call failed, the reply has no text, the model or the provider's filter
+            declined, or the server cut the prompt.
     """
     try:
         reply = await replying
@@ -197,13 +190,9 @@ def is_tag(
 ) -> bool | None:
     """Return whether a tag marks reasoning, and is not merely named, as in "the <think> tag".
 
-    A named tag is quoted, or stands in a line like a word.
-
-    Args:
-        text: a reply.
-        tag: the tag in it.
-        begins: whether nothing but space and reasoning comes before the tag.
-        whole: whether the reply is complete. If not, the answer for a tag at its end may be None.
+    A named tag is quoted, or stands in a line like a word. Nothing but space and reasoning is
+    before a tag that `begins` a reply. For one at the end of a reply that is not `whole` it may be
+    None.
     """
     before, after = text[: tag.start()][-1:], text[tag.end() : tag.end() + 1]
     if begins or not before:
@@ -238,20 +227,20 @@ def _without_head(text: str) -> str:
 
 def _check_ending(reply: AIMessage) -> None:
     refusal = reply.additional_kwargs.get("refusal")
-    blocks = reply.content if isinstance(reply.content, list) else []
-    for block in blocks:
+    for block in reply.content if isinstance(reply.content, list) else ():
         if isinstance(block, dict) and block.get("type") == "refusal":
             refusal = block.get("refusal") or "no reason given"
-    if refusal:
-        message = f"The model declined: {refusal}"
-        raise RefusalError(message)
     reason = finish_reason(reply)
     ending = find_ending(reason)
-    if ending == "refused":
-        raise RefusalError("The provider's content filter stopped the reply.")
+    if refusal or ending == "refused":
+        message = f"The model declined: {refusal}" if refusal else _FILTERED
+        raise RefusalError(message)
     if ending == "failed":
         message = f"The server broke off the reply ({reason})."
         raise TransientModelError(message)
+
+
+_FILTERED = "The provider's content filter stopped the reply."
 
 
 def _check_prompt(reply: AIMessage, prompt: str) -> None:
@@ -293,20 +282,15 @@ _REASONS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "comple
 def usage_of(reply: AIMessage) -> Usage:
     """The cost of one call, with the token counts that the model reports, if any."""
     found: dict[str, Any] = {**(reply.usage_metadata or {})}
-    if not found:  # classes that report it in the provider's words
-        metadata = reply.response_metadata
-        reports = [metadata, *(metadata.get(name) for name in _REPORTS)]
-        found = {
-            key: value
-            for report in reports
-            if isinstance(report, dict)
-            for key, value in report.items()
-        }
+    metadata = reply.response_metadata
+    # Some classes report it in the provider's words.
+    for report in () if found else (metadata, *(metadata.get(name) for name in _REPORTS)):
+        found |= report if isinstance(report, dict) else {}
     read, written = ([count_of(found.get(name)) for name in names] for names in (_READ, _WRITTEN))
-    return Usage(
-        1,
-        *(next((count for count in counts if count is not None), 0) for counts in (read, written)),
+    first = (
+        next((count for count in counts if count is not None), 0) for counts in (read, written)
     )
+    return Usage(1, *first)
 
 
 _REPORTS = ("usage", "token_usage", "usage_metadata")
@@ -325,11 +309,9 @@ _THINKING = ("<think>", "<thinking>", "<reasoning>")
 
 
 class Listener(BaseCallbackHandler):
-    """A callback handler that receives an answer in pieces.
+    """A callback handler whose `hear` gets each piece of an answer, and whether it is the last.
 
-    Args:
-        hear: called with each piece of the answer, and whether it is the last. The pieces joined
-            are the answer.
+    The pieces joined are the answer.
     """
 
     def __init__(self, hear: Callable[[str, bool], None]) -> None:
@@ -345,9 +327,7 @@ def listener_of(config: RunnableConfig | None) -> Listener | None:
 class AnswerRelay(BaseCallbackHandler):
     r"""Passes the answer in a model's reply on to a listener, token by token.
 
-    Args:
-        listener: the listener.
-        boxed: whether the model was asked to put the answer into `\boxed{}`.
+    The answer is `boxed` if the model was asked to put it into `\boxed{}`.
     """
 
     run_inline = True  # in the order of the tokens
@@ -369,38 +349,28 @@ class AnswerRelay(BaseCallbackHandler):
         said = str(token) if chunk is None else chunk.text
         self._reply += said if message is None else text_of(message)
         certain = certain_part(self._reply, boxed=self._boxed)
-        if certain.startswith(self._relayed):
-            self._relay(certain[len(self._relayed) :])
-
-    def finish(self, final: str) -> None:
-        """Pass on the rest of the answer.
-
-        Args:
-            final: the whole answer.
-        """
-        rest = final.removeprefix(self._relayed) if final.startswith(self._relayed) else final
-        self._listener.hear(rest, True)  # noqa: FBT003 - the listener's signature
-
-    def _relay(self, piece: str) -> None:
+        piece = certain[len(self._relayed) :] if certain.startswith(self._relayed) else ""
         if piece:
             self._relayed += piece
-            self._listener.hear(piece, False)  # noqa: FBT003 - likewise
+            self._listener.hear(piece, False)  # noqa: FBT003 - the listener's signature
+
+    def finish(self, final: str) -> None:
+        """Pass on the rest of the whole answer."""
+        self._listener.hear(final.removeprefix(self._relayed), True)  # noqa: FBT003 - likewise
 
 
 def certain_part(reply: str, *, boxed: bool) -> str:
     r"""Return the part of an unfinished reply that is certain to be in the answer.
 
-    White space at its end is left out.
-
-    Args:
-        reply: the reply so far.
-        boxed: whether the answer is the content of `\boxed{}`. Otherwise it is the reply without
-            reasoning.
+    White space at its end is left out. The answer is the content of `\boxed{}` if it is `boxed`, or
+    else the reply without reasoning.
     """
     if boxed:
         text = certain_part(reply, boxed=False)
         return _in_box(text, text.find(_BOX)).strip()
-    text = skip_channels(reply) or ""
+    text = without_channels(reply)
+    if _FINAL not in reply and _may_be_thought(text):
+        return ""
     for opening in _THINKING:
         if text.startswith(opening):
             closing = opening.replace("<", "</")
@@ -413,12 +383,6 @@ def certain_part(reply: str, *, boxed: bool) -> str:
     if ">" not in tag and not tag[1:2].isspace() and len(tag) < _LONGEST_MARK:
         text = text[:open_tag]
     return text.strip()
-
-
-def skip_channels(reply: str) -> str | None:
-    """Return `without_channels` of an unfinished reply; None if it may still be reasoning."""
-    text = without_channels(reply)
-    return None if _FINAL not in reply and _may_be_thought(text) else text
 
 
 _LONGEST_MARK = 40

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Evidence
     from memagent_graph.readers.base import Step
-    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
 _PRIOR = 500
@@ -73,13 +72,8 @@ def relevance(
 ) -> list[float]:
     """Score each statement by BM25 for the question, and for the names in the best statements.
 
-    Args:
-        question: the question.
-        statements: the statements to rank.
-        meant: their `meanings`.
-
-    Returns:
-        A score for each statement; 0 for one that has nothing to do with the question.
+    `meant` are the `meanings` of the statements; one that has nothing to do with the question
+    scores 0.
     """
     if not statements:
         return []
@@ -200,10 +194,6 @@ class ExtractiveReader(Reader):
 
     The memory holds one statement per line, in reading order. Lines that a person wrote or changed
     are ranked and quoted like the others, but have no place.
-
-    Args:
-        config: the budgets; only `memory_tokens` is used.
-        tokenizer: counts the memory's tokens; the built-in estimate by default.
     """
 
     concurrency = 1  # it is bound by the processor
@@ -220,12 +210,13 @@ class ExtractiveReader(Reader):
         places = {item.text: item for item in step.memory.evidence}
         kept = _read_notes(step.memory.text, places)
         candidates = kept + _new(step, {statement.text for statement in kept})
-        scores = relevance(step.question, candidates, meanings(candidates))
-        chosen = self._choose_fitting(candidates, scores, len(kept))
+        chosen = self._choose_fitting(step.question, candidates, len(kept))
         if chosen == kept:
             return Update(None)
-        placed = [places.get(item.text) or _place(item, step.chunk) for item in chosen]
-        return Update(_write_notes(chosen, placed))
+        for text, start, end in chosen:  # lines that a person wrote have no place
+            if start != NOWHERE and text not in places:
+                places[text] = locate(text, step.chunk.source, start, end)
+        return Update(_write_notes(chosen, places))
 
     async def merge(
         self,
@@ -240,9 +231,8 @@ class ExtractiveReader(Reader):
             item.text: item for memory in memories for item in _read_notes(memory.text, places)
         }
         candidates = list(known.values())
-        scores = relevance(question, candidates, meanings(candidates))
-        chosen = self._choose_fitting(candidates, scores, len(candidates))
-        return Merge(_write_notes(chosen, [places.get(item.text) for item in chosen]))
+        chosen = self._choose_fitting(question, candidates, len(candidates))
+        return Merge(_write_notes(chosen, places))
 
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
@@ -260,7 +250,8 @@ class ExtractiveReader(Reader):
         marks = {item.text: f" [{item.place}]" for item in found}
         lines = (text + marks.get(text, "") for text in quoted)
         least = _LEAST_PAIRS_TOLD if _UNSPACED.search(question) else _LEAST_TOLD
-        covered = _share_covered(question, quoted) >= least
+        wanted, told = content_terms(question), set(terms("\n".join(quoted)))
+        covered = sum(term in told for term in wanted) >= least * max(len(wanted), 1)
         return Answer("\n".join(lines), "\n".join(quoted), found=covered, evidence=tuple(found))
 
     def _identity(self, version: str) -> Identity:
@@ -268,14 +259,14 @@ class ExtractiveReader(Reader):
         return Identity("extractive", sha256(parts.encode()).hexdigest()[:16])
 
     def _choose_fitting(
-        self, candidates: list[Statement], scores: Sequence[float], kept: int
+        self, asked: str, candidates: list[Statement], kept: int
     ) -> list[Statement]:
         """Return the best candidates that fit into the memory, in reading order.
 
         The first `kept` are already in it; of the others, those with a score of 0 stay out.
         """
-        left = self.memory_tokens
-        chosen = []
+        scores = relevance(asked, candidates, meanings(candidates))
+        left, chosen = self.memory_tokens, []
         for index in rank(scores):
             if scores[index] <= 0 and index >= kept:
                 continue
@@ -288,16 +279,9 @@ class ExtractiveReader(Reader):
         return [candidates[index] for index in sorted(chosen)]
 
 
-def _share_covered(question: str, quoted: Sequence[str]) -> float:
-    """Share of a question's terms that the quotes have, 0 to 1."""
-    wanted = content_terms(question)
-    covered = set(terms("\n".join(quoted)))
-    return sum(term in covered for term in wanted) / max(len(wanted), 1)
-
-
-def _write_notes(chosen: Sequence[Statement], placed: Sequence[Evidence | None]) -> Memory:
-    text = "\n".join(statement.text for statement in chosen)
-    return Memory(text, tuple(place for place in placed if place))
+def _write_notes(chosen: Sequence[Statement], places: Mapping[str, Evidence]) -> Memory:
+    texts = [statement.text for statement in chosen]
+    return Memory("\n".join(texts), tuple(places[text] for text in texts if text in places))
 
 
 def _read_notes(memory: str, places: Mapping[str, Evidence]) -> list[Statement]:
@@ -320,11 +304,3 @@ def _new(step: Step, known: set[str]) -> list[Statement]:
         if statement.text not in known:
             found.setdefault(statement.text, statement)
     return list(found.values())
-
-
-def _place(statement: Statement, chunk: Chunk) -> Evidence | None:
-    """Return the place of a statement of this chunk; None for a line that a person wrote."""
-    text, start, end = statement
-    if start == NOWHERE:
-        return None
-    return locate(text, chunk.source, start, end)

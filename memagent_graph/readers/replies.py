@@ -76,33 +76,18 @@ _DENIAL = late(
 
 _DENIAL_ELSEWHERE = late(
     r"""
-    \b(?:text|notizen|dokument|unterlagen|angaben|abschnitt|quelle)\w*\b[^.!?]{0,60}\b(?:nicht|keine?[nrs]?|nichts)\b
-    |\b(?:wird|ist|sind|werden|wurde)\s+nicht\s+(?:\w+\s+){0,2}(?:erwähnt|genannt|angegeben|bekannt|ersichtlich)\b
-    |\bnicht\s+(?:angegeben|erwähnt|genannt|bekannt)\W*$|\bweiß\s+(?:ich\s+|es\s+)*nicht\b
-    |\bkeine\s+(?:angaben?|informationen|antwort)\b|^\W*unbekannt\W*$
-    |\b(?:texte|notes|document|passage|extrait)\b[^.!?]{0,60}\b(?:n['’]|ne\s)[^.!?]{0,60}\b(?:pas|aucun\w*|rien)\b
-    |\b(?:n['’](?:est|a|ont)|ne\s+sont)\s+pas\s+(?:\w+\s+){0,3}(?:mentionn|précis|indiqu|spécifi|connu)\w*
-    |\bje\s+ne\s+(?:sais\s+pas|peux\s+pas\s+(?:répondre|déterminer))\b|\baucune?\s+(?:information|réponse|mention)\b
-    |^\W*(?:inconnue?\W*$|(?:non|pas)\s+(?:mentionn|précis|indiqu|spécifi|connu)\w+)
-    |\b(?:texto|notas|documento|fragmento|pasaje|trecho|memoria)\b[^.!?]{0,60}\bn(?:o|ão)\b
-    |\bno\s+(?:se|está|es|fue|ha\s+sido)\s+(?:menciona|especifica|indica|proporciona|encuentra|conoce|sabe)\w*
-    |\bno\s+\w+\s+en\s+(?:el|la|los|las)\s+(?:texto|notas|documento|fragmento|pasaje)\b
-    |\bno\s+(?:lo\s+)?sé\b|\bno\s+puedo\s+(?:responder|determinar|encontrar|saber)\b
-    |\bno\s+hay\s+(?:\w+\s+){0,2}(?:información|datos|respuesta|mención)\b
-    |^\W*(?:desconhecid|desconocid)[oa]\W*$|^\W*n(?:o|ão)\s+(?:mencionad|especificad|informad)[oa]
-    |\bnão\s+(?:(?:se|é|foi|está)\s+)?(?:menciona|especifica|indica|informa|encontra|conhecid)\w*
-    |\bnão\s+(?:sei|consta|há\s+(?:\w+\s+){0,2}(?:informaç|resposta|menção)|posso\s+(?:responder|determinar))
-    |\b(?:testo|note|documento|brano)\b[^.!?]{0,60}\bnon\b|\bnon\s+(?:lo\s+)?so\b
-    |\bnon\s+(?:è|viene|sono)\s+(?:\w+\s+){0,2}(?:menzionat|specificat|indicat|not)[oaie]\b
-    |\bnon\s+(?:ci\s+sono|posso)\s+(?:\w+\s+){0,2}(?:informazioni|rispondere|determinare)\b
-    |^\W*(?:sconosciut[oa]\W*$|non\s+(?:menzionat|specificat|indicat|not)[oaie]\b)
-    |\bне\s+(?:упомин|упомянут|указан|сказан|сообща|известн|говорится|знаю|могу\s+ответить)\w*
-    |\bнет\s+(?:\w+\s+){0,2}(?:информации|ответа|данных|сведений|упоминани\w+)\b|^\W*неизвестно
-    |\b(?:wordt|worden|is|zijn|staat|staan)\s+(?:er\s+)?niet\s+(?:\w+\s+){0,2}(?:vermeld|genoemd|bekend|in\s+de)\b
-    |\b(?:tekst|notities)\b[^.!?]{0,60}\b(?:niet|geen|niets)\b|\bweet\s+(?:ik\s+)?het\s+niet\b
-    |^\W*(?:onbekend\W*$|niet\s+(?:vermeld|genoemd|bekend))
-    |\bnie\s+(?:jest|są|został\w*)\s+(?:\w+\s+){0,2}(?:wspomnian|podan|określon|znan)\w*|\bnie\s+(?:wiadomo|wiem|podano)\b
-    |\b(?:tekst|notat)\w*\b[^.!?]{0,60}\bnie\b|\bbrak\s+(?:\w+\s+){0,2}(?:informacji|odpowiedzi)\b|^\W*nieznan[yae]\W*$
+    \b(?:text|notiz|dokument|angaben|tekst|notit|notat|текст)\w*\b[^.!?]{0,60}
+      \b(?:nicht|keine?[nrs]?|nichts|niet|geen|nie|не)\b
+    |\b(?:texte|notes|document|texto|notas|documento|testo|note)\b[^.!?]{0,60}
+      \b(?:n['’]|(?:ne|no|não|non)\b)
+    |\b(?:nicht|n['’]\w+\s+pas|non?|não|не|niet|nie)\s+(?:\w+\s+){0,3}
+      (?:erwähn|genannt|angegeben|bekannt|mention|précis|indi[cq]|sp[eé]cifi|conn?u|menciona|especifi
+      |menzionat|not[oa]\b|vermeld|genoemd|bekend|указан|упом|сказан|извест|podan|znan|wspomn)\w*
+    |\b(?:keine|aucune?|não\s+há|no\s+hay|нет|brak|geen)\s+(?:\w+\s+){0,2}
+      (?:angabe|inform|antwort|réponse|mention|respuesta|respost|ответ|данн|odpowied)\w*
+    |\b(?:weiß\s+(?:ich\s+|es\s+)*nicht|je\s+ne\s+sais\s+pas|no\s+(?:lo\s+)?sé|não\s+sei|non\s+(?:lo\s+)?so
+      |не\s+знаю|weet\s+(?:ik\s+)?het\s+niet|staat\s+niet\s+in|nie\s+wiem)\b
+    |^\W*(?:unbekannt|inconnue?|desconocid[oa]|desconhecid[oa]|sconosciut[oa]|неизвестно|onbekend)\W*$
     |belirtilmemiş|bahsedilm[ei]|bilinmiyor|bilmiyorum|bilgi\s+(?:yok|bulunm)|yer\s+almıyor
     |غير\s+(?:مذكور|معروف|محدد)|لم\s+(?:يذكر|يُذكر|تذكر|يتم\s+ذكر)|لا\s+(?:يذكر|أعرف|تذكر|توجد\s+معلومات)
     |उल्लेख\s+नहीं|जानकारी\s+नहीं|पता\s+नहीं|अज्ञात
@@ -178,13 +163,7 @@ _SHORT = 300
 
 
 class Overwrite(NamedTuple):
-    """A reply that is to overwrite notes.
-
-    Attributes:
-        text: the notes in it, without what models put round them; "" if there are none.
-        unchanged: whether it only says that nothing is new.
-        fault: what speaks against it; None if it may overwrite.
-    """
+    """The notes in a reply, whether it says that nothing is new, and what speaks against them."""
 
     text: str
     unchanged: bool = False
@@ -203,17 +182,11 @@ def check_overwrite(
 ) -> Overwrite:
     """Return the notes in a reply, and what speaks against overwriting the old ones with them.
 
-    Args:
-        reply: the model's reply, without reasoning.
-        before: the notes before.
-        read: the text that the model was shown besides them: the chunk.
-        question: the question of the reading: a statement that shares no word with it may be
-            dropped. None may without one, as in a memory of a user.
-        tags: names of the prompt's delimiters.
-        prompt: the prompt's own sentences, which are no notes.
-        unfinished: whether the reply was cut off: then it may not lose any statement.
+    `read` is the chunk, `tags` are the prompt's delimiters and `prompt` its own sentences. Without
+    a question, as in a memory of a user, no statement may be dropped; with one, those may that
+    share no word with it. A reply that was cut off may lose none.
     """
-    whole = notes_in(reply, tags=tags, known=(before, read), question=question)
+    whole = notes_in(reply, tags=tags, question=question)
     text = _without_instructions(whole, prompt, read)
     if not text:  # without notes there may be none to take, but a whole reply is no copied prompt
         copied = whole and not unfinished
@@ -265,26 +238,14 @@ _REPEATED = 0.8
 """Share of a sentence's words that a sentence of the prompt has, if it is repeated."""
 
 
-def notes_in(
-    reply: str, *, tags: Collection[str] = ("notes",), known: Sequence[str] = (), question: str = ""
-) -> str:
-    """Return the notes in a reply, without fence, preface, closing words and the prompt's tags.
-
-    Args:
-        reply: the reply.
-        tags: names of the prompt's delimiters.
-        known: the notes before and the text that was read; lines of theirs are notes.
-        question: the question, which echoes of the prompt repeat.
-    """
-    own = {line.strip() for text in known for line in text.splitlines()}
+def notes_in(reply: str, *, tags: Collection[str] = ("notes",), question: str = "") -> str:
+    """Return the notes in a reply, without a fence and what it repeats of the prompt's frame."""
     text = _without_echoes(reply, tags, question)
-    for _ in range(_LAYERS):
-        text = _unwrap(text, own)
+    while (fenced := _FENCE.match(text)) and fenced["mark"] not in fenced["inside"]:
+        text = fenced["inside"].strip()
     return text if any(map(str.isalnum, text)) else ""
 
 
-_LAYERS = 4
-"""Most wrappings round each other that are taken off: a preface, a fence, a heading, last words."""
 _PLACEHOLDER = regex.compile(
     r"(?:[(\[]\s*+)?empty\s*+[:,]?\s*+this is the first section\s*+[)\]]?\.?"
     r"|^[^\w\n]*+(?:empty|none|no notes(?: yet)?|n/a|null)[^\w\n]*+$",
@@ -293,25 +254,6 @@ _PLACEHOLDER = regex.compile(
 _FENCE = regex.compile(
     r"\A(?P<mark>```|~~~)[\w-]*\n(?P<inside>.*?)(?:\n?(?P=mark)\s*)?\Z", regex.DOTALL
 )
-_PREFACE = regex.compile(
-    r"[\s#*_>-]*+(?:(?:new|updated|final)\s+)?notes[\s*_:]*+"
-    r"|[\s#*_>-]*+(?:[^.!?]{0,60}[,!.]\s)?[^.!?:]{0,80}\bnotes\b[^.!?:]{0,80}:[\s*_]*+",
-    regex.IGNORECASE,
-)
-_CODA = regex.compile(
-    r"\W*+(?:please\s+)?(?:let me know|feel free to|i hope (?:this|that|these))\b", regex.IGNORECASE
-)
-
-
-def _unwrap(text: str, own: Collection[str]) -> str:
-    """Notes without a fence round them, a first line that announces them, or one to the user."""
-    if (fenced := _FENCE.match(text)) and fenced["mark"] not in fenced["inside"]:
-        return fenced["inside"].strip()
-    first, _, rest = text.partition("\n")
-    if rest and first.strip() not in own and _PREFACE.fullmatch(first):
-        return rest.strip()
-    rest, _, last = text.rpartition("\n")
-    return rest.strip() if last.strip() not in own and _CODA.match(last) else text
 
 
 def _without_echoes(reply: str, tags: Collection[str], question: str) -> str:
@@ -381,12 +323,16 @@ def says_nothing_new(text: str) -> bool:
 # --- Repetition
 
 _LOOPED = 3
-"""Times that something must be repeated in a row to be a loop."""
-_FENCED = regex.compile(r"```|~~~")
-_WORDLESS = 400
-"""Least code points of a loop without a letter: shorter ones are figures, such as scores."""
-_LONGEST_LOOP = 40
-"""Most lines of a loop."""
+"""Times that something must be repeated in a row to be a loop; phrases once more."""
+_LEAST_LOOPED, _WORDLESS = 24, 400
+"""Least code points of a loop: "ha ha ha" is none; and of one without a letter, such as scores."""
+_LINE_LOOP = regex.compile(
+    r"""^(?:[ \t]*+(?P<mark>```|~~~)[^\n]*+\n(?:(?![ \t]*+(?P=mark))[^\n]*+\n)*+(?:[^\n]*+\n)?
+    |(?P<once>(?:[ \t]*+\n){0,39}+[^\n]++\n(?:[^\n]*+\n){0,39}?)(?P=once){2,})""",
+    regex.MULTILINE | regex.VERBOSE,
+)
+"""Code, or lines that are repeated."""
+_PHRASE_LOOP = regex.compile(r"(?rs)(?P=once){3,}(?P<once>.{2,200}?)\Z")  # matched from the end
 
 
 def without_loops(text: str) -> str:
@@ -394,61 +340,16 @@ def without_loops(text: str) -> str:
 
     Lines that differ in anything, a day for example, are not repeated, and neither is code.
     """
-    lines = _without_line_loops(text.splitlines())
-    text = "\n".join(lines).strip()
-    for size in range(2, min(_LONGEST_PHRASE, len(text) // _SAID) + 1):
-        if text[-1 - size] != text[-1]:
-            continue
-        phrase = text[-size:]
-        if phrase * _SAID == text[-_SAID * size :] and not _FENCED.search(phrase):
-            start = len(text)
-            while text[max(start - size, 0) : start] == phrase:
-                start -= size
-            if len(text) - start >= (_LEAST_LOOPED if _has_letter(phrase) else _WORDLESS):
-                return (text[:start] + phrase).strip()
-    return text
+    lines = _LINE_LOOP.sub(_say_once, f"{text}\n").strip()
+    return str(_PHRASE_LOOP.sub(_say_once, lines, 1).strip())
 
 
-def _has_letter(text: str) -> bool:
-    return any(map(str.isalpha, text))
-
-
-_SAID = 4
-"""Times that a phrase must be said in a row at the end of a text to be a loop."""
-_LONGEST_PHRASE = 200
-"""Most code points of such a phrase."""
-_LEAST_LOOPED = 24
-"""Least length of a phrase with its repetitions, in code points: "ha ha ha" is no loop."""
-
-
-def _without_line_loops(lines: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    number, fenced = 0, ""
-    while number < len(lines):
-        mark = lines[number].lstrip()[:3]
-        if _FENCED.match(mark) and fenced in {"", mark}:
-            fenced = "" if fenced else mark
-        size = 0 if fenced else _loop_at(lines, number)
-        once, end = [*lines[number : number + size]], number + max(size, 1)
-        while size and end < len(lines) and [*lines[end : end + size]] == once[: len(lines) - end]:
-            end += size
-        run = "\n".join(lines[number:end])
-        kept += once if size and (_has_letter(run) or len(run) >= _WORDLESS) else lines[number:end]
-        number = end
-    return kept
-
-
-def _loop_at(lines: Sequence[str], start: int) -> int:
-    """The number of lines of a loop that begins here; 0 if there is none."""
-    longest = min(_LONGEST_LOOP, (len(lines) - start) // _LOOPED)
-    for size in range(1, longest + 1):
-        if lines[start + size] != lines[start]:
-            continue
-        once = lines[start : start + size]
-        again = range(start + size, start + _LOOPED * size, size)
-        if any(map(str.strip, once)) and all([*lines[at : at + size]] == [*once] for at in again):
-            return size
-    return 0
+def _say_once(found: regex.Match[str]) -> str:
+    once = found["once"]
+    if once is None or "```" in once or "~~~" in once:
+        return found[0]
+    least = _LEAST_LOOPED if any(map(str.isalpha, once)) else _WORDLESS
+    return once if len(found[0]) >= least else found[0]
 
 
 # --- What notes share with what was known

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from memagent_graph.models.structured import ResponseFormat
 
 EXTRACTIVE = "extractive"
-_QUOTES = (
-    "The built-in reader only quotes: response_format= needs a chat model, such as openai:gpt-4o."
-)
 
 
 def default_model() -> str:
@@ -34,14 +31,10 @@ def default_model() -> str:
 
 
 def default_prompts(name: str, config: ReadingConfig) -> Prompts:
-    """Return the prompts with which a model reads that was not trained to.
+    """Return the prompts with which a model of this name, hub id or path reads, if untrained.
 
     A small model is asked for what each chunk adds, any other for the whole memory, as in the
-    paper. Its size is what its name says, as in "Qwen2.5-0.5B-Instruct".
-
-    Args:
-        name: name, hub id or path of the model.
-        config: with `exact_cuts`, every model reads as in the paper.
+    paper, and with `exact_cuts` all. Its size is what its name says, as in "Qwen2.5-0.5B-Instruct".
     """
     name = name.rstrip("/").rpartition("/")[2].casefold()
     sizes = [
@@ -71,20 +64,12 @@ def resolve_reader(
     options: Mapping[str, object] | None = None,
     response_format: ResponseFormat | None = None,
 ) -> Reader:
-    """Make a reader from a model.
+    """Make a reader from a reader, a chat model, or a string: "extractive", or a model string.
 
-    Args:
-        model: a reader, a chat model, or a string: "extractive", or one that `resolve_model`
-            accepts. None stands for `default_model()`.
-        config: the budgets, in tokens.
-        prompts: the prompts of a chat model; `default_prompts` if None.
-        tokenizer: counts the built-in reader's memory; no text can forge its control tokens in the
-            prompts of a chat model.
-        verify: decides which statements are supported, as in `ChatReader`; ignored by the
-            built-in reader, which quotes.
-        base_url: URL of an OpenAI-compatible server, for a model string.
-        options: further arguments of the model, for a model string.
-        response_format: the shape of a chat model's answers, as in `ChatReader`.
+    None stands for `default_model()`. `prompts`, `verify`, `response_format` and `base_url` are for
+    a chat model, as in `ChatReader` and `resolve_model`; `default_prompts` if there are none. The
+    tokenizer counts the built-in reader's memory; no text can forge its control tokens in the
+    prompts of a chat model.
 
     Raises:
         ConfigurationError: The string names no model, or `verify`, `response_format` or `options`
@@ -92,13 +77,18 @@ def resolve_reader(
         MissingDependencyError: The model's package is not installed.
     """
     model = unwrap_model(model or default_model())
-    if options and model == EXTRACTIVE:
-        raise ConfigurationError("The built-in reader takes no model arguments: leave them out.")
     if options and not isinstance(model, str):
         raise ConfigurationError("options= is for a model string: set them on the model itself.")
     if model == EXTRACTIVE:
+        if options:
+            raise ConfigurationError(
+                "The built-in reader takes no model arguments: leave them out."
+            )
         if response_format is not None:
-            raise ConfigurationError(_QUOTES)
+            raise ConfigurationError(
+                "The built-in reader only quotes: response_format= needs a chat model, such as "
+                "openai:gpt-4o."
+            )
         from memagent_graph.readers.extractive import ExtractiveReader
 
         return ExtractiveReader(config, load_tokenizer(tokenizer))

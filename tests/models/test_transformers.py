@@ -17,10 +17,9 @@ from memagent_graph.errors import (
     MissingDependencyError,
     ModelError,
 )
-from memagent_graph.models import transformers_engine
+from memagent_graph.models import transformers as transformers_engine
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.models.transformers import ChatTransformers
-from memagent_graph.models.transformers_engine import DecodingRow, choose
+from memagent_graph.models.transformers import ChatTransformers, DecodingRow, choose
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=150, memory_tokens=24, answer_tokens=24)
 QUESTION = "What is a class?"
@@ -259,7 +258,7 @@ def test_a_prompt_over_the_window_is_an_error_and_a_reply_is_limited_to_what_is_
     with pytest.raises(ContextLengthError, match="holds 1024"):
         model.invoke("word " * 2000)
 
-    prompt = model._template.token_ids([HumanMessage("word " * 900)])
+    prompt = model._encode([HumanMessage("word " * 900)])
     reply = model.invoke("word " * 900, max_tokens=500)
 
     assert len(reply.response_metadata["generation"]["token_ids"]) <= 1024 - len(prompt)
