@@ -172,7 +172,7 @@ class Spoken:
     def __init__(self, chat: ChatRequest, counter: Tokenizer) -> None:
         self._stops, self._counter = stops(chat), counter
         self._limit = chat.max_completion_tokens or chat.max_tokens
-        self.sent, self.finish_reason = "", "stop"
+        self.sent = ""
 
     def add(self, text: str, *, whole: bool = False) -> str:
         """Return what is new of an answer, which may differ from what cannot be taken back."""
@@ -182,6 +182,7 @@ class Spoken:
             unsure = max(map(len, self._stops), default=1) - 1
         text = unbox(text)
         ends = [at for word in self._stops if (at := text.find(word)) >= 0]
+        self.finish_reason: str | None = "stop" if ends else None
         # White space may turn out to end the answer.
         text = text[: max(0, min(ends, default=len(text) - unsure))].rstrip()
         # A byte is a token, an estimate two at most: most pieces need not be counted.
@@ -250,7 +251,7 @@ class Reading:
             return
         if rest := spoken.add(output["answer"], whole=True):
             yield head.chunk({"content": rest})
-        ended = head.chunk({}, "length" if wish.is_cut_off else spoken.finish_reason)
+        ended = head.chunk({}, spoken.finish_reason or ("length" if wish.is_cut_off else "stop"))
         yield {**ended, "memagent": self._describe(output)}
         yield head.usage(self._count({**output, "answer": spoken.sent}))
 
@@ -272,7 +273,8 @@ class Reading:
                     # What a template opened as a thought is known only by the thought's end.
                     if piece.chunk_position != "last" and not call.service.reader.habits.hold:
                         reply += piece.text
-                        yield {"content": spoken.add(reply)}, output
+                        new = spoken.add(reply)
+                        yield {"content": new} if new else {}, output
                 elif mode == "values":
                     if changed is not None:
                         yield self._progress(changed, part.get("memory", "")), output
