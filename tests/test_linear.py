@@ -531,7 +531,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("\n", " ", ""),
     ],
     "memagent_lm_eval.prompts._tail": [("", "a\n", "")],
-    "memagent_inspector.views.words._WORD": [("", " ", "\x00"), ("", "a ", "")],
+    "memagent_inspector.history._WORD": [("", " ", "\x00"), ("", "a ", "")],
     "memagent_openai_server.conversation._ASKS": [("", "a?", "")],
     "memagent_openai_server.conversation._GAPS": [
         ("\n", " ", "a"),

@@ -627,9 +627,9 @@ def _with_pictures(run: Run, memory: Memory) -> Memory:
     """The memory with the pictures that it refers to, for the answer to see again."""
     from memagent_graph.pictures.sight import find_referred
 
-    sources = (run.cutter and run.cutter.source, run.pictured)
-    parts = [part for source in sources if source for part in parts_with_offsets(source)]
-    return replace(memory, pictures=find_referred(memory.text, parts))
+    source = run.cutter and run.cutter.source
+    seen = find_referred(memory.text, parts_with_offsets(source) if source else ())
+    return replace(memory, pictures=seen)
 
 
 async def _with_passages(reading: Reading, state: ReadingState, run: Run, memory: Memory) -> Memory:

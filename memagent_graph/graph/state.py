@@ -460,7 +460,6 @@ class Run:
         task: id of the host's task that the graph runs in; "" without a host.
         host: config of the host's node, to stream the answer as its message.
         message_id: id of the answer as a message of the stream.
-        pictured: a source with pictures of earlier runs, which the answer may see again.
     """
 
     document: Any = None
@@ -476,7 +475,6 @@ class Run:
     task: str = ""
     host: RunnableConfig | None = None
     message_id: str | None = None
-    pictured: Source | None = None
 
     def emit(self, event: Mapping[str, object]) -> None:
         """Send an event to the stream of this run."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
@@ -47,10 +45,7 @@ from memagent_graph.text.tokens import control_tokens, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
         Awaitable,
-        Callable,
         Iterator,
         Mapping,
         Sequence,
@@ -58,7 +53,7 @@ if TYPE_CHECKING:
 
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessageChunk, BaseMessage
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.evidence.align import Aligned
@@ -281,27 +276,6 @@ class ChatReader(Reader):
             relay.finish(answer.final)
         return seen.add_to(answer)
 
-    async def speak(
-        self,
-        question: str,
-        memory: Memory,
-        hear: Callable[[str], bool],
-        *,
-        config: RunnableConfig | None = None,
-    ) -> Answer:
-        """Ask for the answer, and pass on the reply as it comes.
-
-        `hear` is called with each piece of the reply, reasoning included; if it returns False, the
-        reply ends there.
-        """
-        shown = [passage.shown.strip() for passage in memory.passages]
-        prompt = self.prompts.for_answer(question, memory.text, shown)
-        seen = await self._see_again(question, memory, config)
-        asked = [_to_message(prompt, seen.blocks)]
-        parts = self.model.astream(asked, config, **self._answer_options)
-        reply = await take_reply(_listen(parts, hear), prompt)
-        return seen.add_to(await self._answer(*reply, question, with_passages(memory)))
-
     async def _see_again(
         self, question: str, memory: Memory, config: RunnableConfig | None
     ) -> _Seen:
@@ -468,16 +442,6 @@ def unheard(
     if handler is not None:
         config = merge_configs(config, {"callbacks": [handler]})
     return {**config, "tags": [*config["tags"], TAG_NOSTREAM]}
-
-
-async def _listen(parts: AsyncIterator[AIMessageChunk], hear: Callable[[str], bool]) -> AIMessage:
-    heard = []
-    async with aclosing(cast("AsyncGenerator[AIMessageChunk]", parts)) as stream:
-        async for part in stream:
-            heard.append(part)
-            if not hear(part.text):
-                break
-    return add_ai_message_chunks(*heard)
 
 
 def model_name(model: BaseChatModel) -> str:

@@ -200,43 +200,6 @@ def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
     assert len(different) == 7
 
 
-async def test_an_answer_is_heard_while_it_is_written(openai_server):
-    heard = []
-    openai_server.reply = lambda _: "<think>Hm.</think> It is \\boxed{nine}."
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-
-    answer = await ChatReader(model).speak(
-        "When?", Memory("At nine."), lambda text: not heard.append(text)
-    )
-
-    assert "".join(heard) == "<think>Hm.</think> It is \\boxed{nine}."
-    assert len(heard) > 3
-    assert (answer.text, answer.final) == ("It is \\boxed{nine}.", "nine")
-    assert (answer.usage.input_tokens, answer.finish_reason) == (7, "stop")
-
-
-async def test_a_listener_ends_a_reply(openai_server):
-    openai_server.reply = lambda _: "word " * 20_000
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-    heard = []
-
-    answer = await ChatReader(model).speak(
-        "When?", Memory("At nine."), lambda text: heard.append(text) or len(heard) < 3
-    )
-
-    assert answer.text == "".join(heard).strip()
-    assert len(heard) == 3
-    await model.aclose()
-
-
-async def test_what_goes_wrong_while_a_reply_is_heard_is_ours(openai_server):
-    openai_server.script = ["drop"]
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-
-    with pytest.raises(TransientModelError):
-        await ChatReader(model).speak("When?", Memory("At nine."), lambda _: True)
-
-
 async def test_a_merge_shows_all_memories_and_limits_the_reply():
     asked = reader("Both.")
 

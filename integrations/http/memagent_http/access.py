@@ -36,12 +36,7 @@ _NETWORK_BITS = 64
 
 
 class Guard:
-    """Middleware that checks requests, and answers refused ones in plain text.
-
-    Args:
-        app: the application inside.
-        check: raises `Refusal` for a request that may not come in.
-    """
+    """Middleware that checks requests, and answers refused ones in plain text."""
 
     def __init__(self, app: ASGIApp, check: Callable[[Request], object]) -> None:
         self._app = app
@@ -66,12 +61,7 @@ def plain(refusal: Refusal) -> PlainTextResponse:
 def check_address(request: Request, hosts: Collection[str]) -> None:
     """Check the headers' length, and the host name by which a request calls the server.
 
-    Args:
-        request: the request.
-        hosts: host names under which the server may be called; empty for any.
-
-    Raises:
-        Refusal: It is called by another, as browsers do after DNS rebinding.
+    After DNS rebinding, browsers call it by another than `hosts`; empty `hosts` allow any.
     """
     if sum(len(name) + len(value) for name, value in request.headers.raw) > HEADER_BYTES:
         raise Refusal(431, "The headers are too long: send fewer.", code="headers_too_long")
@@ -82,13 +72,7 @@ def check_address(request: Request, hosts: Collection[str]) -> None:
 def check_origin(request: Request, allowed: Collection[str], *, needed: bool = False) -> None:
     """Check whether a page of that origin may call: it could change memories, and spend.
 
-    Args:
-        request: the request.
-        allowed: origins whose pages may call the server, "*" for all.
-        needed: whether a request without an origin is refused.
-
-    Raises:
-        Refusal: It may not.
+    `allowed` may have "*" for all; if an origin is `needed`, a request without one is refused.
     """
     origin = request.headers.get("origin")
     if needed if origin is None else not {origin, "*"} & {*allowed}:
@@ -96,11 +80,7 @@ def check_origin(request: Request, allowed: Collection[str], *, needed: bool = F
 
 
 def check_json(request: Request) -> None:
-    """Check that a body is JSON: a page can send other types, or none, without a preflight.
-
-    Raises:
-        Refusal: It is not.
-    """
+    """Check that a body is JSON: a page can send other types, or none, without a preflight."""
     if request.method in _WITH_BODY and content_type(request) != "application/json":
         raise Refusal(415, "The content must be application/json.", code="content_type")
 
@@ -118,12 +98,7 @@ def _name(host: str) -> str:
 
 
 class RateLimit:
-    """A token bucket per caller, with the requests of one minute.
-
-    Args:
-        per_minute: requests per minute; 0 for no limit.
-        of: name of what is counted, for messages.
-    """
+    """A token bucket per caller, with the requests of one minute; 0 sets no limit."""
 
     def __init__(self, per_minute: int, of: str = "requests") -> None:
         self._per_minute = per_minute
@@ -131,11 +106,7 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def check(self, caller: str) -> float:
-        """Return the number of requests left to a caller.
-
-        Raises:
-            Refusal: None is left.
-        """
+        """Return the number of requests left to a caller."""
         now, each = monotonic(), 60.0 / self._per_minute
         left, when = self._buckets.get(caller, (float(self._per_minute), now))
         left = min(self._per_minute, left + (now - when) / each)
@@ -147,11 +118,7 @@ class RateLimit:
         return left
 
     def take(self, caller: str) -> None:
-        """Count one request.
-
-        Raises:
-            Refusal: The limit is reached.
-        """
+        """Count one request."""
         if not self._per_minute:
             return
         left = self.check(caller)
@@ -187,11 +154,7 @@ class Keys:
         self._admitted: dict[tuple[str, str], bool] = {}
 
     def check(self, request: Request) -> str:
-        """Return the name of a request's caller, who sends a key as a bearer token.
-
-        Raises:
-            Refusal: It has no key or a wrong one, or its address sent too many wrong ones.
-        """
+        """Return the name of a request's caller, who sends a key as a bearer token."""
         address = address_of(request.scope)
         # The scheme is in any case: RFC 7235, section 2.1.
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -205,11 +168,7 @@ class Keys:
         raise self._refusal()
 
     def check_given(self, key: str, address: str) -> None:
-        """Check a key that a form gives.
-
-        Raises:
-            Refusal: It is wrong, or the address sent too many wrong ones.
-        """
+        """Check a key that a form gives, of an address that may have sent too many wrong ones."""
         self._wrong.check(address)
         if self._find(_encode(key)) is None:
             self._wrong.take(address)

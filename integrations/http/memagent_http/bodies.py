@@ -29,9 +29,6 @@ class BytesUnderWay:
 
     A caller may hold as much as it leaves free: half if it is alone, a third each with two callers.
     So there is always room for a short request of another caller.
-
-    Args:
-        most: most bytes.
     """
 
     def __init__(self, most: int) -> None:

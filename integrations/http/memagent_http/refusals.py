@@ -46,12 +46,7 @@ class Refusal(HTTPException):
 
 
 def methods_of(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> str:
-    """Return the methods of all routes of a request's path, for the header `Allow`.
-
-    Args:
-        routes: routes of Starlette or FastAPI; folders of files among them are left out.
-        scope: the request.
-    """
+    """Return the methods of all routes of a request's path, for the header `Allow`."""
     pages = [route for route in routes if not isinstance(route, Mount)]
     found = [
         method

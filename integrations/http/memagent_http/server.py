@@ -121,13 +121,7 @@ class Connection(HttpToolsProtocol):
 
 
 def config(app: ASGIApp, *, grace: int, port: int = 0) -> uvicorn.Config:
-    """Return the settings of a server.
-
-    Args:
-        app: the application.
-        grace: time for requests to end after a signal, in seconds.
-        port: port of this machine, if no socket is given; 0 takes a free one.
-    """
+    """Return the settings of a server, whose requests end within `grace` seconds of a signal."""
     return uvicorn.Config(
         app,
         port=port,
@@ -148,15 +142,7 @@ def serve(server: uvicorn.Server, listening: socket.socket) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address, so that it can be announced.
-
-    Args:
-        host: name or address to listen on.
-        port: 0 takes a free one.
-
-    Raises:
-        ConfigurationError: The address cannot be used.
-    """
+    """Return a socket that is bound to an address, which can be announced; 0 is a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=_BACKLOG)

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, behind the doors."""
+"""The ASGI application: routes, behind the doors; and pages that fail."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memagent_graph.conversation.users import Users
-from memagent_graph.errors import MemAgentError
+from memagent_graph.errors import (
+    BadRecordError,
+    MemAgentError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
 from memagent_http.access import LOCAL, Guard
-from memagent_inspector.http.door import Headers, check
-from memagent_inspector.http.login import TokenDoor
-from memagent_inspector.pages import (
-    edits,
-    errors,
-    forget,
-    memories,
-    people,
-    readings,
-)
-from memagent_inspector.pages.requests import State
-from memagent_inspector.rendering import FOLDER
-from memagent_inspector.views.lanes import Tracks
-from memagent_inspector.views.passages import Documents
+from memagent_http.refusals import methods_of
+from memagent_inspector import pages, people, readings
+from memagent_inspector.door import Headers, TokenDoor, check, place_of
+from memagent_inspector.pages import State
+from memagent_inspector.passages import Documents
+from memagent_inspector.readings import Tracks
+from memagent_inspector.rendering import FOLDER, page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from langgraph.store.base import BaseStore
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp
 
 _ROUTES = (
-    Route("/", memories.show_list),
-    Route("/rows", memories.show_rows),
-    Route("/memory", memories.show_memory),
-    Route("/facts", memories.show_facts),
-    Route("/history", memories.show_history),
-    Route("/passage", memories.show_passage),
-    Route("/compare", memories.show_comparison),
-    Route("/export", memories.export),
-    Route("/costs", memories.show_costs),
+    Route("/", pages.show_list),
+    Route("/rows", pages.show_rows),
+    Route("/memory", pages.show_memory),
+    Route("/facts", pages.show_facts),
+    Route("/history", pages.show_history),
+    Route("/passage", pages.show_passage),
+    Route("/compare", pages.show_comparison),
+    Route("/export", pages.export),
+    Route("/costs", pages.show_costs),
     Route("/reading", readings.show_reading),
     Route("/reading/news", readings.show_news),
     Route("/reading/folds", readings.show_folds),
@@ -63,14 +64,14 @@ _ROUTES = (
     Route("/person/decide", people.decide, methods=["POST"]),
     Route("/person/forget", people.show_preview),
     Route("/person/forget", people.forget, methods=["POST"]),
-    Route("/edit", edits.show_edit),
-    Route("/edit", edits.edit, methods=["POST"]),
-    Route("/rollback", edits.show_rollback),
-    Route("/rollback", edits.roll_back, methods=["POST"]),
-    Route("/branch", edits.branch, methods=["POST"]),
-    Route("/forget", forget.show_preview),
-    Route("/forget/document", forget.show_document),
-    Route("/forget", forget.forget, methods=["POST"]),
+    Route("/edit", pages.show_edit),
+    Route("/edit", pages.edit, methods=["POST"]),
+    Route("/rollback", pages.show_rollback),
+    Route("/rollback", pages.roll_back, methods=["POST"]),
+    Route("/branch", pages.branch, methods=["POST"]),
+    Route("/forget", pages.show_preview),
+    Route("/forget/document", pages.show_document),
+    Route("/forget", pages.forget, methods=["POST"]),
     Mount("/assets", StaticFiles(directory=FOLDER / "assets")),
 )
 
@@ -103,9 +104,9 @@ def create_app(
     inside = Starlette(
         routes=_ROUTES,
         exception_handlers={
-            MemAgentError: errors.show_error,
-            HTTPException: errors.show_refusal,
-            Exception: errors.show_crash,
+            MemAgentError: _show_error,
+            HTTPException: _show_refusal,
+            Exception: _show_crash,
         },
     )
     users = Users(store, namespace, patience=store_seconds)
@@ -115,3 +116,41 @@ def create_app(
         app = TokenDoor(app, token)
     guarded = partial(check, hosts=() if token else LOCAL, routes=_ROUTES)
     return Headers(Guard(app, guarded))
+
+
+_ERRORS = (
+    (MemoryNotFoundError, 404, "Not found"),
+    (MemoryConflictError, 409, "Not done"),
+    (BadRecordError, 500, "Not readable"),
+)
+
+
+async def _show_error(request: Request, error: Exception) -> Response:
+    """Show an error of the library; a page that the store kept from being shown comes with it."""
+    for kind, status, title in _ERRORS:
+        if isinstance(error, kind):
+            return _problem(status, title, error)
+    if isinstance(error, StoreError):
+        again = place_of(request) if request.method == "GET" else ""
+        return page("away.html", {"again": again, "problem": str(error)}, status=503)
+    return _problem(400, "Not done", error)
+
+
+async def _show_refusal(request: Request, error: Exception) -> Response:
+    """Show that a request cannot be understood."""
+    status = getattr(error, "status_code", 400)
+    title = "Not found" if status == 404 else "Not done"  # noqa: PLR2004 - HTTP's
+    response = _problem(status, title, getattr(error, "detail", error))
+    if status == 405:  # noqa: PLR2004 - likewise
+        response.headers["allow"] = methods_of(request.app.routes, request.scope) or "GET, HEAD"
+    return response
+
+
+async def _show_crash(_: Request, error: Exception) -> Response:
+    """Show a defect of ours."""
+    kind = type(error).__name__
+    return _problem(500, "Something broke", f"{kind}: the inspector's log says where.")
+
+
+def _problem(status: int, title: str, problem: object) -> Response:
+    return page("problem.html", {"title": title, "problem": str(problem)}, status=status)

@@ -15,8 +15,8 @@ from servers.redis_server import free_port, wait_until
 from typer.testing import CliRunner
 
 from memagent_http import server as http_server
+from memagent_inspector import door
 from memagent_inspector.command import app
-from memagent_inspector.http import forms
 
 
 def run(*words, **env):
@@ -97,7 +97,7 @@ def wait_until_closed(connection: socket.socket) -> None:
 
 
 def test_headers_that_never_end_are_given_up_and_a_slow_form_is_not(connect, monkeypatch):
-    monkeypatch.setattr(forms, "_SECONDS", 600.0)
+    monkeypatch.setattr(door, "_SECONDS", 600.0)
     asked = b"GET /assets/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"
     head = "POST /branch HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n"
     form = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n\r\nx"

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from memagent_graph.errors import ConfigurationError
 from memagent_inspector import create_app
-from memagent_inspector.http.forms import form_of
+from memagent_inspector.door import form_of
 
 CHANGES = ("/edit", "/rollback", "/branch", "/forget", "/login")
 

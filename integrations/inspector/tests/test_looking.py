@@ -66,8 +66,8 @@ def test_a_search_finds_all_words_in_name_question_document_and_text(page, bank)
 
 
 def test_a_search_looks_at_a_bounded_number_and_can_go_on(page, bank, monkeypatch):
-    monkeypatch.setattr("memagent_inspector.views.listing._MOST_SEEN", 20)
-    monkeypatch.setattr("memagent_inspector.views.listing._AT_ONCE", 10)
+    monkeypatch.setattr("memagent_inspector.listing._MOST_SEEN", 20)
+    monkeypatch.setattr("memagent_inspector.listing._AT_ONCE", 10)
     for number in range(45):
         text = "Zoe pays." if number == 44 else "Ann pays."
         store_memory(bank, f"memory-{number:03}", text, question=f"Question {number}?")
@@ -289,7 +289,7 @@ def test_what_was_skimmed_after_a_folds_last_section_is_in_its_lane(page, store,
         "Fold 2: 1 span skimmed, 1 section read",
         "Merges: 1 merge, 2 spans skimmed",
     ]
-    monkeypatch.setattr("memagent_inspector.views.lanes._MOST_LANES", 1)
+    monkeypatch.setattr("memagent_inspector.readings._MOST_LANES", 1)
     assert lanes_in(page.get(f"/reading?of={key}").text) == [
         "2 folds: 2 spans skimmed, 2 sections read",
         "Merges: 1 merge, 2 spans skimmed",

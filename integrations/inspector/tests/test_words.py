@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_inspector.views.statements import lines_of
-from memagent_inspector.views.words import Run, compare, side
+from memagent_inspector.facts import lines_of
+from memagent_inspector.history import Run, compare, side
 
 texts = st.text(st.sampled_from("ab \n.é漢"), max_size=60) | st.text(max_size=60)
 

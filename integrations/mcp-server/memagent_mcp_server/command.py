@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +31,43 @@ from memagent_mcp_server.exit import UNENDED, end, end_within
 
 if TYPE_CHECKING:
     from memagent_mcp_server.server import Server
+
+_LONGEST = 500
+"""Most characters of a message."""
+
+
+class Lines(logging.Formatter):
+    """Formats a record as one line of printable characters.
+
+    Errors are logged with type and place only, because their messages may have a client's text.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line = f"memagent: {record.levelname.lower()}: {record.name}: "
+        line += _printable(record.getMessage()[:_LONGEST])
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, _, trace = record.exc_info
+            frames = traceback.extract_tb(trace)[-1:]
+            where = "".join(f" at {frame.filename}:{frame.lineno}" for frame in frames)
+            line += f" ({kind.__name__}{where})"
+        return line
+
+
+def log_to_stderr() -> None:
+    """Write the warnings of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for unprintable characters, such as controls and direction marks."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
 
 TOKEN = "MEMAGENT_MCP_TOKEN"  # noqa: S105 - the variable's name
 _ANSWER_SECONDS = 0.5
@@ -79,7 +118,6 @@ def mcp(
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.memory.stores import open_store
-    from memagent_mcp_server.log import log_to_stderr
     from memagent_mcp_server.roots import Roots
     from memagent_mcp_server.server import create_server
 
@@ -105,8 +143,7 @@ def mcp(
 
 def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> None:
     from memagent_http.server import listen, url_of
-    from memagent_mcp_server.http.app import create_app
-    from memagent_mcp_server.http.server import HTTPServer
+    from memagent_mcp_server.http import HTTPServer, create_app
 
     application = create_app(server, host=host, token=os.environ.get(TOKEN), origins=origins)
     listening = listen(host, port)

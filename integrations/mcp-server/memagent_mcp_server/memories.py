@@ -1,19 +1,22 @@
-"""Tools that show and change stored memories, and memories as resources."""
+"""Tools for memories: of readings, which are resources as well, and of people."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
+from langchain_core.messages import HumanMessage
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import Resource
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_mcp_server.reading import Reference  # noqa: TC001 - the SDK reads annotations
 
 if TYPE_CHECKING:
+    from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.memory.bank import MemoryBank
 
 TEMPLATE = "memagent://memories/{name}"
@@ -42,11 +45,7 @@ class Memory(BaseModel):
 
 
 def check_length(text: str, most: int) -> None:
-    """Refuse a text that is no memory, or too long for one.
-
-    Raises:
-        ToolError: It is empty, or has more than `most` tokens.
-    """
+    """Refuse a text that is no memory, or has more than `most` tokens."""
     tokens = EstimatingTokenizer().count(text)
     if not text.strip() or tokens > most:
         message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
@@ -54,12 +53,7 @@ def check_length(text: str, most: int) -> None:
 
 
 class MemoryTools:
-    """Lists, shows, edits and forgets memories.
-
-    Args:
-        bank: the memories.
-        most_tokens: longest text of an edit, in tokens.
-    """
+    """Lists, shows, edits and forgets memories."""
 
     def __init__(self, bank: MemoryBank, most_tokens: int) -> None:
         self._bank = bank
@@ -109,12 +103,141 @@ class MemoryTools:
         ]
 
     async def resource(self, name: str) -> str:
-        """Return the text of a memory, as the content of a resource.
-
-        Raises:
-            ResourceNotFoundError: There is no such memory.
-        """
+        """Return the text of a memory, as the content of a resource."""
         try:
             return (await self._bank.aget(name)).text
         except MemoryNotFoundError as error:
             raise ResourceNotFoundError(str(error)) from error
+
+
+BY = "mcp"
+"""`Change.by` of changes made through this server."""
+
+User = Annotated[str, Field(description="The id of the person.", min_length=1, max_length=512)]
+Thread = Annotated[str, Field(description="The conversation in which it was said.", max_length=512)]
+
+About = Annotated[
+    str,
+    Field(
+        description="What is said now; relevant earlier messages are returned word for word.",
+        max_length=100_000,
+    ),
+]
+
+
+class UserMemory(BaseModel):
+    """The memory of a person."""
+
+    user: str
+    text: str
+    tokens: int
+    changed_at: str | None
+
+
+class UserLine(BaseModel):
+    """A search result."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    user: str
+    text: str
+
+
+class UserChange(BaseModel):
+    """A change of a person's memory."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    at: str
+    what: str
+    by: str
+    version: str
+    thread: str
+    messages: list[str]
+    model: str
+
+
+class ForgottenPerson(BaseModel):
+    """The result of forgetting a person.
+
+    Attributes:
+        items: number of stored items deleted.
+        threads: ids of the threads whose messages were remembered; a checkpointer may have them.
+        left: the places where deleted text may remain, and what to do about it.
+    """
+
+    items: int
+    threads: list[str]
+    left: str
+
+
+class UserTools:
+    """Remembers people, and finds, edits, exports and forgets what is remembered."""
+
+    def __init__(self, memory: ConversationMemory, most_tokens: int) -> None:
+        self._memory = memory
+        self._users = memory.users()
+        self._most = most_tokens
+
+    async def remember(
+        self,
+        user: User,
+        said: Annotated[str, Field(description="What the person said, word for word.")],
+        thread: Thread = "mcp",
+    ) -> str:
+        """Remember what a person said; return what is now remembered about them."""
+        # Equal words are the same message, for example if a client repeats a call.
+        key = sha256(f"{thread}\0{said}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        await self._memory.asave([HumanMessage(said, id=key)], user=user, thread=thread)
+        return await self._memory.aload(user)
+
+    async def recall(self, user: User, about: About = "") -> str:
+        """Return what is remembered about a person; "" if nothing is."""
+        remembered = await self._memory.aload(user)  # raises if the store is unreachable
+        if not about:
+            return remembered
+        messages = await self._memory.aprompt(user, about=about)
+        return "".join(message.text for message in messages)
+
+    async def list_users(self) -> list[UserMemory]:
+        """List all people about whom something is remembered."""
+        return [
+            UserMemory(
+                user=user,
+                text="" if version is None else version.text,
+                tokens=0 if version is None else version.tokens,
+                changed_at=None if version is None else version.created_at,
+            )
+            for user, version in await self._users.alist()
+        ]
+
+    async def search_users(
+        self,
+        words: Annotated[str, Field(description="Words that a line must have, all of them.")],
+    ) -> list[UserLine]:
+        """Find lines of people's memories by words."""
+        found = await self._users.asearch(words)
+        return [UserLine.model_validate(line) for line in found]
+
+    async def user_history(self, user: User) -> list[UserChange]:
+        """Return who changed a person's memory, when, from which messages and with which model."""
+        _, changes = await self._users.ahistory(user)
+        return [UserChange.model_validate(change) for change in changes]
+
+    async def edit_user(
+        self,
+        user: User,
+        text: Annotated[str, Field(description="The whole new text.", min_length=1)],
+    ) -> str:
+        """Replace a person's memory, as a new version; return the version's id."""
+        check_length(text, self._most)
+        return (await self._users.aedit(user, text, by=BY)).id
+
+    async def export_user(self, user: User) -> str:
+        """Return everything stored about a person, as JSON lines."""
+        return "\n".join(await self._users.aexport([user]))
+
+    async def forget_user(self, user: User) -> ForgottenPerson:
+        """Delete everything stored about a person."""
+        done = await self._memory.aforget(user, by=BY)
+        return ForgottenPerson(items=done.items, threads=[*done.threads], left=done.left)

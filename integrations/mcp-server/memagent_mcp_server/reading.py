@@ -5,12 +5,13 @@ from __future__ import annotations
 from base64 import b64decode
 from contextlib import aclosing, contextmanager
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import anyio
-from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
+from mcp.server.mcpserver import Context, ListRoots, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, ListRootsResult, TextContent
 from pydantic import BaseModel, Field
 
 from memagent_graph.errors import MemAgentError, SourceError
@@ -20,15 +21,45 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import warnings_of
 from memagent_graph.tool import describe
-from memagent_mcp_server.client_roots import ClientRoots, addresses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 
     from memagent_graph.graph.build import ReadingGraph
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.text.source import Source
     from memagent_mcp_server.roots import Roots
+
+
+async def ask_for_roots(context: Context[Any, Any]) -> ListRoots | None:
+    """Ask a client for its roots, if it offers any and is on this machine.
+
+    They are asked for at each reading, so that a change applies from the next reading on, even if
+    the client does not report it.
+    """
+    offers = context.client_capabilities is not None and context.client_capabilities.roots
+    return ListRoots() if offers and _on_this_machine(context) else None
+
+
+ClientRoots = Annotated[ListRootsResult | None, Resolve(ask_for_roots)]
+"""The roots that a client lists; None if it offers none."""
+
+
+def addresses(roots: ListRootsResult | None) -> Sequence[str] | None:
+    """Return the addresses of a client's roots; None if it offers none."""
+    return None if roots is None else [str(root.uri) for root in roots.roots]
+
+
+def _on_this_machine(context: Context[Any, Any]) -> bool:
+    """Whether the client runs on this machine, so that its folders are ours."""
+    request = context.request_context.request
+    if request is None:  # standard input and output
+        return True
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:  # a proxy reports something else
+        return False
+
 
 Question = Annotated[
     str, Field(description="One complete question, understandable without this conversation.")
@@ -72,13 +103,7 @@ class ReadingResult(BaseModel):
 
 
 class ReadingTools:
-    """Answers from sources, and from memories of them.
-
-    Args:
-        agent: the agent; its store and namespace must be those of `bank`.
-        bank: the memories.
-        roots: the files and folders that may be read.
-    """
+    """Answers from sources, and from memories of them: store and namespace are those of `bank`."""
 
     def __init__(self, agent: ReadingGraph, bank: MemoryBank, roots: Roots) -> None:
         self._agent = agent
@@ -163,11 +188,7 @@ class ReadingTools:
 
 
 def _open(roots: Roots, source: str, within: Iterable[str] | None) -> Source:
-    """Open a source below the roots, or the picture of a URL that holds it.
-
-    Raises:
-        SourceError: The source cannot be read.
-    """
+    """Open a source below the roots, or the picture of a URL that holds it."""
     head, held, data = source.partition(";base64,")
     if not (held and head.startswith("data:image/")):
         return roots.open(source, within)

@@ -18,8 +18,7 @@ from servers.redis_server import free_port, wait_until
 from servers.warm_python import DEVNULL, SERVERS, warm_python
 
 from memagent_http.server import listen
-from memagent_mcp_server.http.app import create_app
-from memagent_mcp_server.http.server import HTTPServer
+from memagent_mcp_server.http import HTTPServer, create_app
 
 PYTHON = warm_python(*SERVERS)
 COMMAND = [sys.executable, "-m", "memagent_graph", "mcp"]

@@ -19,8 +19,7 @@ from mcp_serving import ACCEPT, INITIALIZE, Running
 
 from memagent_http import access
 from memagent_http import server as http_server
-from memagent_mcp_server import Roots, create_server
-from memagent_mcp_server.http import app
+from memagent_mcp_server import Roots, create_server, http
 
 HEAD = (
     b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -89,7 +88,7 @@ def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server,
 
 
 def test_slow_bodies_are_given_up(server, monkeypatch):
-    monkeypatch.setattr(app, "_BODY_SECONDS", 0.5)
+    monkeypatch.setattr(http, "_BODY_SECONDS", 0.5)
 
     with Running(server) as served:
         connections = [served.connect() for _ in range(50)]
@@ -106,7 +105,7 @@ def test_slow_bodies_are_given_up(server, monkeypatch):
 
 
 def test_unfinished_bodies_together_hold_no_more_than_the_limit(server, monkeypatch):
-    monkeypatch.setattr(app, "_MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(http, "_MOST_BYTES", 1_000_000)
     sent = HEAD + b"content-length: 400000\r\n\r\n" + b" " * 300_000
 
     with Running(server) as served:
@@ -133,7 +132,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_error(server, caplog
 
 
 def test_sessions_that_nobody_deletes_are_bounded_in_number(server, monkeypatch):
-    monkeypatch.setattr(app, "_MOST_SESSIONS", 3)
+    monkeypatch.setattr(http, "_MOST_SESSIONS", 3)
 
     with Running(server) as served:
         opened = [initialize(served.url) for _ in range(3)]
@@ -147,8 +146,8 @@ def test_sessions_that_nobody_deletes_are_bounded_in_number(server, monkeypatch)
 
 
 def test_sessions_that_nobody_uses_end(server, monkeypatch):
-    monkeypatch.setattr(app, "_MOST_SESSIONS", 1)
-    monkeypatch.setattr(app, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(http, "_MOST_SESSIONS", 1)
+    monkeypatch.setattr(http, "_IDLE_SECONDS", 0.2)
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
 
     with Running(server) as served:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mcp_serving import ACCEPT, PING, connected, http_server
 
-from memagent_mcp_server.log import Lines
+from memagent_mcp_server.command import Lines
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\r\nmemagent: forged \u202e"
 

@@ -22,13 +22,11 @@ from memagent_graph.memory.items import NAMESPACE
 from memagent_http.refusals import Refusal, methods_of
 from memagent_http.server import config as uvicorn_config
 from memagent_http.server import serve, url_of
-from memagent_openai_server.access import Access, Limits
+from memagent_openai_server.access import Access, Limits, Metrics, log
 from memagent_openai_server.chat import PASSED, Passed, complete, pass_on
 from memagent_openai_server.delivery import unless_gone
 from memagent_openai_server.errors import refuse
-from memagent_openai_server.memories import edit_memory, forget_memory, list_memories
 from memagent_openai_server.models import Catalogue, ModelLike, Models
-from memagent_openai_server.records import Metrics, log
 from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.responses import ResponseRequest, refuse_stored, respond
 
@@ -181,9 +179,6 @@ _ROUTES = [
     _post("/v1/responses", ResponseRequest, respond),
     Route("/v1/responses/{key}", refuse_stored, methods=["GET", "DELETE"]),
     *(_post(path, Passed, pass_on) for path in PASSED),
-    Route("/v1/memories", list_memories, methods=["GET"]),
-    Route("/v1/memories", edit_memory, methods=["PUT"]),
-    Route("/v1/memories", forget_memory, methods=["DELETE"]),
     Route("/v1/models", _list_models),
     Route("/v1/models/{name:path}", _show_model),
     Route("/health", _show_health),
@@ -227,13 +222,7 @@ def make_server(app: Starlette, *, port: int = 0) -> Server:
 
 
 def run(app: Starlette, listening: socket.socket, host: str) -> None:
-    """Serve until SIGINT or SIGTERM.
-
-    Args:
-        app: the application that `create_app` returned.
-        listening: the socket.
-        host: the name or address that it listens on.
-    """
+    """Serve until SIGINT or SIGTERM."""
     fields = {"url": f"{url_of(listening, host)}/v1", "models": [*app.state.models]}
     log.info("starting", extra={"fields": fields})
     serve(make_server(app), listening)

@@ -48,12 +48,7 @@ class Passed(Fields):
 
 
 async def complete(request: Request, sent: Received[ChatRequest]) -> Response:
-    """Answer a chat completion.
-
-    Raises:
-        Refusal: The request cannot be answered.
-        MemAgentError: The model or the store failed.
-    """
+    """Answer a chat completion."""
     service = request.app.state.models.named(sent.asked.model)
     call = await Call.of(service, request, sent)
     return await return_reply(await answer(call), request)
@@ -63,10 +58,6 @@ async def answer(call: Call) -> Reply:
     """Return the reply of the model's server if the request fits; otherwise that of a reading.
 
     The turn of a remembered user hears it.
-
-    Raises:
-        Refusal: The request cannot be answered, or the server is stopping.
-        MemAgentError: The model or the store failed.
     """
     upstream, refused = call.service.upstream, None
     hear = call.turn.hear if call.turn else None
@@ -93,11 +84,7 @@ async def answer(call: Call) -> Reply:
 
 
 async def pass_on(request: Request, sent: Received[Passed]) -> Response:
-    """Pass a request on to the same path of the model's server.
-
-    Raises:
-        Refusal: A field is missing, or there is no such server.
-    """
+    """Pass a request on to the same path of the model's server."""
     path, models, name = request.scope["route"].path, request.app.state.models, sent.asked.model
     for field in PASSED[path]:
         if sent.fields.get(field) is None:

@@ -104,10 +104,9 @@ def serve(
     from memagent_graph.readers.resolve import EXTRACTIVE
     from memagent_http.access import LOCAL
     from memagent_http.server import listen
-    from memagent_openai_server.access import Limits, keys_from_file, load_keys
+    from memagent_openai_server.access import Limits, keys_from_file, load_keys, log_to_stderr
     from memagent_openai_server.app import create_app, run
     from memagent_openai_server.models import models_from_file
-    from memagent_openai_server.records import log_to_stderr
 
     with report_errors():
         found = load_keys(os.environ.get("MEMAGENT_API_KEYS", ""), where="MEMAGENT_API_KEYS")

@@ -1,21 +1,38 @@
-"""Split a conversation into a question and a document to read."""
+"""Split a conversation into a question and a document to read, with the texts of its files."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from dataclasses import dataclass
+from base64 import b64decode
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from memagent_graph.errors import MemAgentError
+from memagent_graph.pictures.picture import without_numbers
+from memagent_graph.text.files import open_source
+from memagent_graph.text.formats import suffix_of_type
+from memagent_graph.text.source import warnings_of
 from memagent_http.refusals import Refusal
-from memagent_openai_server.files import FileText, parts_of, refuse_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+    from memagent_graph.text.source import Source
+
 Message = dict[str, Any]
+
+FILES = frozenset({"file", "input_file", "document"})
+"""Types of parts that are files."""
+PICTURE = "image_url"
+"""Type of parts that are pictures."""
+_KNOWN = FILES | {PICTURE, "text"}
+_LONGEST_NAME = 200
+"""Characters of a file's name that are shown."""
 
 SYSTEM = ("system", "developer")
 """Roles of an application's own messages."""
@@ -28,6 +45,22 @@ _GAPS = (
 _ASKS = re.compile(r"[?？؟]")
 _LONGEST_LOOK = 20_000
 """Code points at either end of a turn in which its question is searched."""
+
+
+class FileText(dict[str, Any]):
+    """A part of a message with the text of a file, or of a picture, which has a digest."""
+
+    def __init__(self, text: str, warnings: Sequence[str], digest: str | None = None) -> None:
+        super().__init__(type="text", text=text)
+        self.warnings, self.digest = warnings, digest
+
+
+class Unread(dict[str, Any]):
+    """A file or a picture that was not read, as the client sent it; the model may know it."""
+
+    def __init__(self, part: dict[str, Any], reason: str) -> None:
+        super().__init__(part)
+        self.warnings = [reason]
 
 
 @dataclass(frozen=True)
@@ -79,7 +112,7 @@ def split_messages(
     known_by = list(prefixes(body))
     read = next((at for at in reversed(range(len(body) + 1)) if known_by[at] in known), 0)
     for message in messages if not read else body[read:]:
-        refuse_files(message)
+        _refuse_files(message)
     question, content = split(text_of(body[last], files=False), question_tokens, count, whole=whole)
     content = _with_files(body[last], content)
     kept = _kept(body, max(read, last + 1), count, kept_tokens)
@@ -225,16 +258,118 @@ def prefixes(body: Iterable[Message]) -> Iterable[str]:
     prefix = ""
     yield prefix
     for message in body:
-        record = json.dumps([prefix, _named(message)], sort_keys=True)
+        parts = parts_of(message)
+        seen = [part.digest for part in parts if isinstance(part, FileText) and part.digest]
+        record = json.dumps([prefix, message, *seen], sort_keys=True)
         prefix = sha256(record.encode()).hexdigest()[:32]
         yield prefix
 
 
-def _named(value: Any) -> Any:
-    """A message with the digests of its pictures."""
-    if isinstance(value, FileText) and value.source is not None:
-        shown = [one.digest for one in value.source.pictures]
-        return {"text": value["text"], "pictures": shown}
-    if isinstance(value, dict):
-        return {name: _named(inner) for name, inner in value.items()}
-    return [_named(inner) for inner in value] if isinstance(value, list) else value
+def has_files(messages: Iterable[Message]) -> bool:
+    """Whether a message has a file."""
+    return any(part.get("type") in FILES for message in messages for part in parts_of(message))
+
+
+def read_files(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages with the text of each file in its place."""
+    return change_parts(messages, _read_file)
+
+
+def read_pictures(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages with a mark of each picture, and the words in it, in its place."""
+    number = itertools.count(1)
+    return change_parts(
+        messages,
+        lambda part: _read_picture(part, next(number)) if part.get("type") == PICTURE else part,
+    )
+
+
+def change_parts(
+    messages: Iterable[Message], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[Message]:
+    """Return the messages with another part in place of each."""
+    return [
+        {**message, "content": [*map(change, parts)]} if (parts := parts_of(message)) else message
+        for message in messages
+    ]
+
+
+def file_warnings(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield what was not read of files and pictures, or may be wrong with their text."""
+    for message in messages:
+        for part in parts_of(message):
+            if isinstance(part, FileText | Unread):
+                yield from part.warnings
+            elif message.get("role") == "user" and part.get("type") not in _KNOWN:
+                kind = str(part.get("type"))[:_LONGEST_NAME]
+                yield f"a part of type {kind!r} was not read: send text, a file or a picture."
+
+
+def _refuse_files(message: Message) -> None:
+    """Refuse a message with a file that was not read: its text would be missing."""
+    for part in parts_of(message):
+        if part.get("type") in FILES:
+            name = str(_file(part).get("filename") or _file(part).get("file_id") or "a file")
+            reason = (
+                f"{name[:_LONGEST_NAME]}: only files with their content can be read. Send it in "
+                "base64, as file_data."
+            )
+            reason = part.warnings[0] if isinstance(part, Unread) else reason
+            raise Refusal(400, reason, param="messages", code="unsupported_file")
+
+
+def parts_of(message: Message) -> list[dict[str, Any]]:
+    """Return the parts of a message; none if its content is text."""
+    content = message.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    given = part.get("file")
+    return given if isinstance(given, dict) else part
+
+
+def _open(data: str, name: str, suffix: str = "") -> Source:
+    """Open a document in base64, or in a `data:` URL, which may name its type."""
+    head, _, encoded = data.rpartition(",")
+    if not PurePosixPath(name).suffix:
+        name += suffix_of_type(head.removeprefix("data:").partition(";")[0]) or suffix
+    return open_source(b64decode("".join(encoded.split()), validate=True), name=name)
+
+
+def _read_file(part: dict[str, Any]) -> dict[str, Any]:
+    data = _file(part).get("file_data")
+    if part.get("type") not in FILES or not isinstance(data, str):
+        return part
+    name = str(_file(part).get("filename") or "file")[:_LONGEST_NAME]
+    try:
+        source = _open(data, name)
+    except MemAgentError as error:
+        return Unread(part, str(error))
+    except ValueError:
+        return Unread(part, f"{name}: file_data is not base64. Encode the bytes of the file.")
+    warnings, said = warnings_of(source), source.read(0, source.length)
+    if getattr(source, "pictures", ()):
+        said = without_numbers(said)  # those of the conversation have numbers, and of other files
+    noted = "".join(f"[{line}]\n" for line in warnings)
+    return FileText(f"===== {source.name} =====\n{noted}\n{said}", warnings)
+
+
+def _read_picture(part: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a picture as text, under its number in the conversation."""
+    given = part.get(PICTURE)
+    url = str(given.get("url") if isinstance(given, dict) else given)
+    name = f"picture {number}"
+    if not url.startswith("data:"):
+        reason = f"{name} was not read, since it is only linked: send it as a data: URL."
+        return Unread(part, reason)
+    try:
+        source: Any = _open(url, name, ".png")
+        (picture,) = source.pictures
+    except MemAgentError as error:
+        return Unread(part, f"{name} was not read: {error}")
+    except (ValueError, AttributeError):
+        return Unread(part, f"{name} was not read: it is no picture in base64.")
+    mark = replace(picture, number=number).mark
+    text = source.read(0, source.length).replace(picture.mark, mark, 1)
+    return FileText(text, warnings_of(source), source.digest)

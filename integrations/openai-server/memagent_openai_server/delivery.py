@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from memagent_openai_server.records import Record
+    from memagent_openai_server.access import Record
 
 T = TypeVar("T")
 
@@ -75,11 +75,6 @@ class EventStream(Response):
     """Server-sent events from a generator, with keep-alive comments in between.
 
     The response begins at once, so later errors are sent within the stream.
-
-    Args:
-        events: the encoded events.
-        record: record of the request.
-        stop: set when the server stops; None lets the events come to their end.
     """
 
     media_type = EVENTS

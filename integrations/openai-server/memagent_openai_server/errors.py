@@ -143,11 +143,7 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
 def _line(status: Any, kind: Any, code: Any, words: str) -> str:
     """A line for the log: no place for a client's text, a key or an address.
 
-    Args:
-        status: the status of the model's server.
-        kind: the type of its error.
-        code: the code of its error.
-        words: the error, if it is about this server and not about what the client sent.
+    `words` are those of an error about this server, and not about what the client sent.
     """
     labels = [str(label) for label in (kind, code) if label and _LABEL.fullmatch(str(label))]
     plain = [word for word in words.split() if len(word) <= _LONGEST_WORD]

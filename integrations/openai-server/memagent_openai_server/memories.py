@@ -1,75 +1,50 @@
-"""The memories of one key's users and sessions, and `/v1/memories` to see and manage them."""
+"""The memories of one key's users and sessions, and what users say in chats (`--remember`)."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.store.base import GetOp
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse
 
-from memagent_graph.conversation.backlog import backlog_of
-from memagent_graph.conversation.users import Users
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-    StoreError,
-)
-from memagent_graph.memory import lookup
-from memagent_graph.memory.bank import MemoryBank, was_changed
+from memagent_graph.conversation.memory import ConversationMemory
+from memagent_graph.conversation.messages import stamp
+from memagent_graph.conversation.prompt import render_recalled
+from memagent_graph.conversation.reader import for_notes
+from memagent_graph.conversation.session import Talk
+from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
-from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.readers.completion import without_channels, without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.records import log
-from memagent_openai_server.requests import User, receive_fields, validate
+from memagent_openai_server.access import log
+from memagent_openai_server.conversation import SYSTEM, prefixes, split, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from langgraph.store.base import BaseStore
-    from starlette.requests import Request
-    from starlette.responses import Response
 
-    from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.config import ReadingConfig
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
+    from memagent_openai_server.conversation import Message
 
-CONVERSATION, USER, SESSION = "conversation", "user", "session"
 _MOST_PREFIXES = 100
 """Conversations of a session that are recognized; an older one is read again."""
-
-
-class Name(NamedTuple):
-    """The name of a memory.
-
-    Attributes:
-        kind: "conversation" for a user's memory of conversations, "user" for readings of a user,
-            or "session".
-        of: the user or the session.
-    """
-
-    kind: str
-    of: str
-
-    @property
-    def id(self) -> str:
-        """Kind and name; for readings, the name of the memory in the key's bank."""
-        return f"{self.kind} {self.of}"
+_FLUSH_SECONDS = 30.0
+"""Time for which a stop waits for messages that are not folded yet, in seconds."""
 
 
 class Memories:
-    """The memories of one key, in their own part of the store.
-
-    Args:
-        store: the server's store.
-        tenant: name of the key; None if the server has no keys.
-        namespace: namespace of the server in the store.
-        ttl: minutes that what is stored lives on unused; None for the store's default.
-    """
+    """The memories of one key, in their own part of the store; they expire `ttl` minutes unused."""
 
     def __init__(
         self,
@@ -81,8 +56,6 @@ class Memories:
         # The key's name comes first, so that a Redis Cluster spreads keys over its nodes.
         own = () if tenant is None else (f"tenant-{tenant}",)
         self.bank = MemoryBank(store, (*own, *namespace), ttl=ttl, patience=store_seconds)
-        self.users = Users(store, self.bank.namespace, ttl=ttl, patience=store_seconds)
-        self._by = "client" if tenant is None else f"key {tenant}"
         self._read = (*self.bank.namespace, "read")
 
     async def has(self, reference: str) -> bool:
@@ -95,17 +68,21 @@ class Memories:
 
     async def prefixes(self, reference: str) -> list[str]:
         """Return the prefixes of conversations that this memory has."""
-        (item,) = await self.bank.items([GetOp(self._read, reference)])
+        (item,) = await self.bank.items([GetOp(self._read, _key(reference))])
         return [] if item is None else item.value["prefixes"]
 
-    async def add_prefix(self, references: Sequence[str], prefix: str) -> None:
-        """Record that these memories have a conversation's prefix, if the store can be reached."""
+    async def add_prefix(self, references: Sequence[str], prefix: str, *, is_new: bool) -> None:
+        """Record that these memories have a conversation's prefix, if the store can be reached.
+
+        A new memory may have the name of one that was forgotten, with what that one had.
+        """
         records = self.bank.records
         try:
             for reference in references:
-                before = [known for known in await self.prefixes(reference) if known != prefix]
-                value = {"prefixes": [*before, prefix][-_MOST_PREFIXES:]}
-                await records.items([records.put(self._read, reference, value)])
+                known = [] if is_new else await self.prefixes(reference)
+                known = [*(one for one in known if one != prefix), prefix][-_MOST_PREFIXES:]
+                value = {"prefixes": known}
+                await records.items([records.put(self._read, _key(reference), value)])
         except StoreError as error:  # the answer is worth more than its follow-up
             kind = type(error).__name__
             log.warning("A follow-up will be read from its beginning: %s", kind)
@@ -117,203 +94,148 @@ class Memories:
             await self.bank.abranch(memory, name)
         return name
 
-    async def find(
-        self, names: list[Name] | None, *, after: str, most: int
-    ) -> list[tuple[Name, MemoryVersion]]:
-        """Return memories with their newest versions, sorted by id.
 
-        Args:
-            names: names of the memories; None for all.
-            after: id of the memory after which to continue.
-            most: most memories to return.
+def _key(reference: str) -> str:
+    """Its digest: these records outlive a memory that another process forgets."""
+    return sha256(reference.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class UserMemories:
+    """Remembers the users of all keys, with one model."""
+
+    def __init__(
+        self, reader: Reader, counter: Tokenizer, config: ReadingConfig, tokenizer: TokenizerLike
+    ) -> None:
+        self._reader, self._counter = reader, counter
+        self._config, self._tokenizer = config, tokenizer
+        self._memories: dict[tuple[str, ...], ConversationMemory] = {}
+
+    async def begin(
+        self,
+        memories: Memories,
+        user: str,
+        session: str | None,
+        messages: Sequence[Message],
+        size: int,
+    ) -> Turn:
+        """Begin a user's turn, with what is remembered about them, by a request of `size` bytes."""
+        known = await unless_small(size, self._conversation, messages)
+        thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
+        memory = self._memory(memories)
+        talk = Talk(memory, user, thread, None)
+        if session:  # which may be sent in parts: what was recorded says which message it is
+            bare = [message.model_copy(update={"id": None}) for message in known]
+            known = talk.identify(bare, await talk.read_record())
+        known = stamp(known, talk.user)
+        remembered = await memory.atold(user, about=known)
+        replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
+        new = known[replies[-1] + 1 :] if replies and not session else known
+        return Turn(talk, new, *remembered)
+
+    async def aclose(self) -> None:
+        """Fold waiting messages."""
+        left = [memory.aflush() for memory in self._memories.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                if not sum(await asyncio.gather(*left)):
+                    return
+        log.warning("not all that was said is remembered")
+
+    def _memory(self, memories: Memories) -> ConversationMemory:
+        namespace = memories.bank.namespace
+        if namespace not in self._memories:
+            self._memories[namespace] = ConversationMemory(
+                for_notes(self._reader),
+                store=memories.bank.store,
+                namespace=namespace,
+                config=self._config,
+                tokenizer=self._tokenizer,
+                ttl=self._config.ttl,
+            )
+        return self._memories[namespace]
+
+    def _conversation(self, messages: Sequence[Message]) -> list[BaseMessage]:
+        """The messages of user and assistant, with ids that are stable for a day.
+
+        A message with the same messages before it is the same message, except on another day: what
+        is said again in a new conversation is not a repetition.
         """
-        known = await self._all() if names is None else names
-        found: list[tuple[Name, MemoryVersion]] = []
-        for name in sorted((one for one in known if one.id > after), key=lambda one: one.id):
-            try:
-                head = await self._head(name)
-            except (BadRecordError, MemoryNotFoundError) as error:
-                fields = {"error": type(error).__name__}
-                log.warning("a memory cannot be read", extra={"fields": fields})
-                continue
-            found += [(name, head)] if head is not None else []
-            if len(found) == most:
-                break
-        return found
+        body = [message for message in messages if message["role"] not in SYSTEM]
+        found: list[BaseMessage] = []
+        day = datetime.now(UTC).date().isoformat()
+        for message, prefix in zip(body, [*prefixes(body)][1:], strict=True):
+            if message["role"] == "user":
+                key = sha256(f"{day} {prefix}".encode()).hexdigest()[:24]
+                found.append(HumanMessage(self._remarkable(text_of(message).strip()), id=key))
+            elif message["role"] == "assistant" and not message.get("tool_calls") and found:
+                found.append(_reply(text_of(message), found))
+        return [message for message in found if message.content]
 
-    async def edit(
-        self, names: list[Name], text: str, before: str | None
-    ) -> tuple[Name, MemoryVersion]:
-        """Replace the text of the first of these memories that exists.
-
-        Raises:
-            MemoryNotFoundError: None exists.
-            MemoryConflictError: It changed meanwhile, or `before` is not its newest version.
-        """
-        found = [(name, head) for name in names if (head := await self._head(name)) is not None]
-        if not found:
-            raise _nothing(names)
-        name, head = found[0]
-        if before not in (None, head.id):
-            raise was_changed(name.id)
-        if name.kind == CONVERSATION:
-            return name, await self.users.aedit(name.of, text, by=self._by, before=head.id)
-        return name, await self.bank.aedit(name.id, text)
-
-    async def forget(self, names: list[Name]) -> tuple[tuple[str, ...], str]:
-        """Delete everything stored of these memories, and erase it from the store's files.
-
-        Returns:
-            The ids of threads whose messages were folded, which a checkpointer may have; and the
-            places where deleted text may remain, "" if there are none.
-
-        Raises:
-            MemoryNotFoundError: There is nothing.
-        """
-        gone, threads, left = False, tuple[str, ...](), ""
-        for name in names:
-            if name.kind == CONVERSATION:
-                bank = self.users.of(name.of).bank
-                backlog = backlog_of(bank.store, bank.namespace)
-                gone |= bool(backlog.waits)
-                await backlog.drop()
-                done = await self.users.aforget(name.of, by=self._by)
-                gone, threads, left = gone or bool(done.items), done.threads, done.left
-            else:
-                gone = await self._forget_reading(name.id) or gone
-        if not gone:
-            raise _nothing(names)
-        return threads, left or await erase(self.bank.store)
-
-    async def _forget_reading(self, name: str) -> bool:
-        records = self.bank.records
-        references = [name, *await records.keys(records.members(name))]
+    def _remarkable(self, text: str) -> str:
+        """The part of a message to remember: only the question if it is longer than a chunk."""
+        most = self._config.chunk_tokens
+        if len(text) <= most or self._counter.count(text) <= most:
+            return text
         try:
-            await self.bank.aforget(name)
-        except MemoryNotFoundError:
-            return False
-        versions = await records.by_id(references)
-        gone = [key for key, version in versions if version is None]
-        if gone:  # what others share keeps its prefixes
-            await records.items([records.put(self._read, key, None) for key in gone])
-        return True
-
-    async def _all(self) -> list[Name]:
-        conversations = [Name(CONVERSATION, user) for user in await self.users.anames()]
-        readings = [
-            Name(kind, of)
-            for key, _ in await lookup.list_names(self.bank.records)
-            for kind, _, of in [key.partition(" ")]
-            if kind in (USER, SESSION) and of
-        ]
-        return [*conversations, *readings]
-
-    async def _head(self, name: Name) -> MemoryVersion | None:
-        if name.kind == CONVERSATION:
-            return await self.users.of(name.of).head()
-        return await self.bank.ahead(name.id)
+            return split(text, self._config.question_tokens, self._counter.count)[0]
+        except Refusal:  # there is no question
+            return ""
 
 
-def _nothing(names: list[Name]) -> MemoryNotFoundError:
-    name = names[-1]
-    message = (
-        f"There is no memory of the {name.kind} {name.of[:200]!r}: GET /v1/memories lists all."
-    )
-    return MemoryNotFoundError(message)
+class Turn:
+    """One turn of a user.
 
-
-class Whose(BaseModel):
-    """The query that names one user or one session."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    user: User = ""
-    session: str = Field("", max_length=200)
-
-    def names(self) -> list[Name]:
-        """Return the memories of this user or session, in the order of lookup.
-
-        Raises:
-            Refusal: It names neither, or both.
-        """
-        if bool(self.user) == bool(self.session):
-            message = "Name either a user (?user=NAME) or a session (?session=NAME)."
-            raise Refusal(400, message, param="user")
-        if self.user:
-            return [Name(CONVERSATION, self.user), Name(USER, self.user)]
-        return [Name(SESSION, self.session)]
-
-
-class Page(Whose):
-    """The query of the list."""
-
-    limit: int = Field(20, ge=1, le=100)
-    after: str = Field("", max_length=600)
-
-
-class MemoryText(BaseModel):
-    """The body of `PUT /v1/memories`.
+    Args:
+        talk: the conversation.
+        new: the user's messages since the last reply; in a session, all, so that edits are seen.
+        memory: the memory of that user.
+        passages: relevant passages of earlier messages.
 
     Attributes:
-        text: the whole new text.
-        version: the version to replace; if there is a newer one, 409 is returned.
+        memory: the memory as text for a model; "" if it is empty.
+        notes: the same for a reader that answers from notes.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    def __init__(self, talk: Talk, new: list[BaseMessage], memory: str, passages: str) -> None:
+        self.memory = render_recalled(memory, passages)
+        self.notes = "\n\n".join(filter(None, [memory, passages]))
+        self._talk, self._new = talk, new
+        self._text, self._calls = "", False
 
-    text: str = Field(min_length=1)
-    version: str | None = None
+    def with_memory(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with what is remembered, in one system message for all."""
+        first, *rest = messages
+        if first["role"] not in SYSTEM:
+            return [{"role": "system", "content": self.memory}, *messages]
+        content = first.get("content") or ""
+        if isinstance(content, str):
+            content = f"{content}\n\n{self.memory}".strip()
+        else:
+            content = [*content, {"type": "text", "text": self.memory}]
+        return [{**first, "content": content}, *rest]
 
+    async def hear(self, part: Any) -> None:
+        """Take a completion, or its next part, and remember the turn at the end.
 
-async def list_memories(request: Request) -> Response:
-    """Return a page of memories."""
-    page = validate(dict(request.query_params), Page)
-    wanted = page.names() if page.user or page.session else None
-    found = await _memories(request).find(wanted, after=page.after, most=page.limit + 1)
-    cards = [_card(*one) for one in found[: page.limit]]
-    return JSONResponse({"object": "list", "data": cards, "has_more": len(found) > page.limit})
+        A body that is not a completion is ignored.
+        """
+        with suppress(AttributeError, TypeError):
+            for choice in part.get("choices") or ():
+                if not choice.get("index"):
+                    await self._hear(choice)
 
-
-async def edit_memory(request: Request) -> Response:
-    """Replace the text of a memory; see `Memories.edit`."""
-    names, service = _whose(request).names(), request.app.state.service
-    body, _, asked = await receive_fields(request, MemoryText)
-    most = service.config.memory_tokens
-    tokens = await unless_small(len(body), service.counter.count, asked.text)
-    if not asked.text.strip() or tokens > most:
-        message = f"A memory needs 1 to {most} tokens, but this text has {tokens}."
-        raise Refusal(400, message, param="text")
-    return JSONResponse(_card(*await _memories(request).edit(names, asked.text, asked.version)))
-
-
-async def forget_memory(request: Request) -> Response:
-    """Delete a memory; see `Memories.forget`."""
-    threads, left = await _memories(request).forget(_whose(request).names())
-    found = {"object": "memory", "deleted": True, "threads": threads, "left": left}
-    return JSONResponse(found)
-
-
-def _memories(request: Request) -> Memories:
-    """The memories of the request's key."""
-    found: Memories = request.app.state.service.memories(request.state.record.tenant)
-    return found
-
-
-def _whose(request: Request) -> Whose:
-    return validate(dict(request.query_params), Whose)
+    async def _hear(self, choice: dict[str, Any]) -> None:
+        message = choice.get("delta") or choice.get("message") or {}
+        self._text += message.get("content") or ""
+        self._calls = self._calls or bool(message.get("tool_calls"))
+        if not choice.get("finish_reason") or self._calls or not self._new:
+            return
+        new, self._new = self._new, []
+        reply = _reply(self._text, new)
+        await self._talk.note([*new, *([reply] if reply.content else [])], ended=True)
 
 
-def _card(name: Name, version: MemoryVersion) -> dict[str, Any]:
-    of_session = name.kind == SESSION
-    return {
-        "id": name.id,
-        "object": "memory",
-        "kind": "conversation" if name.kind == CONVERSATION else "reading",
-        "user": None if of_session else name.of,
-        "session": name.of if of_session else None,
-        "version": version.id,
-        "text": version.text,
-        "tokens": version.tokens,
-        "created_at": int(datetime.fromisoformat(version.created_at).timestamp()),
-        "edited": version.edited,
-    }
+def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
+    """A reply; another reply to the same message replaces it."""
+    spoken = without_reasoning(without_channels(text)).strip()
+    return AIMessage(spoken, id=f"{before[-1].id}-reply")

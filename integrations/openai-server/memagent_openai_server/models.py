@@ -1,4 +1,4 @@
-"""The models of a server, each with its store and budgets, by the names that clients use."""
+"""The models of a server, each with its reader and budgets, by the names that clients use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
@@ -18,27 +19,159 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import check_window
 from memagent_graph.memory.items import check_namespace
+from memagent_graph.models.completion import find_ending
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.base import Reader
+from memagent_graph.prompts import ANSWER_PROMPT, PLAIN_ANSWER_PROMPT
+from memagent_graph.readers.base import Answer, Reader
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.completion import CLOSING, OPENING, is_tag
+from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader
 from memagent_graph.text.tokens import load_tokenizer
 from memagent_http.refusals import Refusal
-from memagent_openai_server.memories import Memories
-from memagent_openai_server.readers import ServedReader
-from memagent_openai_server.records import log
+from memagent_openai_server.access import log
+from memagent_openai_server.memories import Memories, UserMemories
 from memagent_openai_server.upstream import LocalModel, Upstream
-from memagent_openai_server.users import UserMemories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
+    from langchain_core.outputs import LLMResult
+    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.prompts import Prompts
+    from memagent_graph.readers.base import Identity, Merge, Step, Update
     from memagent_graph.text.tokens import TokenizerLike
     from memagent_openai_server.access import Limits
+
+T = TypeVar("T")
+
+_WISH = "memagent_wish"
+_UNSAID = Answer("remembered", "remembered")
+BOX = "\\boxed{"
+
+
+@dataclass
+class Wish:
+    """An answer from what is `known` of the user, too; the reader says if the model was cut off."""
+
+    known: str = ""
+    is_cut_off: bool = False
+
+
+class ServedReader(Reader):
+    r"""Reads like `reader`, but its answer is the whole reply, without a `\boxed{}`.
+
+    If the reader's own answer prompt asks for a `\boxed{}`, it is kept. Calls wait for a slot in
+    the order in which they come, so that readings take turns. The built-in reader computes in a
+    thread, one call at a time.
+    """
+
+    def __init__(self, reader: Reader, config: ReadingConfig, slots: int) -> None:
+        self._reader = self._speaker = reader
+        self._computes = isinstance(reader, ExtractiveReader)
+        self._slots = asyncio.Semaphore(1 if self._computes else slots)
+        self.speaks, self.habits = False, Habits()
+        if isinstance(reader, ChatReader):
+            prompts, name = reader.prompts, reader.identity.name
+            if prompts.answer == ANSWER_PROMPT:
+                prompts = prompts.model_copy(update={"answer": PLAIN_ANSWER_PROMPT})
+            self._speaker = ChatReader(reader.model, prompts=prompts, config=config, name=name)
+            self.speaks = "\\boxed" not in prompts.answer
+        self.model = getattr(reader, "model", None)
+        self.shortens, self.standing, self.adds = reader.shortens, reader.standing, reader.adds
+        self.shows_passages, self.concurrency = reader.shows_passages, reader.concurrency
+
+    @property
+    def identity(self) -> Identity:  # type: ignore[override]
+        """The identity of the reader, which may learn more about its model."""
+        return self._reader.identity
+
+    def config(self, wish: Wish | None) -> RunnableConfig:
+        """Return the config of a reading, with an answer or, for None, without one."""
+        return {"configurable": {_WISH: wish}, "callbacks": [self.habits]}
+
+    def answers_without_notes(self, config: RunnableConfig | None) -> bool:
+        """Whether something is remembered of the user."""
+        wish = _wish_in(config)
+        return bool(wish and wish.known)
+
+    async def prepare(self) -> Identity:
+        """Prepare the reader."""
+        return await self._reader.prepare()
+
+    async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
+        """Read a chunk."""
+        return await self._call(partial(self._reader.update, step, config=config))
+
+    async def merge(
+        self,
+        question: str,
+        memories: Sequence[Memory],
+        *,
+        config: RunnableConfig | None = None,
+    ) -> Merge:
+        """Merge memories."""
+        merge = partial(self._reader.merge, question, memories, config=config)
+        return await self._call(merge)
+
+    async def respond(
+        self, question: str, memory: Memory, *, config: RunnableConfig | None = None
+    ) -> Answer:
+        """Answer; without a wish, return a placeholder."""
+        wish = _wish_in(config)
+        if wish is None:  # the model itself will answer, with more than text
+            return _UNSAID
+        if wish.known:
+            memory = replace(memory, text=f"{memory.text}\n\n{wish.known}".strip())
+        answer = await self._call(partial(self._speaker.respond, question, memory, config=config))
+        wish.is_cut_off = find_ending(answer.finish_reason) == "cut off"
+        return replace(answer, final=unbox(answer.text)) if self.speaks else answer
+
+    async def _call(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with self._slots:
+            if self._computes:
+                return await asyncio.to_thread(lambda: asyncio.run(call()))
+            return await call()
+
+
+def _wish_in(config: RunnableConfig | None) -> Wish | None:
+    found: Wish | None = (config or {}).get("configurable", {}).get(_WISH)
+    return found
+
+
+class Habits(AsyncCallbackHandler):
+    """Learns from complete replies whether the chat template opens a model's reasoning.
+
+    While a reply may begin within it (`hold`), only its end shows the answer.
+    """
+
+    hold = True
+    _known = False
+
+    async def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """Look at a reply."""
+        reply = response.generations[0][0].text
+        closed = next((tag for tag in CLOSING.finditer(reply) if is_tag(reply, tag)), None)
+        found = closed is not None and not OPENING.search(reply, 0, closed.start())
+        if found or not self._known:
+            self.hold, self._known = found, True
+
+
+def unbox(text: str) -> str:
+    r"""Remove the `\boxed{` and `}` around an answer, which some models have learned to write."""
+    while (start := text.find(BOX)) >= 0:
+        begin = end = start + len(BOX)
+        depth = 1
+        while end < len(text) and depth:
+            depth += (text[end] == "{") - (text[end] == "}")
+            end += 1
+        text = text[:start] + text[begin : end if depth else end - 1] + text[end:]
+    return text
+
 
 ModelLike: TypeAlias = str | BaseChatModel | Reader | None
 """A model, as for `create_memagent`."""
@@ -73,13 +206,7 @@ Catalogue: TypeAlias = Mapping[str, ModelLike | Served]
 
 
 class Service:
-    """The model, store and budgets that all requests share.
-
-    Args:
-        served: the model, with its server and context.
-        name: the model's name for clients; None takes its name on its server.
-        options: see `create_app`.
-    """
+    """The model, store and budgets that all requests share."""
 
     def __init__(
         self,
@@ -147,17 +274,7 @@ class Service:
 
 
 class Models(dict[str, Service]):
-    """The services of a server by the names of their models, with a common store and shutdown.
-
-    Args:
-        model: see `create_app`.
-        base_url: URL of the server, for models without their own.
-        window: context length in tokens, for models without their own.
-        options: further arguments of every `Service`.
-
-    Raises:
-        ConfigurationError: There is no such model, or no model at all.
-    """
+    """The services of a server by the names of their models, with a common store and shutdown."""
 
     def __init__(
         self,
@@ -181,11 +298,7 @@ class Models(dict[str, Service]):
         super().__init__({service.name: service for service in services})
 
     def named(self, name: str) -> Service:
-        """Return the service of the model that a request names.
-
-        Raises:
-            Refusal: There is none of this name.
-        """
+        """Return the service of the model that a request names."""
         found = self.get(name)
         if found is None:
             known = ", ".join(map(repr, self))
@@ -194,11 +307,7 @@ class Models(dict[str, Service]):
         return found
 
     async def card(self, name: str) -> dict[str, Any]:
-        """Return a model's entry in the list of models.
-
-        Raises:
-            Refusal: There is none of this name.
-        """
+        """Return a model's entry in the list of models."""
         card = {"id": name, "object": "model", "created": 0, "owned_by": "memagent"}
         window = await self.named(name).window()
         return card if window is None else {**card, "max_model_len": window}
@@ -208,10 +317,6 @@ class Models(dict[str, Service]):
 
         One of several models may be too small to read, such as one for embeddings. Its requests are
         only passed on, and its users are not remembered.
-
-        Raises:
-            ConfigurationError: The budgets fit no model.
-            ModelError: A server is up, and has no such model.
         """
         refused, fits = None, False
         for service in self.values():
@@ -248,11 +353,7 @@ _ENTRIES = TypeAdapter(dict[Annotated[str, Field(min_length=1)], _Entry])
 
 
 def models_from_file(file: Path) -> dict[str, Served]:
-    """Return the models in a TOML file, one per table.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has other content.
-    """
+    """Return the models in a TOML file, one per table."""
     try:
         entries = _ENTRIES.validate_python(tomllib.loads(file.read_text("utf-8")))
     except ValidationError as error:

@@ -12,26 +12,25 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from memagent_graph.conversation.prompt import render_memory
-from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_graph.errors import MemoryNotFoundError, ModelError, StoreError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.state import Run
 from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.conversation import Asked, Message, split_messages
-from memagent_openai_server.files import (
-    PicturedConversation,
+from memagent_openai_server.conversation import (
+    PICTURE,
+    Asked,
+    Message,
+    change_parts,
     file_warnings,
     has_files,
     read_files,
     read_pictures,
-    show_pictures,
-    show_referred,
-    sights_in,
-    without_pictures,
+    split_messages,
 )
-from memagent_openai_server.readers import Speech
+from memagent_openai_server.models import BOX, Wish, unbox
 from memagent_openai_server.upstream import Head, choices, count_usage, events
 
 if TYPE_CHECKING:
@@ -39,13 +38,11 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from memagent_graph.pictures.sight import Sight
-    from memagent_graph.text.source import Source
-    from memagent_openai_server.memories import Memories
+    from memagent_graph.text.tokens import Tokenizer
+    from memagent_openai_server.access import Record
+    from memagent_openai_server.memories import Memories, Turn
     from memagent_openai_server.models import Service
-    from memagent_openai_server.records import Record
     from memagent_openai_server.requests import ChatRequest, Received
-    from memagent_openai_server.users import Turn
 
 SESSION_HEADER = "x-memagent-session"
 NOTES = """\
@@ -74,13 +71,10 @@ async def _memory(
 
     Returns:
         Its id or name, None if there is none yet; and the name of the new one, None for no name.
-
-    Raises:
-        MemoryNotFoundError: The key has no memory of this id.
     """
     if memory is not None:
         if not await memories.has(memory):
-            message = f"There is no memory {memory!r}: GET /v1/memories lists all."
+            message = f"There is no memory {memory!r}: it was forgotten, or has expired."
             raise MemoryNotFoundError(message)
         return memory, None
     name = f"session {session}" if session else f"user {user}" if user else None
@@ -93,7 +87,10 @@ async def _memory(
 
 
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
-    parts: list[object] = [without_pictures(fields["messages"])]
+    # The data of a picture costs no tokens by its length.
+    parts: list[object] = [
+        change_parts(fields["messages"], lambda part: {} if part.get("type") == PICTURE else part)
+    ]
     parts += [fields[name] for name in ("tools", "functions") if name in fields]
     text = orjson.dumps(parts).decode()
     return len(text) <= window * _LONGEST_TOKEN and count(text) <= window * _SLACK
@@ -101,20 +98,10 @@ def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -
 
 @dataclass(frozen=True)
 class Call:
-    """A chat completion that a client waits for.
+    """A chat completion that a client waits for, with the text of its files.
 
-    Attributes:
-        service: the service of the model.
-        memories: the memories of the client's key.
-        memory: id or name of the memory that it continues from; None if there is none yet.
-        name: name under which a reading is stored; None for no name.
-        continues: whether the client expects a memory to be used. The field `user` does not count:
-            clients may send it without knowing about this server.
-        chat: the validated request, as sent.
-        fields: its fields, with the text of its files.
-        body: the body to pass on.
-        record: record of the request.
-        turn: turn of a remembered user; None without one.
+    It continues from `memory`, an id or a name, and is stored under `name`. It `continues` if the
+    client expects that, which it may not if it sends a `user`.
     """
 
     service: Service
@@ -137,12 +124,7 @@ class Call:
         *,
         remembers: bool = True,
     ) -> Call:
-        """Return a request with its memory, and with what is remembered about its user.
-
-        Raises:
-            Refusal: The name of the session is empty or too long.
-            MemAgentError: There is no such memory, or the store failed.
-        """
+        """Return a request with its memory, and with what is remembered about its user."""
         body, fields, chat = sent
         session = request.headers.get(SESSION_HEADER)
         if session is not None and not 0 < len(session) <= 200:  # noqa: PLR2004 - said below
@@ -162,7 +144,7 @@ class Call:
             if turn.memory:
                 passed = {**read, "messages": turn.with_memory(read["messages"])}
         if passed is not fields:
-            body = await to_thread(partial(_write, passed, service))
+            body = await to_thread(partial(orjson.dumps, passed))
         continues = memory is not None and bool(session or chat.memagent)
         place = (service, memories, memory, name, continues)
         return cls(*place, chat, read, body, record, turn)
@@ -176,14 +158,6 @@ class Call:
         return await unless_small(len(self.body), _may_fit, self.fields, window, count)
 
 
-def _write(fields: dict[str, Any], service: Service) -> bytes:
-    """Return the body of a request; a model that sees gets the pictures of files with them."""
-    tokens, model = service.config.pictures, service.chat
-    if tokens and model is not None:
-        fields = {**fields, "messages": show_pictures(fields["messages"], tokens, model)}
-    return orjson.dumps(fields)
-
-
 def _wants_more(fields: dict[str, Any]) -> str | None:
     """Return the first field that asks for more than one text; None without one."""
     if (fields.get("response_format") or {}).get("type", "text") != "text":
@@ -192,31 +166,49 @@ def _wants_more(fields: dict[str, Any]) -> str | None:
     return "n" if found is None and (fields.get("n") or 1) > 1 else found
 
 
+class Spoken:
+    """An answer as its client gets it: with its end at a stop string or at its limit."""
+
+    def __init__(self, chat: ChatRequest, counter: Tokenizer) -> None:
+        self._stops, self._counter = stops(chat), counter
+        self._limit = chat.max_completion_tokens or chat.max_tokens
+        self.sent = ""
+
+    def add(self, text: str, *, whole: bool = False) -> str:
+        """Return what is new of an answer, which may differ from what cannot be taken back."""
+        at, unsure = text.rfind("\\"), 0
+        if not whole:
+            text = text[:at] if at >= 0 and BOX.startswith(text[at:]) else text
+            unsure = max(map(len, self._stops), default=1) - 1
+        text = unbox(text)
+        ends = [at for word in self._stops if (at := text.find(word)) >= 0]
+        self.finish_reason: str | None = "stop" if ends else None
+        # White space may turn out to end the answer.
+        text = text[: max(0, min(ends, default=len(text) - unsure))].rstrip()
+        # A byte is a token, an estimate two at most: most pieces need not be counted.
+        limit = self._limit
+        if limit and 2 * len(text.encode()) > limit and self._counter.count(text) > limit:
+            self.finish_reason = "length"
+            text = text[: max(self._counter.prefix(text, limit), len(self.sent))]
+        if whole and not text.startswith(self.sent):
+            raise ModelError("The model broke off within its answer, and then began another one.")
+        new = text[len(self.sent) :] if text.startswith(self.sent) else ""
+        self.sent += new
+        return new
+
+
 @dataclass(frozen=True)
 class Reading:
-    """A request that is answered by a reading.
-
-    Args:
-        call: the request.
-        asked: question and document.
-        more: whether the model itself answers, because more than text is asked for.
-        messages: the conversation, with the texts of its files and pictures.
-        seen: its pictures.
-    """
+    """A request that is answered by a reading; if `more` than text is asked for, by the model."""
 
     call: Call
     asked: Asked
     more: bool
     messages: Sequence[Message]
-    seen: Sequence[Sight]
 
     @classmethod
     async def of(cls, call: Call) -> Reading:
-        """Split a request.
-
-        Raises:
-            Refusal: The request has no question, or asks for something unsupported.
-        """
+        """Split a request."""
         service, more = call.service, _wants_more(call.fields)
         if more and service.upstream is None:
             message = f"The reader {service.name!r} returns one plain text: leave out {more}."
@@ -224,9 +216,8 @@ class Reading:
         if len(stops(call.chat)) > _MOST_STOPS:
             message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
             raise Refusal(400, message, param="stop")
-        in_files, reference = service.config.pictures > 0, call.memory
-        given = call.fields["messages"]
-        messages = await to_thread(partial(read_pictures, given, in_files=in_files))
+        reference = call.memory
+        messages = await to_thread(partial(read_pictures, call.fields["messages"]))
         found = await asyncio.to_thread(
             split_messages,
             messages,
@@ -236,62 +227,65 @@ class Reading:
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
             whole=service.chat is not None,
         )
-        return cls(call, found, more is not None, messages, sights_in(messages))
+        return cls(call, found, more is not None, messages)
 
     async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the parts of a completion: progress as reasoning, and then the answer.
 
         For a client that does not stream, an answer of the model itself is one whole completion.
         """
-        call, said, output = self.call, 0, dict[str, Any]()
+        call, output = self.call, dict[str, Any]()
         head = Head.new(call.service.name)
-        speech = Speech(
-            call.service.counter,
-            stop=stops(call.chat),
-            limit=call.chat.max_completion_tokens or call.chat.max_tokens,
-            streams=bool(call.chat.stream) and call.service.config.unsupported == "keep",
-            known=call.turn.notes if call.turn else "",
-        )
+        wish = None if self.more else Wish(call.turn.notes if call.turn else "")
+        spoken = Spoken(call.chat, call.service.counter)
         yield head.chunk({"role": "assistant", "content": ""})
         with call.record.metrics.readings.track_inprogress():
-            async with aclosing(self._read(speech)) as parts:
-                async for delta, output_so_far in parts:
-                    output, said = output_so_far, said + len(delta.get("content", ""))
+            async with aclosing(self._read(wish, spoken)) as parts:
+                async for delta, output in parts:  # noqa: B007 - the last output is used below
                     if delta:
                         yield head.chunk(delta)
-        if self.more:
+        if wish is None:
             async with aclosing(self._ask_model(head, output)) as own:
                 async for part in own:
                     yield part
             return
-        if rest := output["answer"][said:]:
+        if rest := spoken.add(output["answer"], whole=True):
             yield head.chunk({"content": rest})
-        ended = head.chunk({}, speech.finish_reason)
+        ended = head.chunk({}, spoken.finish_reason or ("length" if wish.is_cut_off else "stop"))
         yield {**ended, "memagent": self._describe(output)}
-        yield head.usage(self._count(output))
+        yield head.usage(self._count({**output, "answer": spoken.sent}))
 
-    async def _read(self, speech: Speech) -> AsyncGenerator[tuple[dict[str, str], Any], None]:
+    async def _read(
+        self, wish: Wish | None, spoken: Spoken
+    ) -> AsyncGenerator[tuple[dict[str, str], Any], None]:
         """Yield progress and pieces of the answer, each with the graph's output so far."""
         call, output, changed = self.call, dict[str, Any](), None
         question, document = await unless_small(len(self.asked.system), self._question)
         if not document and call.memory is None:
-            yield {}, await self._answer_unread(question, speech)
+            yield {}, await self._answer_unread(question, wish)
             return
-        async with aclosing(await self._run(question, document, speech)) as parts:
+        reply, said = "", None
+        async with aclosing(await self._run(question, document, wish)) as parts:
             async for mode, part in parts:
-                if mode == "values":
+                if mode == "messages":
+                    piece, _ = part
+                    reply, said = reply if piece.id == said else "", piece.id  # or another attempt
+                    # What a template opened as a thought is known only by the thought's end.
+                    if piece.chunk_position != "last" and not call.service.reader.habits.hold:
+                        reply += piece.text
+                        new = spoken.add(reply)
+                        yield {"content": new} if new else {}, output
+                elif mode == "values":
                     if changed is not None:
                         yield self._progress(changed, part.get("memory", "")), output
                     output, changed = part, None
-                elif part["event"] == "said":
-                    yield {"content": part["content"]}, output
                 elif part["event"] == "chunk" and (part["added"] or part["removed"]):
                     changed = part  # the memory itself comes with the next values
                 elif part["event"] == "chunk":
                     yield self._progress(part, None), output
         if document:
             names = [output["version"], call.name] if call.name else [output["version"]]
-            await call.memories.add_prefix(names, self.asked.prefix)
+            await call.memories.add_prefix(names, self.asked.prefix, is_new=call.memory is None)
         yield {}, output
 
     def _progress(self, event: dict[str, Any], memory: str | None) -> dict[str, str]:
@@ -301,41 +295,30 @@ class Reading:
         head = f"[{chunk} of {max(chunk, event['chunks'])} sections read]\n"
         return {"reasoning_content": head if memory is None else f"{head}{memory}\n\n"}
 
-    async def _run(self, question: str, document: str, speech: Speech) -> AsyncGenerator[Any]:
+    async def _run(
+        self, question: str, document: str, wish: Wish | None
+    ) -> AsyncGenerator[Any, None]:
         """Begin to read and to answer from the memory; without a document, only to answer."""
         call, service = self.call, self.call.service
-        marks = "\n".join(one.picture.mark for one in self.seen)
-        pictured = await self._open(marks)
-        run = Run(store=service.store, namespace=call.memories.bank.namespace, pictured=pictured)
-        if speech.streams:
-            speech.write = lambda text: (
-                run.write({"event": "said", "content": text}) if run.write else None
-            )
+        run = Run(store=service.store, namespace=call.memories.bank.namespace)
         wanted: dict[str, Any] = {"question": question}
         if document:
-            run.document, name = await self._open(document), call.name
+            size, name = len(document), call.name
+            run.document = await unless_small(size, TextSource, document, "conversation")
             if call.memory is not None and name != call.memory:
                 name = await call.memories.branch(call.memory, name)
             wanted["memory_name"] = name
         else:
             wanted["version"] = call.memory
+        speaks = wish is not None and call.chat.stream and service.reader.speaks
         parts = service.agent.astream(
             wanted,
-            service.reader.config(None if self.more else speech),
+            service.reader.config(wish),
             context=run,
-            stream_mode=["custom", "values"],
+            stream_mode=["custom", "values", *(["messages"] if speaks else [])],
             output_keys=service.agent.output_channels,
         )
-        return cast("AsyncGenerator[Any]", parts)
-
-    async def _open(self, document: str) -> Source | None:
-        """A document, with the pictures that it marks; None if it is empty."""
-        if not document:
-            return None
-        name, opened = "conversation", cast("Callable[[str, str], Source]", TextSource)
-        if self.seen:
-            opened = partial(PicturedConversation, seen=self.seen)
-        return await unless_small(len(document), opened, document, name)
+        return cast("AsyncGenerator[Any, None]", parts)
 
     async def _ask_model(
         self, head: Head, output: dict[str, Any]
@@ -363,18 +346,12 @@ class Reading:
 
     def _rest(self, memory: str) -> bytes:
         """Return the request to the model after the reading, with notes for what was read."""
-        turn, config = self.call.turn, self.call.service.config
-        known = turn.memory if turn else ""
+        known = self.call.turn.memory if self.call.turn else ""
         system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
         parts = [{"role": "system", "content": system}] if system else []
         rest = {name: value for name, value in self.call.fields.items() if name != "memagent"}
         # The messages that are not in the memory after the document was read:
         left: list[Message] = [{"role": "user", "content": self.asked.question}, *self.asked.kept]
-        model = self.call.service.chat
-        if config.pictures and model is not None:
-            seen = show_referred(f"{memory}\n{left}", self.seen, config.pictures, model)
-            question = {"type": "text", "text": self.asked.question}
-            left[0] = {"role": "user", "content": [question, *seen]} if seen else left[0]
         return json.dumps({**rest, "messages": [*parts, *left]}).encode()
 
     def _system(self) -> str:
@@ -400,10 +377,10 @@ class Reading:
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
-    async def _answer_unread(self, question: str, speech: Speech) -> dict[str, Any]:
+    async def _answer_unread(self, question: str, wish: Wish | None) -> dict[str, Any]:
         """Return the output if there is nothing to read and nothing remembered."""
         reader = self.call.service.reader
-        answer = await reader.respond(question, Memory(), config=reader.config(speech))
+        answer = await reader.respond(question, Memory(), config=reader.config(wish))
         usage = {"document_tokens": 0}
         return {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
 

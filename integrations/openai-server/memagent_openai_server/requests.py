@@ -67,11 +67,7 @@ User: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class Continued(BaseModel):
-    """The memory to continue from.
-
-    Attributes:
-        memory: id of a memory, from an earlier response.
-    """
+    """The memory to continue from."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -104,12 +100,7 @@ class Received(NamedTuple, Generic[Model]):
 
 
 async def receive_fields(request: Request, kind: type[Model]) -> Received[Model]:
-    """Return the body of a request.
-
-    Raises:
-        Refusal: See `read_body` and `parse`.
-        ClientDisconnect: The client is gone.
-    """
+    """Return the body of a request."""
     limits: Limits = request.app.state.service.limits
     take = request.state.take
     body = await read_body(request, most=limits.body_bytes, seconds=limits.body_seconds, take=take)
@@ -120,9 +111,6 @@ def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
     """Return the fields of a body, as sent and as validated.
 
     An integer of more than 64 bits becomes a float, as in JavaScript.
-
-    Raises:
-        Refusal: The body is not JSON, does not match `kind`, or has text that cannot be stored.
     """
     if len(body) > _MOST_VALUES and count_values(body) > _MOST_VALUES:
         raise Refusal(400, f"The body has more than {_MOST_VALUES} values: send less at once.")
@@ -135,11 +123,7 @@ def parse(body: bytes, kind: type[Model]) -> tuple[dict[str, Any], Model]:
 
 
 def validate(fields: Any, kind: type[Model]) -> Model:
-    """Validate the fields of a body.
-
-    Raises:
-        Refusal: They do not match `kind`.
-    """
+    """Validate the fields of a body."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

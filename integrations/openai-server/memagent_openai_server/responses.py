@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from memagent_openai_server.records import Record
+    from memagent_openai_server.access import Record
     from memagent_openai_server.upstream import Reply
 
 SEND_ALL = "send the whole conversation as `input` each time"
@@ -156,11 +156,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 
 def _messages(items: str | list[dict[str, Any]]) -> list[Message]:
-    """Convert the input of a response to messages.
-
-    Raises:
-        Refusal: Chats have no place for an item of this type.
-    """
+    """Convert the input of a response to messages."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[Message] = []
@@ -179,12 +175,7 @@ def _messages(items: str | list[dict[str, Any]]) -> list[Message]:
 
 
 def _chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
-    """Convert the request for a response to the fields of a chat completion.
-
-    Raises:
-        Refusal: An item of the input is unknown, a tool or the chosen tool is not a function, or
-            the format is unknown.
-    """
+    """Convert the request for a response to the fields of a chat completion."""
     messages = _messages(asked.input)
     found = _given(asked.model_extra or {})
     if asked.instructions:
@@ -299,14 +290,7 @@ def _refuse(number: int, why: str) -> NoReturn:
 
 
 class ResponseBuilder:
-    """Builds a response from a completion or its parts, with the events for a client that streams.
-
-    Args:
-        asked: the request.
-
-    Attributes:
-        finish_reason: finish reason of the completion; None until known.
-    """
+    """Builds a response from a completion or its parts, with events for a client that streams."""
 
     def __init__(self, asked: ResponseRequest) -> None:
         self.finish_reason: str | None = None
@@ -357,11 +341,7 @@ class ResponseBuilder:
             yield self._end_item({**own, "status": "completed"})
 
     def build(self, why: Refusal | None = None) -> dict[str, Any]:
-        """Return the whole response.
-
-        Args:
-            why: the error with which it ended; None without one.
-        """
+        """Return the whole response, or the one that ended with an error."""
         if why is not None:
             code = "rate_limit_exceeded" if why.status_code == 429 else "server_error"  # noqa: PLR2004 - HTTP
             return self._response("failed", error={"code": code, "message": str(why)})
@@ -448,12 +428,7 @@ class ResponseBuilder:
 
 
 async def respond(request: Request, sent: Received[ResponseRequest]) -> HTTPResponse:
-    """Make a response.
-
-    Raises:
-        Refusal: The request cannot be answered.
-        MemAgentError: The model or the store failed.
-    """
+    """Make a response."""
     asked = sent.asked
     service = request.app.state.models.named(asked.model)
     fields = _chat_fields(asked, service.name)
@@ -475,20 +450,12 @@ async def respond(request: Request, sent: Received[ResponseRequest]) -> HTTPResp
 
 
 async def refuse_stored(_: Request) -> HTTPResponse:
-    """Refuse to return or delete a response.
-
-    Raises:
-        Refusal: Always, with what to do instead.
-    """
+    """Refuse to return or delete a response, with what to do instead."""
     raise Refusal(400, f"Responses are not stored here: {SEND_ALL}.", code="not_offered")
 
 
 def _to_chat(fields: dict[str, Any]) -> Received[ChatRequest]:
-    """Return a chat completion, as if it had been sent.
-
-    Raises:
-        Refusal: It is invalid, or has half of a surrogate pair.
-    """
+    """Return a chat completion, as if it had been sent."""
     chat = validate(fields, ChatRequest)
     try:
         return Received(orjson.dumps(fields), fields, chat)

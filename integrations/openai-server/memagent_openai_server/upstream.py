@@ -146,13 +146,7 @@ class Reply:
         options: Mapping[str, Any] | None,
         stop: asyncio.Event | None = None,
     ) -> Reply:
-        """Return the reply for the parts of a completion.
-
-        Args:
-            chunks: the parts.
-            options: the client's `stream_options`, which ask for the part with the usage or not.
-            stop: set when this server stops, if that ends the reply.
-        """
+        """Return the reply for the parts of a completion; its `options` may ask for the usage."""
         shows_usage = bool(options and options.get("include_usage"))
 
         async def parts() -> AsyncGenerator[bytes, None]:
@@ -170,11 +164,7 @@ class Reply:
         return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     async def read(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            Refusal: It breaks off, or is an error.
-        """
+        """Return the whole body."""
         try:
             body = b"".join([part async for part in self.parts])
         finally:
@@ -209,10 +199,6 @@ class Upstream:
     """An OpenAI-compatible server.
 
     Requests carry this server's key; clients' keys are not passed on.
-
-    Args:
-        model: the model on that server.
-        name: the model's name for clients.
     """
 
     def __init__(self, model: ChatEndpoint, name: str) -> None:
@@ -291,24 +277,14 @@ def _renamed(body: bytes, model: str) -> bytes:
 
 
 class LocalModel:
-    """A LangChain chat model: vLLM or transformers in this process, or any provider's.
-
-    Args:
-        model: the model.
-        name: the model's name for clients.
-    """
+    """A LangChain chat model: vLLM or transformers in this process, or any provider's."""
 
     def __init__(self, model: BaseChatModel, name: str) -> None:
         self._model = model
         self._name = name
 
     async def complete(self, body: bytes) -> Reply:
-        """Answer a chat completion as a server would.
-
-        Raises:
-            Refusal: The model cannot do what the request asks for.
-            ModelError: The model failed.
-        """
+        """Answer a chat completion as a server would."""
         fields = json.loads(body)
         for name, value in (("n", 1), ("logprobs", False), ("response_format", {"type": "text"})):
             if fields.get(name) not in (None, value):
@@ -378,24 +354,14 @@ def headers_of(reply: Reply) -> Mapping[str, str]:
 
 
 class Event(NamedTuple):
-    """An event of a stream.
-
-    Attributes:
-        raw: its bytes, with its end.
-        part: the part of a completion in it; None for a comment and the like.
-    """
+    """The bytes of an event, and the part of a completion in it; None for a comment."""
 
     raw: bytes
     part: dict[str, Any] | None
 
 
 async def events(reply: Reply) -> AsyncGenerator[Event, None]:
-    """Yield the events of a stream.
-
-    Raises:
-        Refusal: The model's server broke off, sent an error, or sent an event without an end; or
-            the answer has no reason for its end.
-    """
+    """Yield the events of a stream; one without an end, or an answer without one, broke off."""
     begun = ended = False
     try:
         async with aclosing(_split(reply.parts)) as split:
@@ -438,11 +404,7 @@ async def _split(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 def _part(reply: Reply, raw: bytes) -> dict[str, Any] | None:
-    """Return the part of a completion in an event; None if it has none.
-
-    Raises:
-        Refusal: It is an error: by its data, its name, or because it is not JSON.
-    """
+    """Return the part of a completion in an event; raise what is an error by data, name or form."""
     data, part, is_error = _data(raw), None, raw.startswith((b"error", b"event: error"))
     if data and data != _DONE:
         try:

@@ -70,14 +70,6 @@ def test_an_answer_after_a_reading_reaches_the_client_while_the_model_still_writ
     assert pieces == len(ANSWER.split())
 
 
-def test_only_the_answer_is_streamed_from_the_model(behind, upstream, told, asked):
-    ask(behind, asked(500))
-
-    streamed = [is_answer(body) for body in upstream.requests if body.get("stream")]
-    assert streamed == [True]
-    assert len(upstream.requests) > 5
-
-
 def test_an_answer_through_the_responses_api_is_streamed_too(behind, told, asked):
     stream = behind.client().responses.create(model="small", input=asked(500), stream=True)
     events = list(stream)
@@ -113,8 +105,7 @@ def test_thoughts_that_a_template_opened_are_not_streamed(behind, told, asked):
 
     pieces, _ = ask(behind, asked(500))
 
-    assert "".join(pieces) == ANSWER
-    assert len(pieces) > 3
+    assert pieces == [ANSWER]  # what is thought shows only once the thought ends
 
 
 @pytest.mark.parametrize("stop", ["the morning", [" in", "noon"], ["m" * 40, "the morning"]])
@@ -151,19 +142,6 @@ def test_a_model_that_is_cut_off_by_its_own_limit_says_so(behind, upstream, told
 
     assert "".join(pieces) == completion.choices[0].message.content == "The vault opens at"
     assert last.choices[0].finish_reason == completion.choices[0].finish_reason == "length"
-
-
-def test_the_model_stops_writing_where_its_answer_ends_for_the_client(
-    behind, upstream, told, asked
-):
-    told("Yes. " + "More. " * 20_000)
-    words = []
-    upstream.between = lambda: words.append(1)
-
-    pieces, _ = ask(behind, asked(500), stop="More")
-
-    assert "".join(pieces) == "Yes."
-    assert len(words) < 20_000
 
 
 def event(text: str) -> bytes:
@@ -245,7 +223,7 @@ def test_more_stops_than_are_looked_for_are_refused(behind, asked):
 def test_a_short_question_with_tools_that_are_too_long_gets_the_model_s_refusal(behind, upstream):
     function = {"name": "price", "description": "Returns a price. " * 2000}
     error = {"message": "maximum context length is 2048 tokens"}
-    upstream.script = ["ok", {"status": 400, "error": error}]
+    upstream.script = [{"status": 400, "error": error}]
 
     with pytest.raises(openai.BadRequestError) as caught:
         whole(

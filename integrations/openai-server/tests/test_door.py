@@ -16,9 +16,8 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.redis.keys import Names, root_of
 from memagent_openai_server import Limits
-from memagent_openai_server.access import keys_from_file, load_keys
+from memagent_openai_server.access import JsonLines, keys_from_file, load_keys, log
 from memagent_openai_server.memories import Memories
-from memagent_openai_server.records import JsonLines, log
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
 KEYS = {ANN: "ann", BEN: "ben"}

@@ -68,8 +68,7 @@ def test_a_part_that_is_neither_text_nor_file_nor_picture_is_a_warning(shared, q
 
 
 def test_a_file_is_read_where_it_stands_in_the_message(question):
-    from memagent_openai_server.conversation import split_messages
-    from memagent_openai_server.files import read_files
+    from memagent_openai_server.conversation import read_files, split_messages
 
     parts = [text("Before."), file(b"Within.", "a.txt"), text(f"After.\n\n{question}")]
     messages = read_files([{"role": "user", "content": parts}])

@@ -93,7 +93,7 @@ def client(shared):
 
 
 POSTS = [*SCHEMAS, *PASSED]
-PATHS = [*POSTS, "/v1/memories", "/v1/models", "/health", "/version", "/metrics"]
+PATHS = [*POSTS, "/v1/models", "/health", "/version", "/metrics"]
 
 
 def check(found: httpx.Response) -> None:

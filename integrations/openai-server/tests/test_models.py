@@ -15,8 +15,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 from memagent_openai_server import Served, create_app
-from memagent_openai_server.models import models_from_file
-from memagent_openai_server.readers import ServedReader
+from memagent_openai_server.models import ServedReader, models_from_file
 
 HI = [{"role": "user", "content": "Hello there"}]
 

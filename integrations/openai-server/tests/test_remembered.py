@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
 from redis import Redis
 from servers.openai_server import OpenAIServer
-from servers.redis_server import RedisServer
+from servers.redis_server import RedisServer, wait_until
 
+from memagent_graph import ConversationMemory
 from memagent_graph.conversation.reader import STANDING_QUESTION
+from memagent_graph.conversation.users import Users
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.redis import RedisStore
 
 ANN, BEN = "the-key-of-ann-0123456789", "the-key-of-ben-0123456789"
@@ -114,14 +115,13 @@ def test_two_keys_with_the_same_user_share_nothing(redis, start, upstream):
     assert chat(server, ASKED, key=BEN, user="joe") == "Tell me more."
     assert chat(server, ASKED, key=ANN, user="joe") == "You breed quokkas."
 
-    def list_memories(key):
-        url, headers = f"{server.url}/v1/memories?user=joe", {"authorization": f"Bearer {key}"}
-        return httpx.get(url, headers=headers).json()["data"]
+    def list_memories(name):
+        found = Users(redis, (f"tenant-{name}", *NAMESPACE)).list()
+        return {user: version.text for user, version in found if version is not None}
 
-    while not (found := list_memories(ANN)):
-        time.sleep(0.1)
-    assert [memory["text"] for memory in found] == [NOTES]
-    assert not any("quokkas" in memory["text"] for memory in list_memories(BEN))
+    wait_until(lambda: list_memories("ann"), "the fold")
+    assert list_memories("ann") == {"joe": NOTES}
+    assert not any("quokkas" in text for text in list_memories("ben").values())
 
 
 def test_without_a_user_or_the_switch_nothing_is_remembered_and_nothing_changed(start, upstream):
@@ -255,7 +255,7 @@ def test_a_user_who_is_forgotten_is_unknown_also_of_what_waited(start, upstream)
     chat(server, QUOKKAS, user="joe")
     chat(server, "Hello.", user="joe")
 
-    httpx.delete(f"{server.url}/v1/memories?user=joe").raise_for_status()
+    ConversationMemory(store=server.service.store).forget("joe", by="support")
     left = [*server.service.store.search((), limit=1000)]
     assert chat(server, ASKED, user="joe") == "Tell me more."
     server.close()  # what waits is folded

@@ -1,131 +1,91 @@
-"""What is heard of a reply piece by piece is what is left of it when it is whole."""
+"""What is sent of an answer piece by piece is what is left of it when it is whole."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
 
-from memagent_graph.readers.completion import without_channels, without_reasoning
+from memagent_graph.errors import ModelError
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.readers import Speech, begins_in_thought
+from memagent_openai_server.models import Habits
+from memagent_openai_server.reading import Spoken
 
-WORDS = st.text("ab <>/{}\\", max_size=12)
-NAMED = st.sampled_from([" the <think> tag ", "a `<reasoning>` or ", " </think>.", "<thinking>"])
-THOUGHTS = st.builds("<{0}>{1}</{0}>".format, st.sampled_from(["think", "reasoning"]), WORDS)
-REPLIES = st.lists(WORDS | THOUGHTS, max_size=6).map("".join)
-NAMING = st.lists(WORDS | THOUGHTS | NAMED, max_size=6).map("".join)
+TEXT = st.text("ab \\{}", max_size=40)
+CUTS = st.lists(st.integers(0, 199))
 
 
-def pieces(text: str, cuts: list[int]) -> list[str]:
-    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [text[start:end] for start, end in pairwise(places)]
+def speak(reply: str, cuts: list[int], *, stop=None, limit=None) -> tuple[str, str | None]:
+    """The answer as it was sent, and why it was ended."""
+    chat = SimpleNamespace(stop=stop, max_tokens=limit, max_completion_tokens=None)
+    spoken = Spoken(chat, EstimatingTokenizer())
+    ends = sorted(cut % (len(reply) + 1) for cut in cuts)
+    sent = [spoken.add(reply[:end]) for end in ends] + [spoken.add(reply, whole=True)]
+    assert "".join(sent) == spoken.sent
+    return spoken.sent, spoken.finish_reason
 
 
-def hear(parts: list[str], *, headless: bool = False, **wishes) -> tuple[str, list[str], str]:
-    sent: list[str] = []
-    speech = Speech(EstimatingTokenizer(), streams=True, write=sent.append, **wishes)
-    speech.begin(headless=headless)
-    _ = all(speech.hear(part) for part in parts)
-    speech.end(None)
-    assert "".join(sent) == speech.text
-    return speech.text, sent, speech.finish_reason
-
-
-@given(NAMING, st.lists(st.integers(0, 99)), st.sampled_from(["", "<think>b", "<reasoning>"]))
-@example("a </think> b", [], "")
-def test_thoughts_are_left_out_however_a_reply_comes_in_pieces(reply, cuts, cut_off):
-    reply += cut_off
-
-    assert hear(pieces(reply, cuts))[0] == without_reasoning(without_channels(reply)).strip()
-
-
-@given(REPLIES, WORDS, st.lists(st.integers(0, 99)))
-def test_a_thought_that_the_template_opened_is_left_out(reply, thought, cuts):
-    whole = f"{thought}.</think>{reply}"
-
-    assert hear(pieces(whole, cuts), headless=True)[0] == hear([reply])[0]
-    assert begins_in_thought(whole)
-
-
-@given(REPLIES, st.lists(st.integers(0, 99)))
-def test_a_reply_that_might_have_begun_in_a_thought_and_did_not_is_whole(reply, cuts):
-    assert hear(pieces(reply, cuts), headless=True)[0] == without_reasoning(reply).strip()
-    assert not begins_in_thought(reply)
+@given(TEXT.map(str.strip), CUTS)
+def test_what_is_sent_is_the_answer_however_it_comes(reply, cuts):
+    assert speak(reply, cuts) == speak(reply, [])
 
 
 @given(
-    st.text("abc ", max_size=40),
+    st.text("abc ", max_size=40).map(str.strip),
     st.lists(st.text("abc ", min_size=1, max_size=4), max_size=3),
-    st.lists(st.integers(0, 99)),
+    CUTS,
 )
 def test_an_answer_ends_before_the_first_stop_string(reply, stop, cuts):
-    text, _, _ = hear(pieces(reply, cuts), stop=tuple(stop))
+    text, _ = speak(reply, cuts, stop=stop)
 
-    said = reply.strip()
-    ends = [said.find(word) for word in stop if word in said]
-    assert text == said[: min(ends, default=len(said))].rstrip()
+    ends = [reply.find(word) for word in stop if word in reply]
+    assert text == reply[: min(ends, default=len(reply))].rstrip()
 
 
-@given(st.text("abc de.", max_size=200), st.integers(1, 30), st.lists(st.integers(0, 199)))
+@given(st.text("abc de.", max_size=200).map(str.strip), st.integers(1, 30), CUTS)
 def test_an_answer_keeps_to_its_limit(reply, limit, cuts):
-    text, _, reason = hear(pieces(reply, cuts), limit=limit)
+    text, reason = speak(reply, cuts, limit=limit)
 
-    count = EstimatingTokenizer().count
-    assert count(text) <= limit
-    assert reply.strip().startswith(text)
-    assert (text == reply.strip()) == (reason == "stop")
-
-
-@pytest.mark.parametrize(
-    "thought",
-    [
-        "[THINK]She may be late.[/THINK]",
-        "◁think▷She may be late.◁/think▷",
-        "<|begin_of_thought|>She may be late.<|end_of_thought|>\n\n<|begin_of_solution|>",
-        "<|channel|>analysis<|message|>Late?<|end|><|start|>assistant<|channel|>final<|message|>",
-        "analysisShe may be late.assistantfinal",
-        "<|channel>thought\nShe may be late.<channel|>",
-        "Here is my thought process: She may be late. Here is my response: ",
-        "<seed:think>She may be late.</seed:think>",
-        '<details type="reasoning"><summary>Thought</summary>She may be late.</details>\n',
-    ],
-)
-@pytest.mark.parametrize("headless", [False, True])
-def test_no_familys_reasoning_is_heard(thought, headless):
-    reply = f"{thought}The vault opens at 6:40, [1] she said, if 3 <  4."
-
-    text, sent, _ = hear(list(reply), headless=headless)
-
-    assert text == without_reasoning(without_channels(reply)).strip()
-    assert text.startswith("The vault")
-    assert headless or len(sent) > 20  # it is sent as it is written
-
-
-@pytest.mark.parametrize(
-    "reply", ["[THINK]She may", "<|channel|>analysis<|message|>She", "analysisShe"]
-)
-def test_a_familys_reasoning_that_is_cut_off_is_not_heard(reply):
-    assert hear(list(reply))[0] == ""
-
-
-@pytest.mark.parametrize(
-    "reply", ["[1] The vault.", "<b>Open</b> it", "analysis of it", "Here is it."]
-)
-def test_what_only_begins_like_reasoning_is_heard(reply):
-    assert hear(list(reply))[0] == reply
-
-
-@pytest.mark.parametrize("reply", ["end<|im_end|>", "s</s>"])
-def test_a_reply_that_stands_in_the_token_behind_it_is_heard(reply):
-    text, _, _ = hear([reply])
-
-    assert text == without_channels(reply)
+    assert EstimatingTokenizer().count(text) <= limit
+    assert reply.startswith(text)
+    assert (text == reply) == (reason is None)
 
 
 def test_boxes_are_opened_with_the_braces_in_them_kept():
     reply = r"It is $\boxed{\frac{1}{2}}$, or \boxed{half}."
 
-    assert hear(list(reply))[0] == r"It is $\frac{1}{2}$, or half."
+    assert speak(reply, [*range(len(reply))])[0] == r"It is $\frac{1}{2}$, or half."
+
+
+def test_another_answer_than_the_one_that_was_sent_is_an_error():
+    spoken = Spoken(SimpleNamespace(stop=None, max_tokens=None, max_completion_tokens=None), None)
+    spoken.add("It never opens")
+
+    with pytest.raises(ModelError, match="began another"):
+        spoken.add("It opens at nine.", whole=True)
+
+
+@pytest.mark.parametrize(
+    ("replies", "hold"),
+    [
+        ([], True),
+        (["Nine."], False),
+        (["<think>Nine?</think>Nine."], False),
+        (["the `</think>` tag"], False),
+        (["Nine?</think>Nine."], True),
+        (["Nine.", "Nine?</think>Nine."], True),
+        (["Nine?</think>Nine.", "Nine."], True),
+    ],
+)
+async def test_a_reply_that_may_begin_in_a_thought_is_not_sent_as_it_comes(replies, hold):
+    habits = Habits()
+
+    for reply in replies:
+        message = ChatGeneration(message=AIMessage(reply))
+        await habits.on_llm_end(LLMResult(generations=[[message]]))
+
+    assert habits.hold is hold

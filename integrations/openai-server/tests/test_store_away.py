@@ -55,10 +55,9 @@ def test_requests_that_need_a_memory_are_refused_and_answered_when_the_store_is_
     proxy.stall()
 
     refused = server.post(json=follow_up)
-    unknown = httpx.get(f"{server.url}/v1/memories?user=joe", timeout=240)
     long = server.post(json={"model": "small", "messages": asked(900)})
 
-    assert [refused.status_code, unknown.status_code] == [503, 503]
+    assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "store_failed"
     assert long.status_code == 200
     proxy.resume()

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from memagent_openai_server.records import JsonLines, log
+from memagent_openai_server.access import JsonLines, log
 
 HI = [{"role": "user", "content": "My heron is called Walther Behrens of Lübeck."}]
 KEY = "sk-of-the-server-0123456789"

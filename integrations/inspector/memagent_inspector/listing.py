@@ -1,4 +1,4 @@
-"""One page of the memories of a store, in its order; a search looks through them in turn."""
+"""Memories of a store: one that a page is about, one page of them, and what their readings cost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,49 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from langgraph.store.base import SearchOp
 
-from memagent_graph.errors import BadRecordError
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup, runs
 from memagent_graph.memory.version import MemoryVersion
-from memagent_inspector.views.coverage import Coverage
+from memagent_graph.readers.base import Usage
+from memagent_inspector.history import Coverage
 
 if TYPE_CHECKING:
     from langgraph.store.base import Item
 
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.runs import KeptAnswer
+
+_LOOKED_AT = 200
+"""Versions of a reading under way of which the newest is taken, where nothing points to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A memory with its newest version; a reading that has not ended is "unfinished"."""
+
+    reference: str
+    kind: Literal["memory", "reading", "version", "unfinished"]
+    version: MemoryVersion
+
+
+async def find(bank: MemoryBank, reference: str) -> Subject:
+    """Return what a reference leads to."""
+    records = bank.records
+    named, read = (await records.pointers(reference)).values()
+    if named is not None or read is not None:
+        kind: Literal["memory", "reading"] = "reading" if named is None else "memory"
+        return Subject(reference, kind, await bank.aget(reference))
+    ids = await records.keys(records.members(reference))
+    if not ids:
+        return Subject(reference, "version", await bank.aget(reference))
+    found = await lookup.versions(records, ids[-_LOOKED_AT:], refresh=False)
+    known = [version for version in found if isinstance(version, MemoryVersion)]
+    if not known:
+        message = f"No version of {reference!r} can be read."
+        raise MemoryNotFoundError(message)
+    newest = max(known, key=lambda version: version.created_at)
+    return Subject(reference, "unfinished", newest)
+
 
 Kind = Literal["memories", "readings"]
 """Named memories, or readings without a name."""
@@ -55,13 +88,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Found]):
-    """Some memories, or people.
-
-    Attributes:
-        rows: those that were found.
-        next: where to continue; None at the end.
-        seen: how many were looked at, from the beginning of the list.
-    """
+    """Some memories, or people; `seen` were looked at, and the list continues at `next`."""
 
     rows: list[Found]
     next: int | None
@@ -135,3 +162,61 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
         text = str(problem or "Its newest version is gone: it expired or was deleted.")
         rows.append((Row(item.key, None, problem=text), item.key.casefold()))
     return rows
+
+
+_MOST_SEEN = 2_000
+"""Memories of each kind whose costs are added up."""
+_MOST_SHOWN = 50
+"""Memories that are listed, those with the most tokens first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The cost of readings.
+
+    Attributes:
+        rows: memories with a kept answer, the most tokens first; not all of many.
+        priced: number of memories with a kept answer.
+        unknown: number of memories without one.
+        times: number of answers.
+        usage: cost of all readings.
+        whole: whether all memories were counted.
+    """
+
+    rows: list[tuple[Row, KeptAnswer]]
+    priced: int
+    unknown: int
+    times: int
+    usage: Usage
+    whole: bool
+
+
+async def add_up(bank: MemoryBank) -> Costs:
+    """Return the cost of the readings in a store."""
+    kinds: tuple[Kind, ...] = ("memories", "readings")
+    rows: list[Row] = []
+    whole = True
+    for kind in kinds:
+        start: int | None = 0
+        while start is not None and start < _MOST_SEEN:
+            listing = await list_page(bank, kind, start=start)
+            rows += listing.rows
+            start = listing.next
+        whole = whole and start is None
+    priced = [(row, row.answer) for row in rows if row.answer is not None]
+    priced.sort(key=lambda pair: _weight(pair[1]), reverse=True)
+    answers = [answer for _, answer in priced]
+    return Costs(
+        priced[:_MOST_SHOWN],
+        len(priced),
+        len(rows) - len(priced),
+        sum(answer.times for answer in answers),
+        sum((answer.usage for answer in answers), Usage()),
+        whole,
+    )
+
+
+def _weight(answer: KeptAnswer) -> tuple[int, int]:
+    """Tokens first, then calls: some servers count no tokens."""
+    usage = answer.usage
+    return usage.input_tokens + usage.output_tokens, usage.calls

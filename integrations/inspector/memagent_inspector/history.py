@@ -1,20 +1,103 @@
-"""The versions that led to a memory, newest first, some at a time."""
+"""The versions that led to a memory, what each changed, and how much of a document it knows."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memagent_graph.memory.version import TextEdit, VersionMerge
 from memagent_graph.templates import plural
-from memagent_inspector.views.words import Run, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.version import MemoryVersion
+
+_WORD = re.compile(r"\s*(?:\w+|[^\w\s])|\s+")
+_MOST_LINES = 2_000
+_MOST_WORDS = 1_500
+"""Of a changed run of lines; what is longer is marked as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Text that both have, or only one of them."""
+
+    kind: Literal["same", "added", "removed"]
+    text: str
+
+
+def compare(before: str, after: str) -> list[Run]:
+    """The runs of which both texts are made: what was removed comes before what was added."""
+    if before == after:
+        return [Run("same", before)] if before else []
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    if max(len(old), len(new)) > _MOST_LINES:
+        return [*_differ(before, after)]
+    runs: list[Run] = []
+    for first, last, begin, end in _pairs(old, new):
+        runs += _words("".join(old[first:last]), "".join(new[begin:end]))
+    return runs
+
+
+def side(runs: Sequence[Run], kind: Literal["added", "removed"]) -> list[Run]:
+    """The runs of one of the two texts, `removed` for the older one."""
+    return [run for run in runs if run.kind in ("same", kind)]
+
+
+def _words(before: str, after: str) -> Iterator[Run]:
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    if before == after or max(len(old), len(new)) > _MOST_WORDS:
+        yield from _differ(before, after)
+        return
+    for first, last, begin, end in _pairs(old, new):
+        yield from _differ("".join(old[first:last]), "".join(new[begin:end]))
+
+
+def _pairs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return ((first, last, begin, end) for _, first, last, begin, end in matcher.get_opcodes())
+
+
+def _differ(before: str, after: str) -> Iterator[Run]:
+    if before == after:
+        yield Run("same", before)
+        return
+    if before:
+        yield Run("removed", before)
+    if after:
+        yield Run("added", after)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of a document, in percent."""
+
+    read: float
+    skimmed: float
+
+    @classmethod
+    def of(cls, version: MemoryVersion) -> Coverage:
+        """Of a version's document."""
+        document = version.document
+        length = max(document.length, 1)
+        skimmed = 0 if document.again else sum(end - start for start, end in document.skipped)
+        return cls(_percent((document.end - skimmed) / length), _percent(skimmed / length))
+
+    @property
+    def text(self) -> str:
+        """For a person."""
+        read = f"{self.read:.0f}% read"
+        return f"{read}, {self.skimmed:.0f}% skimmed" if self.skimmed else read
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(max(share, 0.0), 1.0), 1)
+
 
 ROWS = 40
 _CONTEXT = 60
@@ -42,13 +125,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Some versions of a memory.
-
-    Attributes:
-        steps: the newest first.
-        total: how many versions there are.
-        next: id of the version with which the next page begins; None at the end.
-    """
+    """Some of the `total` versions of a memory, newest first; the next page begins at `next`."""
 
     steps: list[Step]
     total: int
@@ -56,16 +133,7 @@ class Steps:
 
 
 async def list_steps(bank: MemoryBank, reference: str, first: str | None = None) -> Steps:
-    """Versions of a memory, newest first; those in a row that added nothing are one step.
-
-    Args:
-        bank: where it is.
-        reference: of the memory.
-        first: id of the version to begin with; None for the newest.
-
-    Raises:
-        MemoryNotFoundError: There is no such memory.
-    """
+    """Versions of a memory, newest first; those in a row that added nothing are one step."""
     history = await bank.ahistory(reference)
     ids = [version.id for version in history]
     begin = ids.index(first) if first in ids else 0

@@ -1,4 +1,4 @@
-"""The folds of a reading as lanes along its document, with what each step did there."""
+"""Readings under way: their list; one as it happens, with its folds as lanes and its memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from itertools import chain, groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
+from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_graph.templates import plural
+from memagent_inspector.door import fields_of
+from memagent_inspector.history import Coverage, changes, describe
+from memagent_inspector.listing import find
+from memagent_inspector.pages import is_partial, needed, nothing_new, state_of
+from memagent_inspector.rendering import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.leases import UnderWay
 
 WIDTH = 1000
 _MOST_LANES = 16
@@ -38,13 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One fold, or several that are side by side.
-
-    Attributes:
-        title: what to call it.
-        summary: what was done, in words.
-        marks: what was done, where.
-    """
+    """One fold, or several that are side by side."""
 
     title: str
     summary: str
@@ -65,14 +70,7 @@ class _Fact:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A reading along its document.
-
-    Attributes:
-        lanes: one for each fold, or for each round where there are many.
-        rounds: how many rounds there were so far.
-        versions: how many versions are stored.
-        newest: id of the last of them; empty if there is none.
-    """
+    """A reading along its document; where there are many folds, those of a round share a lane."""
 
     lanes: list[Lane]
     rounds: int
@@ -215,3 +213,123 @@ def _mark(deed: Deed, start: int, end: int, length: int) -> Mark:
     width = WIDTH * min(max((end - start) / length, 0.0), 1.0)
     seam = _SEAM if width > 4 * _SEAM else 0.0
     return Mark(deed, round(begin, 2), round(max(width - seam, _THINNEST), 2))
+
+
+@dataclass(frozen=True, slots=True)
+class FoldsOf:
+    """The readings into a memory that are under way."""
+
+    memory: str
+    folds: list[UnderWay]
+
+    @property
+    def state(self) -> str:
+        """Another one whenever something would be shown differently."""
+        return "-".join(
+            f"{fold.fold}.{fold.step}.{fold.version}.{fold.taken}" for fold in self.folds
+        )
+
+
+async def folds_of(bank: MemoryBank, memory: str) -> FoldsOf:
+    """Return what reads into a memory now."""
+    return FoldsOf(memory, await bank.aunder_way(memory))
+
+
+async def list_readings(bank: MemoryBank) -> list[FoldsOf]:
+    """All readings under way, each with its folds."""
+    folds = sorted(await bank.aunder_way(), key=lambda fold: fold.memory)
+    return [
+        FoldsOf(memory, [*members]) for memory, members in groupby(folds, lambda fold: fold.memory)
+    ]
+
+
+async def show_reading(request: Request) -> Response:
+    """A reading with all that is stored of it so far."""
+    reference = needed(fields_of(request), "of")
+    controls = await folds_of(state_of(request).bank, reference)
+    try:
+        values = await _news(request, reference)
+    except MemoryNotFoundError:
+        if not controls.folds:
+            raise
+        values = {"subject": None}  # its first section is being read
+    return page("reading.html", {**values, "controls": controls})
+
+
+async def show_news(request: Request) -> Response:
+    """Send what is new of a reading since a version; nothing while the store is unreachable."""
+    fields = fields_of(request)
+    try:
+        values = await _news(request, needed(fields, "of"), fields.get("seen"))
+    except (MemoryNotFoundError, StoreError):  # the page says so itself
+        return nothing_new()
+    if values["lanes"].newest == fields.get("seen"):
+        return nothing_new()
+    return page("news.html", values)
+
+
+async def show_folds(request: Request) -> Response:
+    """Send where the folds of a reading are, if that has changed."""
+    fields = fields_of(request)
+    try:
+        controls = await folds_of(state_of(request).bank, needed(fields, "of"))
+    except StoreError:
+        return nothing_new()
+    if controls.state == fields.get("state"):
+        return nothing_new()
+    return page("controls.html", {"controls": controls})
+
+
+async def show_under_way(request: Request) -> Response:
+    """The readings that are under way."""
+    partial = is_partial(request)
+    try:
+        readings = await list_readings(state_of(request).bank)
+    except StoreError:
+        if not partial:
+            raise
+        return nothing_new()
+    state = " ".join(reading.memory + reading.state for reading in readings)
+    if partial and fields_of(request).get("state") == state:
+        return nothing_new()
+    name = "under_way_rows.html" if partial else "under_way.html"
+    return page(name, {"readings": readings, "state": state})
+
+
+async def show_status(request: Request) -> Response:
+    """Whether the store answers, if that has changed since the page heard of it."""
+    bank, was = state_of(request).bank, fields_of(request).get("was", "here")
+    try:
+        await bank.records.values([(bank.records.forgotten, "sources")], refresh=False)
+        now = "here"
+    except StoreError:
+        now = "away"
+    if now == was:
+        return nothing_new()
+    response = page("status.html", {"now": now})
+    if now == "here":
+        response.headers["hx-trigger"] = "store-back"
+    return response
+
+
+async def _news(request: Request, reference: str, seen: str | None = None) -> dict[str, Any]:
+    bank = state_of(request).bank
+    lanes = await state_of(request).tracks.lanes(reference)
+    if lanes.newest and lanes.newest == seen:
+        return {"lanes": lanes}
+    subject = await find(bank, reference)
+    newest = await bank.aget(lanes.newest) if lanes.newest else subject.version
+    before = None
+    if newest.parent != newest.root:
+        try:
+            before = await bank.aget(newest.parent)
+        except MemoryNotFoundError:  # it was thinned out
+            before = newest
+    return {
+        "subject": subject,
+        "lanes": lanes,
+        "newest": newest,
+        "what": describe(newest),
+        "coverage": Coverage.of(newest),
+        "runs": changes(before, newest),
+    }

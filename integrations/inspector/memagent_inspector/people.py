@@ -1,25 +1,52 @@
-"""What is remembered of the people who talk with a chatbot: all of them, and one."""
+"""Pages about people: their list, what is remembered of one, and forgetting them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from starlette.responses import RedirectResponse
+
+from memagent_graph.cli.options import operator
+from memagent_graph.conversation import proposal
 from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.users import finder
-from memagent_inspector.views.history import changed_lines, changes
-from memagent_inspector.views.listing import ROWS, Listing
+from memagent_graph.errors import MemoryNotFoundError
+from memagent_graph.facts.record import is_facts
+from memagent_inspector.door import fields_of, form_of
+from memagent_inspector.history import changed_lines, changes
+from memagent_inspector.listing import ROWS, Listing
+from memagent_inspector.pages import (
+    export_of,
+    needed,
+    save,
+    show_facts_of,
+    show_form,
+    sought,
+    state_of,
+)
+from memagent_inspector.rendering import page, url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from memagent_graph.conversation.episodes import KeptMessage
     from memagent_graph.conversation.proposal import Proposal
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.version import LineSource, MemoryVersion
-    from memagent_inspector.views.words import Run
+    from memagent_inspector.history import Run
 
+_FACTS = {
+    "section": "people",
+    "here": "/person/facts",
+    "back": "/person",
+    "edit": "/person/edit",
+}
 _MOST_SEEN = 1_000
 """People whom one request of a search looks at."""
 _EXCERPT = 200
@@ -45,13 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a memory.
-
-    Attributes:
-        text: exactly as the memory has it.
-        said: the message that it came from, if that was kept.
-        source: who said it and when, where the memory is a profile.
-    """
+    """A line of a memory."""
 
     text: str
     said: KeptMessage | None
@@ -60,12 +81,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A change of a memory.
-
-    Attributes:
-        change: by whom, and when.
-        runs: the lines that it changed, marked against the text before; None if that is gone.
-    """
+    """A change of a memory."""
 
     change: MemoryChange
     runs: list[Run] | None
@@ -95,13 +111,7 @@ class Person:
 
 
 async def list_people(users: Users, words: str = "", start: int = 0) -> Listing[Row]:
-    """The next page of people; of those whose id, memory or messages have all the words.
-
-    Args:
-        users: where they are.
-        words: to be found, in any case.
-        start: how many to pass over.
-    """
+    """The next page of people; of those whose id, memory or messages have all the words."""
     names, at, wanted = await users.anames(), start, bool(words.split())
     rows: list[Row] = []
     while len(rows) < ROWS and at < min(len(names), start + _MOST_SEEN):
@@ -113,11 +123,7 @@ async def list_people(users: Users, words: str = "", start: int = 0) -> Listing[
 
 
 async def show_person(users: Users, user: str) -> Person:
-    """Return the memory of one user.
-
-    Raises:
-        MemoryNotFoundError: Nothing is, and nobody has forgotten them.
-    """
+    """Return the memory of one user."""
     history, lines = await users.ahistory(user)
     said = [*(await users.of(user).episodes.read()).said]
     version = history[0] if history else None
@@ -174,3 +180,87 @@ def _changed(
     version = stored.get(change.version)
     runs = None if version is None else changed_lines(changes(before[version.id], version))
     return Changed(change, runs)
+
+
+async def show_list(request: Request) -> Response:
+    """The first people of the list, or of a search."""
+    return await _list(request, "people.html")
+
+
+async def show_rows(request: Request) -> Response:
+    """More rows of the list."""
+    return await _list(request, "people_rows.html")
+
+
+async def show(request: Request) -> Response:
+    """Show what is remembered of a person, from which messages, and what was done to it."""
+    user = needed(fields_of(request), "of")
+    person = await show_person(state_of(request).users, user)
+    has_facts = person.version is not None and is_facts(person.version.text)
+    return page("person.html", {"person": person, "has_facts": has_facts})
+
+
+async def show_facts(request: Request) -> Response:
+    """The facts that are remembered of a person."""
+    fields = fields_of(request)
+    version = await state_of(request).users.aget(needed(fields, "of"))
+    return show_facts_of(fields, version, _FACTS)
+
+
+async def show_edit(request: Request) -> Response:
+    """The form with what is remembered of a user."""
+    user = needed(fields_of(request), "of")
+    version = await state_of(request).users.aget(user)
+    return show_form(user, version.id, version.text, action="/person/edit", back="/person")
+
+
+async def edit(request: Request) -> Response:
+    """Store another text for what is remembered of a user."""
+    form, users = await form_of(request), state_of(request).users
+    user, seen = needed(form, "of"), needed(form, "seen")
+
+    async def change(text: str) -> None:
+        if text != (await users.aget(user)).text:
+            await users.aedit(user, text, by=operator(), before=seen)
+
+    now = partial(users.aget, user)
+    return await save(form, change, now, action="/person/edit", back="/person")
+
+
+async def export(request: Request) -> Response:
+    """All that is stored of a person, as `memagent memory export --user` prints it."""
+    user = needed(fields_of(request), "of")
+    return export_of(user, await state_of(request).users.aexport([user]))
+
+
+async def decide(request: Request) -> Response:
+    """Accept or refuse a proposal."""
+    form = await form_of(request)
+    user = needed(form, "of")
+    accept, refuse = ([form[name]] if form.get(name) else [] for name in ("accept", "refuse"))
+    decision = proposal.Decision(accept=accept, refuse=refuse)
+    await proposal.decide(state_of(request).users.of(user), decision, by=operator())
+    return RedirectResponse(url("/person", of=user), 303)
+
+
+async def show_preview(request: Request) -> Response:
+    """Show what forgetting a user would delete."""
+    user = needed(fields_of(request), "of")
+    held = await state_of(request).users.aheld(user)
+    if not held.items:
+        message = f"Nothing is stored of {user!r}."
+        raise MemoryNotFoundError(message)
+    return page("forget_person.html", {"user": user, "held": held})
+
+
+async def forget(request: Request) -> Response:
+    """Forget a person."""
+    user = needed(await form_of(request), "of")
+    done = await state_of(request).users.aforget(user, by=operator())
+    return page("forgotten_person.html", {"user": user, "done": done})
+
+
+async def _list(request: Request, template: str) -> Response:
+    words, start = sought(fields_of(request))
+    listing = await list_people(state_of(request).users, words, start)
+    return page(template, {"words": words, "listing": listing})

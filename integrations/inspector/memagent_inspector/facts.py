@@ -1,4 +1,4 @@
-"""The facts of a memory: the neighbourhood of an entity as a tree, a table, and conflicts."""
+"""The statements and facts of a memory: its lines, an entity's neighbourhood, and conflicts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,52 @@ if TYPE_CHECKING:
 
     from memagent_graph.facts.record import Fact
     from memagent_graph.memory.version import MemoryVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of a line, with the numbers of its evidence; `missing` is what nothing accounts for."""
+
+    text: str
+    evidence: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    unsupported: bool = False
+
+
+def lines_of(version: MemoryVersion) -> list[list[Piece]]:
+    """The lines of a memory, without those that are empty."""
+    evidence: dict[str, list[int]] = {}
+    for number, item in enumerate(version.memory.evidence):
+        evidence.setdefault(item.text, []).append(number)
+    marks = {item.text: item.missing for item in version.memory.unsupported}
+    known = sorted({*evidence, *marks} - {""}, key=len, reverse=True)
+    lines = []
+    for line in version.text.splitlines():
+        if not line.strip():
+            continue
+        found = [text for text in known if text in line]
+        lines.append([_piece(text, evidence, marks) for text in _cut(line, found)])
+    return lines
+
+
+def _cut(line: str, texts: list[str]) -> list[str]:
+    """A line in pieces of which some are these texts, the longest first."""
+    pieces = [(line, False)]
+    for text in texts:
+        cut: list[tuple[str, bool]] = []
+        for piece, known in pieces:
+            first, *others = [piece] if known else piece.split(text)
+            cut.append((first, known))
+            for other in others:
+                cut += [(text, True), (other, False)]
+        pieces = cut
+    return [piece for piece, _ in pieces if piece]
+
+
+def _piece(text: str, evidence: dict[str, list[int]], marks: dict[str, tuple[str, ...]]) -> Piece:
+    numbers = tuple(evidence.get(text, ()))
+    return Piece(text, numbers, marks.get(text, ()), text in marks)
+
 
 _MOST_ROWS = 60
 """Rows of a drawing; the table has all facts."""
@@ -90,13 +136,7 @@ class FactsPage:
 
 
 def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPage:
-    """Return what a page shows.
-
-    Args:
-        version: the memory.
-        about: name of the entity to draw; that with most facts by default.
-        at: date at which the facts hold; "" for all of them, and so is what is no date.
-    """
+    """Return what a page shows: the facts at a date, or all of them for "" and for what is none."""
     everything, asked = facts_of(version), at.strip()
     at = read_date(asked) or ""
     shown = select_facts(everything, at=at or None, history=not at)

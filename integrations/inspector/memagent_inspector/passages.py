@@ -31,15 +31,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Where a statement came from.
-
-    Attributes:
-        evidence: of the statement.
-        before: text before the passage.
-        marked: the passage; empty if the document could not be opened.
-        after: text after it.
-        problem: why the document could not be opened; empty if it was.
-    """
+    """Where a statement came from: the marked text, or the problem that kept it closed."""
 
     evidence: Evidence
     before: str = ""
@@ -73,13 +65,7 @@ class Documents:
                 raise ConfigurationError(message) from error
 
     async def passage(self, bank: MemoryBank, version: MemoryVersion, number: int) -> Passage:
-        """The passage of one of a version's pieces of evidence.
-
-        Args:
-            bank: where the version is.
-            version: the version.
-            number: of the evidence.
-        """
+        """The passage of one of a version's pieces of evidence."""
         evidence = version.memory.evidence[number]
         origin = await _origin(bank, version, evidence)
         async with self._opening:

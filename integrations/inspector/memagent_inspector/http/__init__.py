@@ -1,1 +1,0 @@
-"""Who may send a request, and how much."""

@@ -1,1 +1,0 @@
-"""Streamable HTTP: access, limits on requests, and shutdown."""
