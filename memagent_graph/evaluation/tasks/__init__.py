@@ -51,7 +51,7 @@ KINDS = {
     ),
     "ruler:FILE": Kind(
         "the samples of a file that RULER wrote, as they are",
-        "a file of RULER's own generator, or of MemAgent's samples, as JSON Lines",
+        "JSON Lines of RULER's generator, or MemAgent's (BytedTsinghua-SIA/hotpotqa on the hub)",
         lambda file, _: ruler_task(file),
     ),
 }
