@@ -22,11 +22,7 @@ from memagent_graph.errors import ConfigurationError
 
 
 def from_environment(variable: str, default: float) -> float:
-    """The number that an environment variable sets.
-
-    Raises:
-        ConfigurationError: It is not a number above 0.
-    """
+    """The number above 0 that an environment variable sets."""
     given = os.environ.get(variable)
     try:
         value = float(given or default)
@@ -39,11 +35,7 @@ def from_environment(variable: str, default: float) -> float:
 
 
 def fields_from_file(path: str | Path) -> dict[str, Any]:
-    """Read the fields of a YAML or JSON file of settings.
-
-    Raises:
-        ConfigurationError: The file cannot be read.
-    """
+    """Read the fields of a YAML or JSON file of settings."""
     import yaml
 
     try:

@@ -189,12 +189,8 @@ def describe(
 ) -> tuple[str, dict[str, object]]:
     """The message to an agent: the answers with their places and coverage; and the artifact.
 
-    Args:
-        output: the fields of `ReadingOutput`.
-        known: other names of sources for the message, by the names in their places.
-
-    Raises:
-        ToolException: All of several questions failed.
+    In the message, sources have the names by which the agent has `known` them. If all of several
+    questions failed, it is a `ToolException`.
     """
     records = output.get("answers")
     if not records:

@@ -264,7 +264,9 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
                 folds.clear()
             folds[event["fold"]] = event
             read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
-            bar.set_description_str(_describe_reading(event), refresh=False)
+            name = Path(event["source"]).name or event["source"]
+            shown = mask_controls(name)[:_LONGEST_NAME]  # the bar must stay on one line
+            bar.set_description_str(f"reading {shown}", refresh=False)
             bar.total = round(read["tokens"] * length / max(1, read["position"]))
             bar.update(read["tokens"] - bar.n)
             chunks = read["chunks"] * length / max(1, read["length"])
@@ -273,10 +275,3 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
         yield show
     # The bar leaves a carriage return: what is printed next should not seem to follow one.
     print("\x1b[K", end="", file=unwrap(sys.stderr), flush=True)
-
-
-def _describe_reading(event: ChunkEvent) -> str:
-    name = Path(event["source"]).name or event["source"]
-    if len(name) > _LONGEST_NAME:  # the bar must stay on one line
-        name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {mask_controls(name)}"

@@ -282,7 +282,7 @@ def import_lines(
     from memagent_graph.conversation.users import is_of_users
 
     with keeps.open_users(create=True) as users:
-        text = sys.stdin.read() if str(file) == "-" else _read(file)
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
         lines = text.splitlines()
         if is_of_users(lines):
             for user in users.import_(lines, by=operator()):
@@ -318,16 +318,6 @@ def _edit_text(text: str) -> str:
             message = f"The editor failed, nothing was changed: {error}"
             raise MemAgentError(message) from error
         return file.read_text("utf-8")
-
-
-def _read(file: Path) -> str:
-    from memagent_graph.errors import StoreError
-
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{file} cannot be read: {error}"
-        raise StoreError(message) from error
 
 
 _DIGEST = 64

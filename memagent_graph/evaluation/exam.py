@@ -191,8 +191,7 @@ TASKS = (
 async def examine(model: BaseChatModel) -> ExamReport:
     """Give any LangChain chat model all tasks, as many at once as it answers.
 
-    Raises:
-        ModelError: A call failed for another reason than the reply.
+    A call that fails for another reason than the reply is a `ModelError`.
     """
     plain = ChatReader(model, config=_CONFIG)
     shaped = ChatReader(model, config=_CONFIG, response_format=_SHAPE)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
+from memagent_graph.evaluation.samples import Unit  # noqa: TC001 - of a record that is parsed
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evaluation.samples import Sample, Task, Unit
+    from memagent_graph.evaluation.samples import Sample, Task
     from memagent_graph.evaluation.scores import Judge
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer
@@ -123,7 +127,7 @@ async def evaluate(
                 if results:
                     running.add(asyncio.ensure_future(work()))
                     with (out / RESULTS).open("a", encoding="utf-8") as file:
-                        file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
+                        file.writelines(f"{_RESULT.dump_json(one).decode()}\n" for one in results)
                 for result in results:
                     yield result
     finally:
@@ -261,12 +265,11 @@ class SampleResult:
     error: str | None = None
 
 
-def _begin(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
-    """Make the folder, or go on with one; say which samples and methods are done there.
+_RESULT = TypeAdapter(SampleResult)
 
-    Raises:
-        ConfigurationError: They were made by something else: by another model, of another file.
-    """
+
+def _begin(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
+    """Make the folder, or go on with one; say which samples and methods are done there."""
     out.mkdir(parents=True, exist_ok=True)
     run = out / RUN
     if run.exists() or (out / RESULTS).exists():
@@ -292,16 +295,9 @@ def _begin(out: Path, about: dict[str, Any]) -> set[tuple[str, str]]:
 def load(out: Path) -> list[SampleResult]:
     """The results in a folder, the last one of each sample and method; torn lines are left out."""
     found: dict[tuple[str, str], SampleResult] = {}
-    known = {field.name for field in fields(SampleResult)}
-    try:
-        lines = (out / RESULTS).read_text("utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    for line in lines:
-        try:
-            record = json.loads(line)
-            result = SampleResult(**{key: value for key, value in record.items() if key in known})
-        except (TypeError, ValueError):
-            continue
-        found[result.id, result.method] = result
+    file = out / RESULTS
+    for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            result = _RESULT.validate_json(line)
+            found[result.id, result.method] = result
     return [*found.values()]

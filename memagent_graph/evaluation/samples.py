@@ -117,11 +117,7 @@ class Task(ABC):
 class FileTask(Task):
     """Asks what a file asks, each question once, over documents of their own lengths.
 
-    Args:
-        name: name of the task.
-        version: kind of the file, and version of the samples made of it.
-        file: the file.
-        read: reads its samples, which have neither id nor task.
+    The version says how its samples are made; those that are read have neither id nor task.
     """
 
     unit: Unit = "whole"
@@ -222,11 +218,7 @@ def short(tokens: int) -> str:
 
 
 def parse_length(text: str) -> int:
-    """The reverse of `short`: "8k" is 8192.
-
-    Raises:
-        ValueError: It is not a number of tokens.
-    """
+    """The reverse of `short`: "8k" is 8192; raises `ValueError` for what is no number of tokens."""
     units = {"k": _THOUSAND, "m": _MILLION}
     unit = units.get(text[-1:].lower(), 1)
     tokens = int(float(text[:-1] if unit > 1 else text) * unit)

@@ -30,9 +30,7 @@ class Benchmark(NamedTuple):
 def dialogue_task(kind: str, file: str | Path) -> FileTask:
     """Questions over whole conversations, message by message with dates and speakers.
 
-    Args:
-        kind: one of `BENCHMARKS`.
-        file: a file in the benchmark's own format, as JSON or JSONL.
+    The kind is one of `BENCHMARKS`, and the file in its own format, as JSON or JSONL.
     """
     file, benchmark = Path(file), BENCHMARKS[kind]
     name = file.stem if file.stem.startswith(kind) else f"{kind}_{file.stem}"
