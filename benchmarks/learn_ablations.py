@@ -16,7 +16,7 @@ from learn_report import difference, in_words, right_answers
 from learn_rows import Rows, make_anew, prepare, read_rows
 from learn_scores import HOPS, held_out, score
 
-from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.run import in_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paired import compute_paired_interval
 from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, is_reported
 
-from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.run import in_markdown
 from memagent_graph.evaluation.samples import format_length
 from memagent_graph.evaluation.scores import mean_score
 from memagent_graph.readers.scope import scope

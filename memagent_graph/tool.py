@@ -114,7 +114,8 @@ def create_reading_tool(
     async def aread(
         questions: list[str], source: str, config: RunnableConfig
     ) -> tuple[str, dict[str, object]]:
-        context, asked = {"document": named[source]}, _list_questions(questions)
+        context = {"document": named[source]}
+        asked = {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
         try:
             output = await agent.ainvoke(asked, with_runtime_only(config), context=context)
             return describe(output, _shorten_name(source, named[source]))
@@ -166,10 +167,6 @@ def _schema(names: list[str]) -> type[BaseModel]:
         questions=(list[str], Field(description=asked, min_length=1)),
         source=(source, Field(description="Name of the source to read.")),
     )
-
-
-def _list_questions(questions: list[str]) -> dict[str, object]:
-    return {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
 
 
 def _shorten_name(name: str, document: object) -> Mapping[str, str]:

@@ -12,7 +12,6 @@ import typer
 
 from memagent_graph.cli.options import ModelArgs, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -83,9 +82,16 @@ def evaluate(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.evaluation.methods import make_method
-    from memagent_graph.evaluation.report import cells, figure_kind, markdown, write_report
+    from memagent_graph.evaluation.run import (
+        cells,
+        figure_kind,
+        load,
+        markdown,
+        places,
+        write_report,
+    )
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
-    from memagent_graph.evaluation.run import load, places
+    from memagent_graph.evaluation.samples import parse_length
     from memagent_graph.text.tokens import load_tokenizer
 
     if list_:
@@ -96,7 +102,7 @@ def evaluate(
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
         settings = reads.make_config()
-        wanted, ways = _lengths(lengths), methods.split(",")
+        wanted, ways = [*map(parse_length, lengths.split(","))], methods.split(",")
         made = _tasks(tasks, essays)
         reader = reads.make_reader(settings, model_args=model_args)
         check_server(reader)
@@ -132,20 +138,10 @@ def evaluate(
             raise typer.Exit(1)
 
 
-def _lengths(text: str) -> list[int]:
-    from memagent_graph.evaluation.samples import parse_length
-
-    try:
-        return [parse_length(length) for length in text.split(",")]
-    except ValueError as error:
-        message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {text!r}."
-        raise ConfigurationError(message) from error
-
-
 def _tasks(names: str | None, essays: Path | None) -> list[Task]:
     """The tasks that were named; one for each kind of samples in a file of RULER's."""
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+    from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None

@@ -218,12 +218,16 @@ def short(tokens: int) -> str:
 
 
 def parse_length(text: str) -> int:
-    """The reverse of `short`: "8k" is 8192; raises `ValueError` for what is no number of tokens."""
+    """The reverse of `short`: "8k" is 8192."""
     units = {"k": _THOUSAND, "m": _MILLION}
     unit = units.get(text[-1:].lower(), 1)
-    tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    try:
+        tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    except ValueError:
+        tokens = 0
     if tokens <= 0:
-        raise ValueError(text)
+        message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {text!r}."
+        raise ConfigurationError(message)
     return tokens
 
 
