@@ -16,10 +16,9 @@ from time import perf_counter
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import METHODS
-from memagent_graph.evaluation.report import cells, markdown, write_report
-from memagent_graph.evaluation.run import evaluate, load
+from memagent_graph.evaluation.run import cells, evaluate, load, markdown, write_report
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.files import open_source
 

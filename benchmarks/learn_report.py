@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from paired import compute_paired_interval
 
-from memagent_graph.evaluation.report import in_markdown
+from memagent_graph.evaluation.run import in_markdown
 from memagent_graph.evaluation.scores import mean_score
 from memagent_graph.rl.training import Journal
 

@@ -33,7 +33,7 @@ from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import MemAgentError
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.scores import holds, mean_score
-from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
 from memagent_graph.evidence.statements import statements
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.chat import ChatReader

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
+from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePath
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -36,14 +37,8 @@ async def read_together(
 ) -> list[Outcome]:
     """Read a document once for several questions, each with the budget that it has alone.
 
-    Args:
-        agent: made by `create_memagent`, without a checkpointer.
-        questions: the questions.
-        document: the document, as the graph takes it.
-        config: configuration of the run.
-
-    Returns:
-        The outcome of each question, in order. One that fails does not fail the others.
+    The agent has no checkpointer. Returns the outcome of each question, in order: one that fails
+    does not fail the others.
     """
     config = merge_configs(config, {"configurable": {CALLS_EACH: True}})
     outcomes: dict[int, Outcome] = {}
@@ -77,15 +72,11 @@ async def _read(
             return [error]
         each = (read_together(agent, [question], document, config) for question in questions)
         return [outcome for [outcome] in await asyncio.gather(*each)]
-    return [output] if alone else [outcome_of(record) for record in output["answers"]]
+    return [output] if alone else [_outcome_of(record) for record in output["answers"]]
 
 
-def outcome_of(record: Mapping[str, Any]) -> Outcome:
-    """Convert the record of one of several questions to its outcome, as if asked alone.
-
-    Args:
-        record: the fields of `QuestionAnswer`.
-    """
+def _outcome_of(record: Mapping[str, Any]) -> Outcome:
+    """Convert the record of one of several questions to its outcome, as if asked alone."""
     if record["error"] is not None:
         return error_of(record["error_type"], record["error"])
     return {key: value for key, value in record.items() if key not in _OF_SEVERAL}
@@ -93,26 +84,18 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
 
 _OF_SEVERAL = {"number", "question", "error", "error_type"}
 """Fields of a record that exist because there are several."""
-
-
-def can_join(task: Mapping[str, object]) -> bool:
-    """Whether a task asks one question about a document, and nothing else that the graph knows."""
-    if not isinstance(task, Mapping) or _OF_ITS_OWN & task.keys():
-        return False
-    return isinstance(task.get("question"), str) and task.get("document") is not None
-
-
-def is_same_document(task: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether two tasks can be read in one pass."""
-    if not (can_join(task) and can_join(other)):
-        return False
-    one, two = task["document"], other["document"]
-    plain = isinstance(one, str | bytes | PurePath | dict | list | tuple)
-    return one is two or (plain and type(one) is type(two) and one == two)
-
-
 _OF_ITS_OWN = {"questions", "version", "memory_name"}
 """Keys of a task that is read alone."""
+
+
+def _is_same_document(*tasks: Mapping[str, object]) -> bool:
+    """Whether two tasks ask one question each about one document, and nothing else."""
+    if not all(isinstance(task, Mapping) and not _OF_ITS_OWN & task.keys() for task in tasks):
+        return False
+    one, two = (task.get("document") for task in tasks)
+    asked = one is not None and all(isinstance(task.get("question"), str) for task in tasks)
+    plain = isinstance(one, str | bytes | PurePath | dict | list | tuple)
+    return asked and (one is two or (plain and type(one) is type(two) and one == two))
 
 
 Task = Mapping[str, object]
@@ -190,20 +173,21 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
         self.progress = progress
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        readings = _Readings(self)
-        try:
-            while (result := await readings.next()) is not None:
+        async with aclosing(_Readings(self).results()) as results:
+            async for result in results:
                 yield result
-        finally:
-            await readings.close()
 
     def __iter__(self) -> Iterator[Result]:
-        readings = _Readings(self)
+        results = _Readings(self).results()
+
+        async def take() -> Result | None:
+            return await anext(results, None)
+
         try:
-            while (result := wait_for(readings.next())) is not None:
+            while (result := wait_for(take())) is not None:
                 yield result
         finally:
-            wait_for(readings.close())
+            wait_for(results.aclose())
 
 
 class _Readings:
@@ -216,35 +200,30 @@ class _Readings:
         self._ahead: tuple[int, Task] | None = None  # taken, and of another document
         streamed = isinstance(asked.tasks, AsyncIterable)
         self._joins = not streamed and not asked.agent.checkpointer
-        self._done: deque[Result] = deque()
-        self._failed = 0
         total = len(asked.tasks) if isinstance(asked.tasks, Sized) else None
         self._bar = tqdm(total=total, unit=" documents", disable=not asked.progress)
 
-    async def next(self) -> Result | None:
-        """The next result, None at the end."""
-        if not self._done:
+    async def results(self) -> AsyncGenerator[Result, None]:
+        """Yield results as they come; to close it cancels what still runs, until it is gone."""
+        failed = 0
+        try:
             await self._fill()
-            if not self._running:
-                return None
-            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                del self._running[task]
-                self._done.extend(task.result())
-            await self._fill()  # the caller may be slow to take the results
-        result = self._done.popleft()
-        self._failed += result.error is not None
-        self._bar.set_postfix({"failed": self._failed}, refresh=False)
-        self._bar.update()
-        return result
-
-    async def close(self) -> None:
-        """Cancel what still runs, and wait until it is gone."""
-        self._bar.close()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-        await self._tasks.aclose()
+            while self._running:
+                done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._running[task]
+                await self._fill()  # the caller may be slow to take the results
+                for result in (result for task in done for result in task.result()):
+                    failed += result.error is not None
+                    self._bar.set_postfix({"failed": failed}, refresh=False)
+                    self._bar.update()
+                    yield result
+        finally:
+            self._bar.close()
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+            await self._tasks.aclose()
 
     async def _fill(self) -> None:
         """Start as many tasks as there is room for."""
@@ -252,8 +231,7 @@ class _Readings:
             group = await self._group(room)
             if not group:
                 return
-            reading = self._read_together(group) if len(group) > 1 else self._read(*group[0])
-            self._running[asyncio.create_task(reading)] = len(group)
+            self._running[asyncio.create_task(self._read(group))] = len(group)
 
     async def _group(self, most: int) -> list[tuple[int, Task]]:
         """The next tasks about one document, none at the end."""
@@ -263,24 +241,31 @@ class _Readings:
             self._ahead = None
             if found is None:
                 break
-            if group and not is_same_document(group[0][1], found[1]):
+            if group and not _is_same_document(group[0][1], found[1]):
                 self._ahead = found
                 break
             group.append(found)
-            if not (self._joins and can_join(found[1])):
+            if not self._joins:
                 break
         return group
 
-    async def _read_together(self, group: list[tuple[int, Task]]) -> list[Result]:
+    async def _read(self, group: list[tuple[int, Task]]) -> list[Result]:
         started = perf_counter()
-        names = [str(task.get("id", number)) for number, task in group]
         tasks = [task for _, task in group]
-        outcomes = await read_together(
-            self._asked.agent,
-            [str(task["question"]) for task in tasks],
-            tasks[0]["document"],
-            self._config(names[0]),
-        )
+        names = [
+            str(task.get("id", number)) if isinstance(task, Mapping) else str(number)
+            for number, task in group
+        ]
+        outcomes: list[Outcome]
+        try:
+            if len(group) == 1:
+                outcomes = [await self._output(names[0], tasks[0])]
+            else:
+                asked = [str(task["question"]) for task in tasks]
+                agent, config = self._asked.agent, self._config(names[0])
+                outcomes = await read_together(agent, asked, tasks[0]["document"], config)
+        except Exception as error:  # noqa: BLE001 - one task's failure is not the others'
+            outcomes = [error] * len(tasks)
         seconds = perf_counter() - started
         return [
             Result(name, task, None, outcome, seconds)
@@ -288,16 +273,6 @@ class _Readings:
             else Result(name, task, outcome, None, seconds)
             for name, task, outcome in zip(names, tasks, outcomes, strict=True)
         ]
-
-    async def _read(self, number: int, task: Task) -> list[Result]:
-        started = perf_counter()
-        name, output, failure = str(number), None, None
-        try:
-            name = str(task.get("id", number))
-            output = await self._output(name, task)
-        except Exception as error:  # noqa: BLE001 - one task's failure is not the others'
-            failure = error
-        return [Result(name, task, output, failure, perf_counter() - started)]
 
     def _config(self, name: str) -> RunnableConfig:
         return merge_configs(self._asked.config, {"configurable": {"thread_id": name}})
@@ -318,12 +293,10 @@ class _Readings:
 async def _number_tasks(
     tasks: Iterable[Task] | AsyncIterable[Task],
 ) -> AsyncGenerator[tuple[int, Task], None]:
-    number = 0
+    numbers = count()
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
-            yield number, task
-            number += 1
+            yield next(numbers), task
     else:
         for task in tasks:
-            yield number, task
-            number += 1
+            yield next(numbers), task

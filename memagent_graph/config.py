@@ -22,11 +22,7 @@ from memagent_graph.errors import ConfigurationError
 
 
 def from_environment(variable: str, default: float) -> float:
-    """The number that an environment variable sets.
-
-    Raises:
-        ConfigurationError: It is not a number above 0.
-    """
+    """The number above 0 that an environment variable sets."""
     given = os.environ.get(variable)
     try:
         value = float(given or default)
@@ -39,25 +35,18 @@ def from_environment(variable: str, default: float) -> float:
 
 
 def fields_from_file(path: str | Path) -> dict[str, Any]:
-    """Read the fields of a YAML or JSON file of settings.
-
-    Raises:
-        ConfigurationError: The file cannot be read.
-    """
+    """Read the fields of a YAML or JSON file of settings."""
     import yaml
 
+    why: object = "write one field and its value per line, such as `chunk_tokens: 2000`."
     try:
         found = yaml.safe_load(Path(path).read_text("utf-8"))
+        if isinstance(found, dict):
+            return found
     except (OSError, ValueError, yaml.YAMLError) as error:
-        message = f"The settings in {path} cannot be read: {error}"
-        raise ConfigurationError(message) from error
-    if not isinstance(found, dict):
-        message = (
-            f"The settings in {path} cannot be read: write one field and its value per line, "
-            "such as `chunk_tokens: 2000`."
-        )
-        raise ConfigurationError(message)
-    return found
+        why = error
+    message = f"The settings in {path} cannot be read: {why}"
+    raise ConfigurationError(message)
 
 
 LEXICAL = "lexical"

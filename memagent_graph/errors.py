@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -177,32 +177,9 @@ class TraceError(MemAgentError, ValueError):
 
 
 def error_of(kind: str | None, message: str) -> MemAgentError:
-    """Make the error that a record describes.
-
-    Args:
-        kind: name of the error's type.
-        message: message of the error.
-    """
-    return _KINDS.get(kind or "", MemAgentError)(message)
-
-
-_KINDS: dict[str, type[MemAgentError]] = {
-    kind.__name__: kind
-    for kind in (
-        ConfigurationError,
-        QuestionError,
-        SourceError,
-        SourceChangedError,
-        ModelError,
-        EmptyReplyError,
-        ContextLengthError,
-        BadRequestError,
-        RefusalError,
-        ResponseFormatError,
-        StoreError,
-        StoreRefusedError,
-        MemoryNotFoundError,
-        MemoryConflictError,
-    )
-}
-"""Errors that one of several questions can fail with, and that need only a message."""
+    """Make the error that a record describes, by the name of its type and its message."""
+    found = globals().get(kind or "")
+    if isinstance(found, type) and issubclass(found, MemAgentError):
+        with suppress(TypeError):  # it needs more than a message
+            return found(message)
+    return MemAgentError(message)

@@ -27,7 +27,6 @@ from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from memagent_graph.text.files import DocumentLike
-    from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
 
@@ -109,15 +108,11 @@ def plan(
     if config.how == "auto" and config.skim is None:
         config = config.model_copy(update={"skim": LEXICAL})
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
-    source = open_source(document)
-    skim = _skim(source, question, config)
+    source, skims = open_source(document), is_skimmed(config, question)
+    skim = Lexical(open_index(source)) if skims and config.skim == LEXICAL else None
     sizes, worth = [], 0
-    for chunk in chunks(
-        source,
-        tokenizer=counter,
-        chunk_tokens=config.chunk_tokens,
-        exact_cuts=config.exact_cuts,
-    ):
+    size, exact = config.chunk_tokens, config.exact_cuts
+    for chunk in chunks(source, tokenizer=counter, chunk_tokens=size, exact_cuts=exact):
         sizes.append(chunk.tokens)
         worth += skim is not None and skim.is_worth(question, "", chunk)
     everything = sum(sizes)
@@ -173,12 +168,7 @@ def _answers(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the calls that answer before anything is read, and after it: prompts and replies.
 
-    Args:
-        config: the budgets.
-        question: the question.
-        counter: counts tokens.
-        everything: tokens of the document.
-        again: whether what was skipped may be read after all.
+    The document has so many tokens as `everything`; what was skipped may be read `again` after all.
     """
     asked, memory = counter.count(question), config.memory_tokens
 
@@ -193,13 +183,6 @@ def _answers(
     if everything <= room_for_passages(config, asked, 0):
         return [call(0)], []
     return [call(0)] if scope(question) == "one" else [], last
-
-
-def _skim(source: Source, question: str, config: ReadingConfig) -> Lexical | None:
-    """Return the skim that finds the chunks for a question's words, if the reading uses it."""
-    if config.skim != LEXICAL or not is_skimmed(config, question):
-        return None
-    return Lexical(open_index(source))
 
 
 def _check(questions: int, price: tuple[float, float] | None) -> None:

@@ -39,12 +39,7 @@ _CHAT_TAGS = frozenset({"think", "thinking", "reasoning", "tool_call", "tool_res
 
 
 def render(template: str, **values: str) -> str:
-    """Fill a template's fields; no value can close its tags or bring in another field.
-
-    Args:
-        template: a text with each field in braces.
-        values: value of each field.
-    """
+    """Fill a template's fields, in braces; no value closes its tags or brings in another field."""
     return fill(template, {name: disarm(value, template) for name, value in values.items()})
 
 
@@ -107,10 +102,7 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     disguise too: with invisible characters or accents, or in full-width or look-alike characters.
     Lone surrogates are replaced, or no prompt could be sent. All other text stays as it is.
 
-    Args:
-        value: the text.
-        template: the template that it is for.
-        control: control tokens of the model's tokenizer; without them, those of known shapes count.
+    The `control` tokens are those of the model's tokenizer; those of known shapes count anyway.
     """
     forged = _forgery_pattern(template, frozenset(control))
     value = replace_surrogates(forged.sub(_replace, value))

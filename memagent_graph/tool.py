@@ -114,7 +114,8 @@ def create_reading_tool(
     async def aread(
         questions: list[str], source: str, config: RunnableConfig
     ) -> tuple[str, dict[str, object]]:
-        context, asked = {"document": named[source]}, _list_questions(questions)
+        context = {"document": named[source]}
+        asked = {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
         try:
             output = await agent.ainvoke(asked, with_runtime_only(config), context=context)
             return describe(output, _shorten_name(source, named[source]))
@@ -168,10 +169,6 @@ def _schema(names: list[str]) -> type[BaseModel]:
     )
 
 
-def _list_questions(questions: list[str]) -> dict[str, object]:
-    return {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
-
-
 def _shorten_name(name: str, document: object) -> Mapping[str, str]:
     """The name that an agent knows a text or a file by, for the one that its places have."""
     match document:
@@ -189,12 +186,8 @@ def describe(
 ) -> tuple[str, dict[str, object]]:
     """The message to an agent: the answers with their places and coverage; and the artifact.
 
-    Args:
-        output: the fields of `ReadingOutput`.
-        known: other names of sources for the message, by the names in their places.
-
-    Raises:
-        ToolException: All of several questions failed.
+    In the message, sources have the names by which the agent has `known` them. If all of several
+    questions failed, it is a `ToolException`.
     """
     records = output.get("answers")
     if not records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -18,28 +18,21 @@ from memagent_graph.cli.terminal import flush_output, mask_output, report_errors
 from memagent_graph.cli.train import train
 from memagent_graph.templates import plural
 
-cache_app = typer.Typer(help="Show or clear the cache of converted texts and indexes.")
 
-
-@cache_app.callback(invoke_without_command=True)
-def show(context: typer.Context) -> None:
-    """Show the folder and the size of the cache of converted texts and indexes."""
-    from memagent_graph.text.cache import folder_of_converted, size_of_converted
-
-    if context.invoked_subcommand is None:
-        with report_errors():
-            place = folder_of_converted() or "There is no folder"
-            print(f"{place}: {size_of_converted() / 1e6:,.1f} MB")
-
-
-@cache_app.command()
-def clear() -> None:
-    """Remove all cached texts and indexes."""
-    from memagent_graph.text.cache import forget_converted
+def cache(
+    action: Annotated[
+        Literal["clear"] | None, typer.Argument(help="Remove all cached texts and indexes.")
+    ] = None,
+) -> None:
+    """Show the folder and the size of the cache of converted texts and indexes, or clear it."""
+    from memagent_graph.text.cache import folder_of_converted, forget_converted, size_of_converted
 
     with report_errors():
-        removed = forget_converted()
-        print(f"Removed {plural(removed, 'text')}.")
+        if action:
+            print(f"Removed {plural(forget_converted(), 'text')}.")
+        else:
+            place = folder_of_converted() or "There is no folder"
+            print(f"{place}: {size_of_converted() / 1e6:,.1f} MB")
 
 
 _HELP = """Read documents of any length through a small memory, and answer from it.
@@ -80,7 +73,7 @@ app.command("eval", no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
-app.add_typer(cache_app, name="cache")
+app.command()(cache)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature

@@ -74,32 +74,22 @@ def _print_for_users(output: ReadingOutput, *, show_memory: bool) -> None:
     )
 
 
-_TEXT = """\
-document        {document_tokens:>14,} tokens
-chunks read     {chunks:>14,}
-model calls     {calls:>14,} at most
-prompt tokens   {prompt_tokens:>14,} at most
-reply tokens    {reply_tokens:>14,} at most
-longest window  {window_tokens:>14,} tokens at most
-calls at once   {calls_at_once:>14,} at most
-calls in a row  {chain_calls:>14,} at most
-"""
-_IF_FOUND = "if found        {calls_if_found:>14,} calls, where the words of the question lead\n"
 _NOTE = """
-Each reply is counted as long as its budget. What the store has of earlier readings costs nothing
+These are the most: each reply is counted as long as its budget. "If found" is the calls where the
+words of the question lead to the answer. What the store has of earlier readings costs nothing
 again. Calls repeated after errors come on top, and one for each memory that is over its budget."""
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print a plan for people, or as one JSON document."""
-    fields = plan.as_dict()
+    found = plan.as_dict()
     if as_json:
-        print(json.dumps(fields, indent=2))
+        print(json.dumps(found, indent=2))
         return
-    text = _TEXT.format(**fields)
-    if plan.calls_if_found is not None:
-        text += _IF_FOUND.format(**fields)
-    print(text + _NOTE)
+    for name, value in found.items():
+        if value is not None and name != "questions":
+            print(f"{name.replace('_', ' '):15}{value:>15,}")
+    print(_NOTE)
 
 
 _EXAMPLES = """Answer a question from files, folders or standard input.
@@ -272,7 +262,9 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
                 return
             folds[event["fold"]] = event
             read = {key: sum(fold[key] for fold in folds.values()) for key in _SUMMED}
-            bar.set_description_str(_describe_reading(event), refresh=False)
+            name = Path(event["source"]).name or event["source"]
+            shown = mask_controls(name)[:_LONGEST_NAME]  # the bar must stay on one line
+            bar.set_description_str(f"reading {shown}", refresh=False)
             bar.total = round(read["tokens"] * length / max(1, read["position"]))
             bar.update(read["tokens"] - bar.n)
             chunks = read["chunks"] * length / max(1, read["length"])
@@ -281,10 +273,3 @@ def progress_bar() -> Iterator[Callable[[Event], None]]:
         yield show
     # The bar leaves a carriage return: what is printed next should not seem to follow one.
     print("\x1b[K", end="", file=unwrap(sys.stderr), flush=True)
-
-
-def _describe_reading(event: ChunkEvent) -> str:
-    name = Path(event["source"]).name or event["source"]
-    if len(name) > _LONGEST_NAME:  # the bar must stay on one line
-        name = name[: _LONGEST_NAME - 1] + "…"
-    return f"reading {mask_controls(name)}"

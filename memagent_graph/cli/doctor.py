@@ -280,10 +280,6 @@ def _examine_model(name: str, reads: Reads, config: ReadingConfig) -> Iterator[C
 
 def _show(check: Check) -> None:
     word = typer.style(f"{check.status:4}", fg=_COLOURS[check.status], bold=True)
-    typer.echo(f"{word}  {check.name:9}  {_one_line(check.text)}")
+    typer.echo(f"{word}  {check.name:9}  {' '.join(check.text.split())}")
     if check.fix:
-        typer.echo(f"{'':17}{_one_line(check.fix)}")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        typer.echo(f"{'':17}{' '.join(check.fix.split())}")

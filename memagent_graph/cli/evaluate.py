@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memagent_graph.cli.options import ModelArgs, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
-from memagent_graph.errors import ConfigurationError, SourceError
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -37,7 +33,6 @@ Examples:
   memagent eval --tasks qa:hotpot.json --lengths 8k,128k,1m --out results/
   memagent eval --tasks ruler:niah_single_1.jsonl --out results/
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
-  memagent eval --download longmemeval --out data/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
 report.md and a plot.
@@ -78,13 +73,6 @@ def evaluate(
     list_: Annotated[
         bool, typer.Option("--list", help="List the tasks and what each needs.")
     ] = False,
-    download: Annotated[
-        str | None,
-        typer.Option(
-            help="Download a benchmark's files into OUT: ruler_hqa, hotpotqa, squad, locomo, "
-            "longmemeval, longmemeval_m, beam or beam_10m, or a file: ruler_hqa/eval_50.json."
-        ),
-    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
@@ -94,9 +82,16 @@ def evaluate(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.evaluation.methods import make_method
-    from memagent_graph.evaluation.report import cells, figure_kind, markdown, write_report
+    from memagent_graph.evaluation.run import (
+        cells,
+        figure_kind,
+        load,
+        markdown,
+        places,
+        write_report,
+    )
     from memagent_graph.evaluation.run import evaluate as evaluate_samples
-    from memagent_graph.evaluation.run import load, places
+    from memagent_graph.evaluation.samples import parse_length
     from memagent_graph.text.tokens import load_tokenizer
 
     if list_:
@@ -104,15 +99,10 @@ def evaluate(
         return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
-    if download is not None:
-        with report_errors():
-            for file in fetch_benchmark(download, out):
-                print(file)
-        return
     with report_errors(_STOPPED):
         figure_kind()  # before the model's work, not after it
         settings = reads.make_config()
-        wanted, ways = _lengths(lengths), methods.split(",")
+        wanted, ways = [*map(parse_length, lengths.split(","))], methods.split(",")
         made = _tasks(tasks, essays)
         reader = reads.make_reader(settings, model_args=model_args)
         check_server(reader)
@@ -148,20 +138,10 @@ def evaluate(
             raise typer.Exit(1)
 
 
-def _lengths(text: str) -> list[int]:
-    from memagent_graph.evaluation.samples import parse_length
-
-    try:
-        return [parse_length(length) for length in text.split(",")]
-    except ValueError as error:
-        message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {text!r}."
-        raise ConfigurationError(message) from error
-
-
 def _tasks(names: str | None, essays: Path | None) -> list[Task]:
     """The tasks that were named; one for each kind of samples in a file of RULER's."""
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+    from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
@@ -193,7 +173,8 @@ def _list() -> None:
     rows += [(name, kind.asks, kind.needs) for name, kind in KINDS.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print(*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)), sep="  ")
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
 
 
 async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
@@ -207,100 +188,3 @@ async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
 
 
 evaluate.__doc__ = _EXAMPLES
-
-
-_HUB = "https://huggingface.co"
-_TIMEOUT = 60.0
-"""Seconds without a byte after which a server counts as gone."""
-
-
-class Origin(NamedTuple):
-    """A data set of the Hugging Face Hub, or a URL that ends with a slash, and the files there."""
-
-    place: str
-    files: tuple[str, ...]
-
-
-BENCHMARKS = {
-    "ruler_hqa": Origin(
-        "BytedTsinghua-SIA/hotpotqa",
-        tuple(f"eval_{50 * 2**power}.json" for power in range(8)),
-    ),
-    "hotpotqa": Origin(
-        "http://curtis.ml.cmu.edu/datasets/hotpot/", ("hotpot_dev_distractor_v1.json",)
-    ),
-    "squad": Origin(
-        "https://rajpurkar.github.io/SQuAD-explorer/dataset/", ("dev-v1.1.json", "dev-v2.0.json")
-    ),
-    "locomo": Origin(
-        "https://raw.githubusercontent.com/snap-research/locomo/main/data/", ("locomo10.json",)
-    ),
-    "longmemeval": Origin(
-        "xiaowu0162/longmemeval-cleaned",
-        ("longmemeval_oracle.json", "longmemeval_s_cleaned.json"),
-    ),
-    "longmemeval_m": Origin("xiaowu0162/longmemeval-cleaned", ("longmemeval_m_cleaned.json",)),
-    "beam": Origin(
-        "Mohammadta/BEAM",
-        tuple(f"data/{size}-00000-of-00001.parquet" for size in ("100K", "500K", "1M")),
-    ),
-    "beam_10m": Origin(
-        "Mohammadta/BEAM-10M",
-        tuple(f"data/10M-{number:05}-of-00002.parquet" for number in range(2)),
-    ),
-}
-"""Benchmarks by name. Each has a licence of its own."""
-
-
-def fetch_benchmark(name: str, folder: Path, *, endpoint: str | None = None) -> list[Path]:
-    """Download a benchmark, or one file of it (`ruler_hqa/eval_50.json`), into a folder.
-
-    Files that exist are kept. A file gets its name when it is complete: after an interruption,
-    the same call continues with the file that is missing. Servers get no access token.
-
-    A mirror, the `endpoint`, serves data sets as the Hugging Face Hub does, and other files under
-    the name of their host: `ENDPOINT/raw.githubusercontent.com/...`. By default, data sets come
-    from `HF_ENDPOINT`, or else from the Hub.
-    """
-    benchmark, _, wanted = name.partition("/")
-    origin = BENCHMARKS.get(benchmark)
-    if origin is None:
-        message = f"There is no benchmark {benchmark!r}. Choose from: {', '.join(BENCHMARKS)}."
-        raise ConfigurationError(message)
-    files = [file for file in origin.files if wanted in {"", file, Path(file).name}]
-    if not files:
-        message = f"{benchmark} has no file {wanted!r}. Choose from: {', '.join(origin.files)}."
-        raise ConfigurationError(message)
-    place = origin.place
-    if not place.endswith("/"):
-        hub = endpoint or os.environ.get("HF_ENDPOINT") or _HUB
-        place = f"{hub.rstrip('/')}/datasets/{place}/resolve/main/"
-    elif endpoint:
-        place = f"{endpoint.rstrip('/')}/{place.partition('://')[2]}"
-    return [_fetch(place + file, folder / file) for file in files]
-
-
-def _fetch(url: str, target: Path) -> Path:
-    import httpx
-
-    if target.exists():
-        return target
-    part = target.with_name(f".{target.name}.{token_hex(4)}")
-    try:
-        with httpx.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response:
-            response.raise_for_status()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("xb") as stream:
-                stream.writelines(response.iter_bytes())
-        part.replace(target)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        message = (
-            f"{url} could not be downloaded: {why.rstrip('.')}. Try again, name a mirror (of the "
-            f"Hub: HF_ENDPOINT), or download it by other means and save it as {target}."
-        )
-        raise SourceError(message) from error
-    finally:
-        with suppress(OSError):
-            part.unlink()
-    return target

@@ -28,7 +28,7 @@ from memagent_graph.cli.terminal import print_in_style, row
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -45,45 +45,62 @@ def day(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def print_versions(versions: History) -> None:
-    """Print the versions of a document's memory, newest first, and what each changed."""
-    for version, before in _pairs(versions):
-        span = "{}-{} of {}".format(*version.span, version.document.name)
-        head = f"{version.id}  {_describe(version)}, {span}"
-        _print_version(head, version, before, versions.gaps)
+def print_history(versions: History, changes: Sequence[MemoryChange] | None) -> None:
+    """Print what was done to a memory, newest first, and what each version changed.
 
-
-def _describe(version: MemoryVersion) -> str:
-    """Return what made a version."""
-    from memagent_graph.memory.version import VersionMerge
-
-    if isinstance(version.made_by, VersionMerge):
-        return f"merge of {plural(len(version.made_by.merged), 'memory')}"
-    return "edited" if version.edited else f"chunk {version.step}"
-
-
-def print_changes(versions: History, changes: Sequence[MemoryChange]) -> None:
-    """Print what was done to a user's memory, newest first, and what each version changed.
-
-    Versions that were stored without a line of changes have one that says so.
+    The changes are those of a user's memory: versions that were stored without a line of changes
+    have one that says so.
     """
-    kept = {version.id: (version, before) for version, before in _pairs(versions)}
+    from memagent_graph.memory.bank import diff
+
+    gaps = {*versions.gaps} - {change.version for change in changes or ()}
+    befores = [*versions[1:], *[None] * bool(versions)]
+    kept = {new.id: (new, old) for new, old in zip(versions, befores, strict=True)}
+    for key, head in _list_changes(versions, changes):
+        if key not in kept:
+            print_in_style(head, bold=True)
+            if key:
+                gone = "  this version is gone: it was thinned out, or it expired"
+                print_in_style(gone, fg="yellow")
+            continue
+        version, before = kept[key]
+        cut = ", cut to its budget" if version.cut else ""
+        print_in_style(f"{head}, {plural(version.tokens, 'token')}{cut}", bold=True)
+        new = [f"+ {line}" for line in version.text.splitlines()]
+        for line in diff(before, version) if before else new:
+            print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
+        if version.parent in gaps:
+            gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
+            print_in_style(gap, fg="yellow")
+
+
+def _list_changes(
+    versions: History, changes: Sequence[MemoryChange] | None
+) -> list[tuple[str, str]]:
+    """Return the version of each change, newest first, and what was done."""
+    if changes is None:
+        return [(version.id, f"{version.id}  {_describe(version)}") for version in versions]
     lined = {change.version for change in changes}
-    gaps = {*versions.gaps} - lined
-    entries = [(change.at, change.version, _describe_change(change)) for change in changes]
-    entries += [
+    said = [(change.at, change.version, _describe_change(change)) for change in changes]
+    said += [
         (version.created_at, version.id, "nobody noted by whom")
         for version in versions
         if version.id not in lined
     ]
-    for at, key, summary in sorted(entries, reverse=True):
-        if key in kept:
-            _print_version(f"{day(at)}  {key}  {summary}", *kept[key], gaps)
-        elif key:
-            print_in_style(f"{day(at)}  {key}  {summary}", bold=True)
-            print_in_style("  this version is gone: it was thinned out, or it expired", fg="yellow")
-        else:
-            print_in_style(f"{day(at)}  {summary}", bold=True)
+    return [
+        (key, f"{day(at)}  {key}  {what}" if key else f"{day(at)}  {what}")
+        for at, key, what in sorted(said, reverse=True)
+    ]
+
+
+def _describe(version: MemoryVersion) -> str:
+    """Return what made a version, and of which part of the document."""
+    from memagent_graph.memory.version import VersionMerge
+
+    what = "edited" if version.edited else f"chunk {version.step}"
+    if isinstance(version.made_by, VersionMerge):
+        what = f"merge of {plural(len(version.made_by.merged), 'memory')}"
+    return "{}, {}-{} of {}".format(what, *version.span, version.document.name)
 
 
 def _describe_change(change: MemoryChange) -> str:
@@ -92,25 +109,6 @@ def _describe_change(change: MemoryChange) -> str:
     if change.messages:
         summary += f", thread {change.thread}, messages {' '.join(change.messages)}"
     return f"{summary}, model {change.model}" if change.model else summary
-
-
-def _print_version(
-    head: str, version: MemoryVersion, before: MemoryVersion | None, gaps: Collection[str]
-) -> None:
-    from memagent_graph.memory.bank import diff
-
-    cut = ", cut to its budget" if version.cut else ""
-    print_in_style(f"{head}, {plural(version.tokens, 'token')}{cut}", bold=True)
-    for line in diff(before, version) if before else (f"+ {s}" for s in version.text.splitlines()):
-        print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
-    if version.parent in gaps:
-        gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
-        print_in_style(gap, fg="yellow")
-
-
-def _pairs(versions: History) -> list[tuple[MemoryVersion, MemoryVersion | None]]:
-    """Each version with the one before it."""
-    return [*zip(versions, [*versions[1:], *[None] * bool(versions)], strict=True)]
 
 
 @takes_options
@@ -164,10 +162,9 @@ def history(
     """
     with keeps.open_users() as users:
         if user is not None and reference is None:
-            versions, changes = users.history(user)
-            print_changes(versions, changes)
+            print_history(*users.history(user))
         else:
-            print_versions(bank_of(users, user).history(name_for(reference, user)))
+            print_history(bank_of(users, user).history(name_for(reference, user)), None)
 
 
 @takes_options
@@ -282,7 +279,7 @@ def import_lines(
     from memagent_graph.conversation.users import is_of_users
 
     with keeps.open_users(create=True) as users:
-        text = sys.stdin.read() if str(file) == "-" else _read(file)
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
         lines = text.splitlines()
         if is_of_users(lines):
             for user in users.import_(lines, by=operator()):
@@ -318,16 +315,6 @@ def _edit_text(text: str) -> str:
             message = f"The editor failed, nothing was changed: {error}"
             raise MemAgentError(message) from error
         return file.read_text("utf-8")
-
-
-def _read(file: Path) -> str:
-    from memagent_graph.errors import StoreError
-
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{file} cannot be read: {error}"
-        raise StoreError(message) from error
 
 
 _DIGEST = 64

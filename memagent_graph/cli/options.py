@@ -280,7 +280,7 @@ class Keeps:
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of the records among its parameters."""
     hints = get_type_hints(command, include_extras=True)
-    records = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    records: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options = []
     for name, own in signature(command).parameters.items():
         parts = get_type_hints(records[name], include_extras=True) if name in records else {}

@@ -34,14 +34,8 @@ class Screen:
     """A standard stream through which no text acts on a terminal.
 
     Standard error is for people, so it is masked in a pipe too; standard output is whole there,
-    but for lone surrogates, which cannot be encoded.
-
-    Args:
-        stream: the stream.
-        masks: whether to mask controls; otherwise only if the stream is a terminal.
-
-    Attributes:
-        stream: the stream, for what draws with controls and masks texts itself.
+    but for lone surrogates, which cannot be encoded. What draws with controls, and masks texts
+    itself, writes to the `stream` behind it.
     """
 
     def __init__(self, stream: TextIO, *, masks: bool = False) -> None:
@@ -117,10 +111,9 @@ _UNWRITTEN = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPIPE)
 
 @contextmanager
 def report_errors(on_interrupt: str = "") -> Iterator[None]:
-    """Turn our errors into exit code 1 and an interrupt into 130.
+    """Turn our errors into exit code 1 and an interrupt into 130, with a message.
 
-    Args:
-        on_interrupt: message after an interrupt; "{command}" stands for the command line.
+    "{command}" in it stands for the command line.
     """
     import sqlite3
 

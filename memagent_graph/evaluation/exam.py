@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
@@ -29,21 +29,6 @@ from memagent_graph.text.terms import specific_terms
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-Skill = Literal[
-    "notes",
-    "length",
-    "nothing new",
-    "conflict",
-    "second hop",
-    "update gate",
-    "merge",
-    "answer",
-    "not in the text",
-    "structure",
-    "language",
-    "conversation",
-]
-
 _CONFIG = ReadingConfig(memory_tokens=200, answer_tokens=100)
 _LENGTHS = {250: 12, 1000: 50, 4000: 200}
 """Lengths of chunks in tokens, and the number of sentences around the fact."""
@@ -60,7 +45,7 @@ class ExamTask:
     many `tokens`.
     """
 
-    skill: Skill
+    skill: str
     question: str
     chunk: str = ""
     notes: tuple[str, ...] = ("",)
@@ -191,8 +176,7 @@ TASKS = (
 async def examine(model: BaseChatModel) -> ExamReport:
     """Give any LangChain chat model all tasks, as many at once as it answers.
 
-    Raises:
-        ModelError: A call failed for another reason than the reply.
+    A call that fails for another reason than the reply is a `ModelError`.
     """
     plain = ChatReader(model, config=_CONFIG)
     shaped = ChatReader(model, config=_CONFIG, response_format=_SHAPE)

@@ -96,12 +96,8 @@ VERSION = 2
 class Outcome:
     """The result of a method on a document.
 
-    Attributes:
-        answer: the whole reply.
-        final: the answer that the reader took from the reply.
-        usage: calls, tokens and seconds.
-        context: text that the answer was written from.
-        memories: memory after each chunk, for MemAgent.
+    The `final` answer is what the reader took from the whole reply, `answer`, which was written
+    from the `context`. MemAgent has the memory after each chunk.
     """
 
     answer: str
@@ -119,14 +115,8 @@ def make_method(
 ) -> Callable[[str, Source], Awaitable[Outcome]]:
     """Make a method of its name, which answers a question from a document; raises as readers do.
 
-    Args:
-        name: one of `METHODS`.
-        reader: computes it.
-        config: MemAgent's budgets; the others may show the reader as much as one of its prompts.
-        template: the benchmark's own prompt for a whole document, as `Sample.template`.
-
-    Raises:
-        ConfigurationError: There is no such method.
+    The budgets are MemAgent's; the others may show the reader as much as one of its prompts, and
+    `whole` the document in the benchmark's own prompt, if there is a template.
     """
     if name not in METHODS:
         message = f"There is no method {name!r}. Choose from: {', '.join(METHODS)}."

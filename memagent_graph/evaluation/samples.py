@@ -117,11 +117,7 @@ class Task(ABC):
 class FileTask(Task):
     """Asks what a file asks, each question once, over documents of their own lengths.
 
-    Args:
-        name: name of the task.
-        version: kind of the file, and version of the samples made of it.
-        file: the file.
-        read: reads its samples, which have neither id nor task.
+    The version says how its samples are made; those that are read have neither id nor task.
     """
 
     unit: Unit = "whole"
@@ -222,16 +218,16 @@ def short(tokens: int) -> str:
 
 
 def parse_length(text: str) -> int:
-    """The reverse of `short`: "8k" is 8192.
-
-    Raises:
-        ValueError: It is not a number of tokens.
-    """
+    """The reverse of `short`: "8k" is 8192."""
     units = {"k": _THOUSAND, "m": _MILLION}
     unit = units.get(text[-1:].lower(), 1)
-    tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    try:
+        tokens = int(float(text[:-1] if unit > 1 else text) * unit)
+    except ValueError:
+        tokens = 0
     if tokens <= 0:
-        raise ValueError(text)
+        message = f"Lengths are numbers of tokens such as 8k,128k,3.5m, not {text!r}."
+        raise ConfigurationError(message)
     return tokens
 
 

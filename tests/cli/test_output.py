@@ -22,7 +22,7 @@ PYTHON = warm_python(
     "langgraph.checkpoint.sqlite",
     "matplotlib.figure",
     "memagent_graph.conversation.users",
-    "memagent_graph.evaluation.report",
+    "memagent_graph.evaluation.run",
 )
 PROGRAM = r"""
 import json, os, resource, signal, sys

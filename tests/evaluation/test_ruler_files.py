@@ -8,7 +8,7 @@ import pytest
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.ruler import ruler_tasks
+from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()

@@ -13,8 +13,15 @@ from vaults import VaultTask
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.evaluation.report import cells, markdown, write_report
-from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load
+from memagent_graph.evaluation.run import (
+    RESULTS,
+    SampleResult,
+    cells,
+    evaluate,
+    load,
+    markdown,
+    write_report,
+)
 from memagent_graph.evaluation.samples import Criterion, Sample, Task, parse_length, short
 from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.readers.base import Answer

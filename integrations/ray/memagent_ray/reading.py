@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import ray
 from ray.data import ActorPoolStrategy
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
@@ -19,7 +17,6 @@ from memagent_graph.readers.resolve import resolve_reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ray.data import Dataset
 
@@ -74,8 +71,7 @@ def read_dataset(
         `calls`, `input_tokens`, `output_tokens`, `version`, and `error`, which is null on success.
 
     Examples:
-        >>> import ray
-        >>> from memagent_ray import read_dataset
+        >>>         >>> from memagent_ray import read_dataset
         >>> lease = {"question": "Who signed it?", "document": "Ann Kestrel signed it."}
         >>> answers = read_dataset(ray.data.from_items([lease]), model="extractive")
         >>> [row["answer"] for row in answers.take_all()]
@@ -100,33 +96,6 @@ def read_dataset(
         # By default, Ray restarts a lost actor and its batch without limit, which stored memories
         # make cheap.
     )
-
-
-def read_tasks(
-    rows: list[dict[str, Any]], address: str, out: Path, *, store: str | None, **options: Any
-) -> None:
-    """Write the answers of tasks to a folder of Parquet, with the whole cluster (`batch --ray`).
-
-    Args:
-        rows: the tasks.
-        address: address of the cluster; "local" for one on this machine.
-        out: the folder.
-        store: a Redis URL or None; other stores cannot be shared between machines.
-        options: further arguments of `read_dataset`.
-
-    Raises:
-        ConfigurationError: The store is a file.
-    """
-    if store is not None and store != NO_STORE and "://" not in store:
-        raise ConfigurationError(
-            "On a cluster, memories are shared through Redis, not a file: give a Redis URL as "
-            "--store, or none."
-        )
-    ray.init(address=address, logging_level=logging.WARNING)
-    tasks = ray.data.from_items(rows)
-    resources = ray.cluster_resources()  # type: ignore[no-untyped-call] # Ray's, not ours
-    most = max(1, int(resources.get("CPU", 1)))
-    read_dataset(tasks, store=store, actors=(1, most), **options).write_parquet(str(out))
 
 
 class _ReadingActor:

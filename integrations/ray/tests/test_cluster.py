@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from servers.redis_server import RedisServer
 
@@ -66,26 +65,3 @@ def test_one_cluster_runs_the_readme_tells_errors_runs_the_examples_and_loses_a_
     assert told["examples"] == "TestResults(failed=0, attempted=5)\n"
     # of each task of its batch at most two
     assert told["lost_worker"].endswith("were made again\n"), told["lost_worker"]
-
-
-def test_the_command_line_reads_on_a_cluster(tmp_path):
-    (tmp_path / "lease.txt").write_text("The lease was signed by Mr. Fox.\n")
-    (tmp_path / "tasks.jsonl").write_text(
-        '{"id": "a", "question": "Who signed the lease?", "document": {"path": "lease.txt"}}\n'
-        '{"id": "b", "question": "Who painted?", "document": "Mr. Hare painted."}\n'
-    )
-    words = ["batch", "tasks.jsonl", "--out", "answers", "--ray", "local", "--model", "extractive"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "memagent_graph", *words, "--store", "none"],
-        cwd=tmp_path,
-        env={**os.environ, **QUIET},
-        capture_output=True,
-        text=True,
-        timeout=1000,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {row["id"]: row["answer"] for row in pq.read_table(tmp_path / "answers").to_pylist()}
-    assert found == {"a": "The lease was signed by Mr. Fox.", "b": "Mr. Hare painted."}

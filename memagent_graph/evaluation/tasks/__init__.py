@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evaluation.tasks.dialogue import dialogue_task
+from memagent_graph.evaluation.tasks.benchmarks import dialogue_task, ruler_task
 from memagent_graph.evaluation.tasks.masked import MaskedTask
 from memagent_graph.evaluation.tasks.questions import QuestionTask
-from memagent_graph.evaluation.tasks.ruler import ruler_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +50,7 @@ KINDS = {
     ),
     "ruler:FILE": Kind(
         "the samples of a file that RULER wrote, as they are",
-        "a file of RULER's own generator, or of MemAgent's samples, as JSON Lines",
+        "JSON Lines of RULER's generator, or MemAgent's (BytedTsinghua-SIA/hotpotqa on the hub)",
         lambda file, _: ruler_task(file),
     ),
 }
