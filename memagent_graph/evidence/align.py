@@ -132,13 +132,10 @@ def align(
     chunk: Chunk,
     question: str,
 ) -> Aligned:
-    """Find the evidence of each new or changed sentence of a memory.
+    """Find the evidence of each new or changed sentence of a memory, in the chunk that was read.
 
-    Args:
-        text: the new memory.
-        before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
-        chunk: the chunk that was read.
-        question: the question of the reading; its names and numbers need no evidence.
+    Notes that stay as they were before keep their evidence. Names and numbers of the question need
+    none.
     """
     cut, known = notes(text), {note.text for note in notes(before.text)}
     placed = evidence_by_note(with_text(text, before).evidence, cut)
@@ -244,11 +241,10 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
         page[max(0, place.start - start - _NEARBY) : place.end - start + _NEARBY]
         for place, start, page in zip(places, starts, pages, strict=False)
     ]
-    if not all(
-        roots(place.text) & roots(text) for place, text in zip(places, around, strict=True)
-    ):  # of an earlier document
-        return False
-    return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
+    spoken = [*map(roots, around)]
+    if any(roots(one.text).isdisjoint(said) for one, said in zip(places, spoken, strict=True)):
+        return False  # of an earlier document
+    return not places or max(len(asked & said) for said in spoken) < _SPOKEN * len(asked)
 
 
 LEAST_ASKED = 3
@@ -304,7 +300,7 @@ class _Aligner:
         matched = self.read.match(wanted, _MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)
         read, noted = _choose(matched, noted, wanted.weights)
-        lines = [self.noted.items[number] for number in noted.places]
+        lines = noted.pieces
         doubts = [one for one in self.unsupported if any(one.text in item.line for item in lines)]
         doubted = [name for item in doubts for name in item.missing]
         judgement = self._judge(note, read, lines, doubted)
@@ -313,7 +309,7 @@ class _Aligner:
             again = self._judge(note, matched, lines, doubted)
             if len(again.missing) < len(judgement.missing):
                 read, judgement = matched, again
-        texts, missing = self._with_lent(read, judgement), judgement.missing
+        texts, missing = _with_lent(read, judgement), judgement.missing
         if missing:
             listed, missing = self._look_up_clauses(note, missing)
             texts += [item for item in listed if item not in texts]
@@ -337,21 +333,15 @@ class _Aligner:
         judgement = self._judge(note, read)
         if judgement.missing or not judgement.judged:
             return None
-        texts = self._with_lent(read, judgement)
-        return replace(self._place(note, "supported", texts), is_new=False)
+        found = self._place(note, "supported", _with_lent(read, judgement))
+        return replace(found, is_new=False)
 
     def _judge(
         self, note: Piece, read: Match, lines: Sequence[Piece] = (), doubted: Sequence[str] = ()
     ) -> Judgement:
         near = sorted({other for number in read.places for other in self.read.around(number)})
         beside = [self.read.items[number] for number in near]
-        said = [self.read.items[number] for number in read.places]
-        return self.judge.judge(note, said, beside, lines, doubted)
-
-    def _with_lent(self, read: Match, judgement: Judgement) -> list[Piece]:
-        """What a note rests on in the chunk, and the sentences beside it that lend it names."""
-        room = max(_MOST_READ - len(read.places), 0)
-        return [*(self.read.items[number] for number in read.places), *judgement.lent[:room]]
+        return self.judge.judge(note, read.pieces, beside, lines, doubted)
 
     def _place(
         self, note: Piece, state: State, texts: Sequence[Piece], lines: Sequence[Piece] = ()
@@ -383,7 +373,7 @@ class _Aligner:
             is_said = match.covered >= _SAID and len(words) >= _LEAST_SAID
             if is_said and not self._judge(part, match).missing:
                 said |= own
-                found += [self.read.items[number] for number in match.places]
+                found += match.pieces
             else:
                 doubted |= own
         return found, tuple(name for name in missing if name in doubted or name not in said)
@@ -406,6 +396,11 @@ class _Aligner:
         if not may_share_language(note.text, f"{self.known}\n{self.chunk.text}", asked):
             return False
         return any(own.isdisjoint(roots(name)) for sentence in shown for name in names(sentence))
+
+
+def _with_lent(read: Match, judgement: Judgement) -> list[Piece]:
+    """What a note rests on in the chunk, and the sentences beside it that lend it names."""
+    return [*read.pieces, *judgement.lent[: max(_MOST_READ - len(read.pieces), 0)]]
 
 
 def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Match, Match]:

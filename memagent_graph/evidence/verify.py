@@ -99,13 +99,8 @@ def resolve_verifier(verify: Verify | None) -> Verifier | None:
 async def choose(model: Any, state: Mapping[str, str], chosen: str, other: str) -> float:
     """Return the probability, 0 to 1, that a decision model gives the first of two statements.
 
-    Asked for a yes or no, many a model says yes to a statement and to its negation.
-
-    Args:
-        model: a `langchain_core.decisions.BaseDecisionModel`.
-        state: the texts that the statements are about, by their names.
-        chosen: the statement.
-        other: what holds if it does not.
+    Asked for a yes or no, many a model says yes to a statement and to its negation. The model is a
+    `langchain_core.decisions.BaseDecisionModel`; the state has the texts that they are about.
     """
     from langchain_core.decisions import Choice
 
