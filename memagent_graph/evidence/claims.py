@@ -218,6 +218,8 @@ _LETTERS = {
     "latin": regex.compile(r"\p{Latin}"),
     "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]"),
 }
+MOST_READ = 2
+"""Most sentences that one note rests on."""
 _WIDEST_GAP = 2
 """Most code points between a sentence and the one that continues it."""
 _SHARE = 0.15
@@ -293,7 +295,8 @@ class NoteJudge:
         compared = " ".join(item.text for item in own) if own else self.chunk
         own_scripts = scripts(note.text) if missing else None
         judged = not own_scripts or not own_scripts.isdisjoint(scripts(compared))
-        return Judgement(tuple(missing), tuple(lent), judged)
+        room = max(MOST_READ - len(said), 0)
+        return Judgement(tuple(missing), tuple(lent)[:room], judged)
 
     def _holds(self, claim: Claim, note: Piece, own: Sequence[Piece]) -> bool:
         """Whether a claim without a source counts against the note."""

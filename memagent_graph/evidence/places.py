@@ -209,16 +209,18 @@ class Match(NamedTuple):
     """The numbers of the sentences that say what a note says, best first, and the sentences.
 
     They have some of its terms, which are `covered` of its weight, 0 to 1; the best has the score.
+    Beside them stand others of their paragraphs.
     """
 
     places: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    beside: tuple[Piece, ...]
     terms: frozenset[str]
     covered: float
     score: float
 
 
-NO_MATCH = Match((), (), frozenset(), 0.0, 0.0)
+NO_MATCH = Match((), (), (), frozenset(), 0.0, 0.0)
 
 
 class PassageIndex:
@@ -272,8 +274,9 @@ class PassageIndex:
             chosen.append(second)
             found |= weights.keys() & self.items[second].terms.keys()
         covered = sum(weights[term] for term in weights if term in found) / total
-        pieces = (self.items[number] for number in chosen)
-        return Match((*chosen,), (*pieces,), frozenset(found), covered, scores[first])
+        near = sorted({other for number in chosen for other in self.around(number)})
+        pieces, beside = (tuple(self.items[at] for at in numbers) for numbers in (chosen, near))
+        return Match((*chosen,), pieces, beside, frozenset(found), covered, scores[first])
 
     def _candidates(self, wanted: NoteTerms) -> list[int]:
         scores: dict[int, float] = defaultdict(float)

@@ -19,7 +19,6 @@ from memagent_graph.errors import (
     ModelError,
     install_hint,
 )
-from memagent_graph.evidence.align import remember
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
@@ -137,8 +136,7 @@ async def decide(aligned: Aligned, verifier: Verifier, question: str = "") -> Al
             judged.append(replace(note, state="supported", missing=()))
         elif note.is_new:  # else the older note stays as it was
             judged.append(replace(note, state="unsupported"))
-    memory = remember(aligned.memory.text, aligned.before, judged)
-    return replace(aligned, memory=memory, notes=tuple(judged))
+    return replace(aligned, notes=tuple(judged))
 
 
 _SHORT = 3
