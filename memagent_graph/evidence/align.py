@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import regex
 
 from memagent_graph.evidence.claims import (
-    Judgement,
+    MOST_READ,
     NoteJudge,
     Piece,
     claims,
@@ -56,9 +57,6 @@ _SAME = 0.9
 
 _ADDED = 0.15
 """Share of a note's weight that the second basis (chunk or older notes) must add to count too."""
-
-_MOST_READ = 2
-"""Most sentences that one note rests on."""
 
 _MOST_REWRITTEN = 4
 """Most older notes that one note rewrites."""
@@ -108,16 +106,34 @@ class AlignedNote:
     is_new: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Aligned:
-    """A memory after an update, with evidence and marks of all its notes, and that before it.
+    """The text of a memory after an update, and the memory before it.
 
     Its `notes` are those that are new, changed, or supported for the first time.
     """
 
-    memory: Memory
+    text: str
     before: Memory
     notes: tuple[AlignedNote, ...] = ()
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The memory with evidence and marks: of notes that stayed, and of those aligned anew."""
+        places: dict[str, int] = {}
+        for note in notes(self.text):
+            places.setdefault(note.text, note.start)
+        found = [item for note in self.notes for item in note.evidence]
+        evidence = sorted(
+            dict.fromkeys((*with_text(self.text, self.before).evidence, *found)),
+            key=lambda one: places[one.text] if one.text in places else self.text.find(one.text),
+        )
+        left = places.keys() - {note.text for note in self.notes}
+        marks = [item for item in self.before.unsupported if item.text in left]
+        missing = [note for note in self.notes if note.state == "unsupported"]
+        marks += [Unsupported(note.text, note.missing) for note in missing]
+        marks.sort(key=lambda item: places[item.text])
+        return Memory(self.text, tuple(evidence), tuple(dict.fromkeys(marks)))
 
     @property
     def has_support(self) -> bool:
@@ -132,13 +148,10 @@ def align(
     chunk: Chunk,
     question: str,
 ) -> Aligned:
-    """Find the evidence of each new or changed sentence of a memory.
+    """Find the evidence of each new or changed sentence of a memory, in the chunk that was read.
 
-    Args:
-        text: the new memory.
-        before: the memory that it replaces. Notes that `text` keeps also keep their evidence.
-        chunk: the chunk that was read.
-        question: the question of the reading; its names and numbers need no evidence.
+    Notes that stay as they were before keep their evidence. Names and numbers of the question need
+    none.
     """
     cut, known = notes(text), {note.text for note in notes(before.text)}
     placed = evidence_by_note(with_text(text, before).evidence, cut)
@@ -150,30 +163,11 @@ def align(
         if note.text in known and (number not in placed or note.text in marked)
     ]
     if not (new or again):
-        return Aligned(remember(text, before, ()), before)
+        return Aligned(text, before)
     aligner = _Aligner(before, chunk, question)
     aligned = [aligner.align(note) for note in new]
     aligned += [found for note in again if (found := aligner.find(note))]
-    return Aligned(remember(text, before, aligned), before, tuple(aligned))
-
-
-def remember(text: str, before: Memory, aligned: Sequence[AlignedNote]) -> Memory:
-    """A memory with the evidence and marks of the notes that stay, and of those aligned anew."""
-    places: dict[str, int] = {}
-    for note in notes(text):
-        places.setdefault(note.text, note.start)
-    found = (item for note in aligned for item in note.evidence)
-    evidence = sorted(
-        dict.fromkeys((*with_text(text, before).evidence, *found)),
-        key=lambda item: places[item.text] if item.text in places else text.find(item.text),
-    )
-    judged = {note.text for note in aligned}
-    marks = [item for item in before.unsupported if item.text in places.keys() - judged]
-    marks += [
-        Unsupported(note.text, note.missing) for note in aligned if note.state == "unsupported"
-    ]
-    marks.sort(key=lambda item: places[item.text])
-    return Memory(text, tuple(evidence), tuple(dict.fromkeys(marks)))
+    return Aligned(text, before, tuple(aligned))
 
 
 def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
@@ -198,7 +192,7 @@ def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
     found = [_as_answer(note, known, question) for note in aligned.notes]
     if not known.strip():
         found = [replace(note, state="unsupported", missing=()) for note in found]
-    return replace(aligned, memory=remember(answer, Memory(), found), notes=tuple(found))
+    return replace(aligned, notes=tuple(found))
 
 
 _COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
@@ -244,11 +238,10 @@ def is_beside(answer: str, places: Sequence[Evidence], question: str, source: So
         page[max(0, place.start - start - _NEARBY) : place.end - start + _NEARBY]
         for place, start, page in zip(places, starts, pages, strict=False)
     ]
-    if not all(
-        roots(place.text) & roots(text) for place, text in zip(places, around, strict=True)
-    ):  # of an earlier document
-        return False
-    return not places or max(len(asked & roots(text)) for text in around) < _SPOKEN * len(asked)
+    spoken = [*map(roots, around)]
+    if any(roots(one.text).isdisjoint(said) for one, said in zip(places, spoken, strict=True)):
+        return False  # of an earlier document
+    return not places or max(len(asked & said) for said in spoken) < _SPOKEN * len(asked)
 
 
 LEAST_ASKED = 3
@@ -301,19 +294,19 @@ class _Aligner:
     def align(self, note: Piece) -> AlignedNote:
         """Find the evidence and the state of one note."""
         wanted = self.read.want(note, self.asked)
-        matched = self.read.match(wanted, _MOST_READ)
+        matched = self.read.match(wanted, MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)
         read, noted = _choose(matched, noted, wanted.weights)
-        lines = [self.noted.items[number] for number in noted.places]
+        lines = noted.pieces
         doubts = [one for one in self.unsupported if any(one.text in item.line for item in lines)]
         doubted = [name for item in doubts for name in item.missing]
-        judgement = self._judge(note, read, lines, doubted)
+        judgement = self.judge.judge(note, read.pieces, read.beside, lines, doubted)
         if judgement.missing and not read.places and matched.covered >= LEAST_COVERED:
             # An older note in other words but for one value, which the chunk may state.
-            again = self._judge(note, matched, lines, doubted)
+            again = self.judge.judge(note, matched.pieces, matched.beside, lines, doubted)
             if len(again.missing) < len(judgement.missing):
                 read, judgement = matched, again
-        texts, missing = self._with_lent(read, judgement), judgement.missing
+        texts, missing = [*read.pieces, *judgement.lent], judgement.missing
         if missing:
             listed, missing = self._look_up_clauses(note, missing)
             texts += [item for item in listed if item not in texts]
@@ -331,27 +324,14 @@ class _Aligner:
 
     def find(self, note: Piece) -> AlignedNote | None:
         """Find support in the chunk for an older note that has none; None if there is none."""
-        read = self.read.match(self.read.want(note, self.asked), _MOST_READ)
+        read = self.read.match(self.read.want(note, self.asked), MOST_READ)
         if read.covered < _FOUND_LATER:
             return None
-        judgement = self._judge(note, read)
+        judgement = self.judge.judge(note, read.pieces, read.beside)
         if judgement.missing or not judgement.judged:
             return None
-        texts = self._with_lent(read, judgement)
-        return replace(self._place(note, "supported", texts), is_new=False)
-
-    def _judge(
-        self, note: Piece, read: Match, lines: Sequence[Piece] = (), doubted: Sequence[str] = ()
-    ) -> Judgement:
-        near = sorted({other for number in read.places for other in self.read.around(number)})
-        beside = [self.read.items[number] for number in near]
-        said = [self.read.items[number] for number in read.places]
-        return self.judge.judge(note, said, beside, lines, doubted)
-
-    def _with_lent(self, read: Match, judgement: Judgement) -> list[Piece]:
-        """What a note rests on in the chunk, and the sentences beside it that lend it names."""
-        room = max(_MOST_READ - len(read.places), 0)
-        return [*(self.read.items[number] for number in read.places), *judgement.lent[:room]]
+        found = self._place(note, "supported", [*read.pieces, *judgement.lent])
+        return replace(found, is_new=False)
 
     def _place(
         self, note: Piece, state: State, texts: Sequence[Piece], lines: Sequence[Piece] = ()
@@ -381,9 +361,9 @@ class _Aligner:
             match = self.read.match(self.read.want(part, self.asked), 1)
             words = match.terms.difference(*map(note_terms, own))
             is_said = match.covered >= _SAID and len(words) >= _LEAST_SAID
-            if is_said and not self._judge(part, match).missing:
+            if is_said and not self.judge.judge(part, match.pieces, match.beside).missing:
                 said |= own
-                found += [self.read.items[number] for number in match.places]
+                found += match.pieces
             else:
                 doubted |= own
         return found, tuple(name for name in missing if name in doubted or name not in said)

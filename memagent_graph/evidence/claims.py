@@ -72,17 +72,11 @@ def _states(figure: Figure, text: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A sentence of a text, or a note of a memory; what is looked up in it is found once.
+    """A sentence of a text, on one line, or a note of a memory; its words are found once.
 
-    Attributes:
-        text: a sentence, on one line; or a note, exactly as the memory has it.
-        terms: stems, pairs of characters, and numbers as "=12", in order.
-        start: offset of its first code point in the text that was cut.
-        end: one past its last.
-        block: number of its paragraph, or of the note.
-        label: length, in code points, of a label at its beginning such as "**Born**:".
-        line: the whole line that a note stands in.
-        context: the heading above it, and the text before it in the line.
+    Its terms are stems, pairs of characters, and numbers as "=12", in order. Its block is the
+    number of its paragraph, or of the note; its label the length of one such as "**Born**:", and
+    its context the heading above and the text before it in its line.
     """
 
     text: str
@@ -224,6 +218,8 @@ _LETTERS = {
     "latin": regex.compile(r"\p{Latin}"),
     "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]"),
 }
+MOST_READ = 2
+"""Most sentences that one note rests on."""
 _WIDEST_GAP = 2
 """Most code points between a sentence and the one that continues it."""
 _SHARE = 0.15
@@ -247,12 +243,9 @@ _EMPTY = "的了吗呢吧和与或在是有为被从到把对于及其这那之�
 
 
 class Judgement(NamedTuple):
-    """The verdict on a note.
+    """The names and numbers of a note that nothing accounts for.
 
-    Attributes:
-        missing: names and numbers that nothing accounts for.
-        lent: sentences next to the evidence that account for other names and numbers.
-        judged: False if the note is in another script than the text, and cannot be judged.
+    Sentences next to the evidence account for others. A note in another script is not judged.
     """
 
     missing: tuple[str, ...]
@@ -279,14 +272,10 @@ class NoteJudge:
         older: Sequence[Piece] = (),
         doubted: Sequence[str] = (),
     ) -> Judgement:
-        """Compare a note with its evidence.
+        """Compare a note with the sentences that it rests on and older notes that it rewrites.
 
-        Args:
-            note: the note to judge.
-            said: the sentences that it rests on.
-            beside: the sentences around those; a pronoun may stand for a name in them.
-            older: the notes that it rewrites.
-            doubted: names and numbers in `older` that have no source themselves.
+        In the sentences beside, a pronoun may stand for a name. Of the older notes, some names and
+        numbers are doubted: they have no source themselves.
         """
         fresh, lines = [self.question, *said], [item.whole_line for item in older]
         own, doubts = [*said, *lines], [*map(Piece.of, doubted)]
@@ -306,7 +295,8 @@ class NoteJudge:
         compared = " ".join(item.text for item in own) if own else self.chunk
         own_scripts = scripts(note.text) if missing else None
         judged = not own_scripts or not own_scripts.isdisjoint(scripts(compared))
-        return Judgement(tuple(missing), tuple(lent), judged)
+        room = max(MOST_READ - len(said), 0)
+        return Judgement(tuple(missing), tuple(lent)[:room], judged)
 
     def _holds(self, claim: Claim, note: Piece, own: Sequence[Piece]) -> bool:
         """Whether a claim without a source counts against the note."""

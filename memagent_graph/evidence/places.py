@@ -61,11 +61,9 @@ def locate(text: str, source: Source, start: int, end: int) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A statement of the memory without support in the document.
+    """A statement of the memory, exactly as it stands there, without support in the document.
 
-    Attributes:
-        text: the statement, exactly as the memory has it.
-        missing: its names and numbers that the document lacks; empty if a verifier decided.
+    Missing are its names and numbers that the document lacks; none if a verifier decided.
     """
 
     text: str
@@ -104,12 +102,7 @@ Row = list[Any]
 
 
 class PlainMemory(TypedDict):
-    """A memory as plain values, for checkpoints and stores.
-
-    Attributes:
-        memory: the text.
-        places: evidence and marks as rows, which take half the space of dicts.
-    """
+    """A memory for checkpoints and stores, with rows, which take half the space of dicts."""
 
     memory: str
     places: list[Row]
@@ -205,13 +198,7 @@ _LONGEST_RUN = 8
 
 
 class NoteTerms(NamedTuple):
-    """The weighted terms of a note.
-
-    Attributes:
-        weights: weights of the note's terms, in order.
-        about: weights of terms that only name its subject.
-        runs: the terms of each name and number in it.
-    """
+    """The weights of a note's terms, in order, and of those that only name its subject."""
 
     weights: Mapping[str, float]
     about: Mapping[str, float]
@@ -219,18 +206,21 @@ class NoteTerms(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The numbers of the sentences that say what a note says, best first.
+    """The numbers of the sentences that say what a note says, best first, and the sentences.
 
     They have some of its terms, which are `covered` of its weight, 0 to 1; the best has the score.
+    Beside them stand others of their paragraphs.
     """
 
     places: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    beside: tuple[Piece, ...]
     terms: frozenset[str]
     covered: float
     score: float
 
 
-NO_MATCH = Match((), frozenset(), 0.0, 0.0)
+NO_MATCH = Match((), (), (), frozenset(), 0.0, 0.0)
 
 
 class PassageIndex:
@@ -284,7 +274,9 @@ class PassageIndex:
             chosen.append(second)
             found |= weights.keys() & self.items[second].terms.keys()
         covered = sum(weights[term] for term in weights if term in found) / total
-        return Match(tuple(chosen), frozenset(found), covered, scores[first])
+        near = sorted({other for number in chosen for other in self.around(number)})
+        pieces, beside = (tuple(self.items[at] for at in numbers) for numbers in (chosen, near))
+        return Match((*chosen,), pieces, beside, frozenset(found), covered, scores[first])
 
     def _candidates(self, wanted: NoteTerms) -> list[int]:
         scores: dict[int, float] = defaultdict(float)

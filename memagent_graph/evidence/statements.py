@@ -219,6 +219,8 @@ def notes(memory: str) -> tuple[Piece, ...]:
 def leave_out(memory: str, texts: Collection[str]) -> str:
     """Return a memory without some of its notes; lines left empty are removed."""
     kept: list[str] = []
+    if not texts:
+        return memory.rstrip()
     for line in memory.splitlines(keepends=True):
         found = notes(line)
         out = [note for note in found if note.text in texts]

@@ -19,7 +19,6 @@ from memagent_graph.errors import (
     ModelError,
     install_hint,
 )
-from memagent_graph.evidence.align import remember
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
@@ -99,13 +98,8 @@ def resolve_verifier(verify: Verify | None) -> Verifier | None:
 async def choose(model: Any, state: Mapping[str, str], chosen: str, other: str) -> float:
     """Return the probability, 0 to 1, that a decision model gives the first of two statements.
 
-    Asked for a yes or no, many a model says yes to a statement and to its negation.
-
-    Args:
-        model: a `langchain_core.decisions.BaseDecisionModel`.
-        state: the texts that the statements are about, by their names.
-        chosen: the statement.
-        other: what holds if it does not.
+    Asked for a yes or no, many a model says yes to a statement and to its negation. The model is a
+    `langchain_core.decisions.BaseDecisionModel`; the state has the texts that they are about.
     """
     from langchain_core.decisions import Choice
 
@@ -142,8 +136,7 @@ async def decide(aligned: Aligned, verifier: Verifier, question: str = "") -> Al
             judged.append(replace(note, state="supported", missing=()))
         elif note.is_new:  # else the older note stays as it was
             judged.append(replace(note, state="unsupported"))
-    memory = remember(aligned.memory.text, aligned.before, judged)
-    return replace(aligned, memory=memory, notes=tuple(judged))
+    return replace(aligned, notes=tuple(judged))
 
 
 _SHORT = 3

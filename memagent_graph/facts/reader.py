@@ -170,17 +170,9 @@ class FactsReader(ChatReader):
     """Asks a chat model for the facts that a chunk adds, and overwrites the memory by rules.
 
     It differs from the reader of notes in its prompt and its parser alone: one call a chunk. What
-    the model leaves out of its reply is kept. A merge costs no call.
-
-    Args:
-        reader: the reader of notes in whose place it is; one that asks a chat model.
-        schema: the facts to keep.
-        config: the budgets.
-        tokenizer: counts the memory's tokens; the model's own by default.
-        speaker_at: returns who speaks before an offset in a conversation; None for documents.
-
-    Raises:
-        ConfigurationError: The reader is another one, such as the built-in one.
+    the model leaves out of its reply is kept. A merge costs no call. It takes the place of a reader
+    of notes that asks a chat model. In a conversation, `speaker_at` returns who speaks before an
+    offset of a chunk.
     """
 
     told_at: Mapping[tuple[str, str, str], str] = MappingProxyType({})
