@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WIDTH = 1000
 _MOST_LANES = 16
-"""Lanes of one round; more folds than that share one."""
+"""Lanes of folds; more than that share one."""
 _THINNEST = 2.0
 """Width of a mark, at least."""
 _SEAM = 1.5
@@ -70,10 +70,9 @@ class _Fact:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A reading along its document; where there are many folds, those of a round share a lane."""
+    """A reading along its document; where there are many folds, they share a lane."""
 
     lanes: list[Lane]
-    rounds: int
     versions: int
     newest: str
 
@@ -135,27 +134,19 @@ def _arrange(facts: Sequence[_Fact]) -> Lanes:
         if fact.deed != "merged":
             folds.setdefault(fact.root, []).append(fact)
 
-    def round_of(fold: list[_Fact]) -> int:
-        return 1 + sum(merge.at < fold[0].at for merge in merges)
-
-    ordered = sorted(folds.values(), key=lambda fold: (round_of(fold), fold[0].start, fold[0].at))
-    lanes: list[Lane] = []
-    rounds = max(map(round_of, ordered), default=1)
-    for number, group in groupby(ordered, round_of):
-        members = [*group]
-        merge = merges[number - 1] if number <= len(merges) else None
-        skims = [_skims(fold, after, merge) for fold, after in zip_longest(members, members[1:])]
-        prefix = f"Round {number}, " if rounds > 1 else ""
-        if len(members) > _MOST_LANES:
-            title = f"{prefix}{len(members)} folds".capitalize()
-            lanes.append(_lane(title, [*chain(*members)], [*chain(*skims)]))
-            continue
-        for place, (fold, skimmed) in enumerate(zip(members, skims, strict=True), 1):
-            name = f"fold {place}" if len(members) > 1 else "fold"
-            lanes.append(_lane(f"{prefix}{name}".capitalize(), fold, skimmed))
-    if merges:
-        lanes.append(_lane("Merges", merges, merges[-1].skipped))
-    return Lanes(lanes, rounds, len(facts), facts[-1].id if facts else "")
+    ordered = sorted(folds.values(), key=lambda fold: (fold[0].start, fold[0].at))
+    merge = merges[-1] if merges else None
+    skims = [_skims(fold, after, merge) for fold, after in zip_longest(ordered, ordered[1:])]
+    if len(ordered) > _MOST_LANES:
+        lanes = [_lane(f"{len(ordered)} folds", [*chain(*ordered)], [*chain(*skims)])]
+    else:
+        lanes = [
+            _lane(f"Fold {place}" if len(ordered) > 1 else "Fold", fold, skimmed)
+            for place, (fold, skimmed) in enumerate(zip(ordered, skims, strict=True), 1)
+        ]
+    if merge is not None:
+        lanes.append(_lane("Merges", merges, merge.skipped))
+    return Lanes(lanes, len(facts), facts[-1].id if facts else "")
 
 
 def _skims(
@@ -166,7 +157,7 @@ def _skims(
     Args:
         fold: the fold's steps.
         after: those of the fold after it in the document; None for the last one.
-        merge: that of its round; None if it is not there yet.
+        merge: the last one; None if it is not there yet.
     """
     last = fold[-1]
     if merge is None or last.deed == "again":
