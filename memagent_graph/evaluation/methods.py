@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from langchain_core.vectorstores import InMemoryVectorStore
 from rank_bm25 import BM25Okapi
 
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, install_hint
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.models.failures import repeat
@@ -33,6 +35,7 @@ from memagent_graph.text.tokens import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from langchain_core.embeddings import Embeddings
     from langgraph.types import StreamMode
 
     from memagent_graph.config import ReadingConfig
@@ -118,12 +121,28 @@ def make_method(
     The budgets are MemAgent's; the others may show the reader as much as one of its prompts, and
     `whole` the document in the benchmark's own prompt, if there is a template.
     """
+    methods, (kind, _, model) = _Methods(reader, config, template or WHOLE), name.partition(":")
+    if kind == "embeddings" and model:
+        return partial(methods.embeddings, _make_embedder(model))
     if name not in METHODS:
-        message = f"There is no method {name!r}. Choose from: {', '.join(METHODS)}."
+        message = (
+            f"There is no method {name!r}. Choose from: {', '.join(METHODS)}, or embeddings:MODEL "
+            "with a model that LangChain's init_embeddings knows."
+        )
         raise ConfigurationError(message)
-    way: Callable[[str, Source], Awaitable[Outcome]]
-    way = getattr(_Methods(reader, config, template or WHOLE), name)
+    way: Callable[[str, Source], Awaitable[Outcome]] = getattr(methods, name)
     return way
+
+
+def _make_embedder(model: str) -> Embeddings:
+    with install_hint("embeddings: need: pip install langchain and the provider's package."):
+        from langchain.embeddings import init_embeddings
+    try:
+        found: Embeddings = init_embeddings(model)
+    except ValueError as error:
+        message = f"LangChain does not know the embeddings {model!r}: {error}"
+        raise ConfigurationError(message) from error
+    return found
 
 
 class _Methods:
@@ -173,9 +192,20 @@ class _Methods:
     async def bm25(self, question: str, document: Source) -> Outcome:
         """Answer from the passages that match the question best, as many as a prompt holds."""
         passages = [*self._parts(document, PASSAGE_TOKENS)]
-        best = PassageSearch(passages).rank(question)[: max(1, self.room // PASSAGE_TOKENS)]
-        text = "\n".join(passages[number] for number in sorted(best))
-        return await self._respond(question, text, FOUND)
+        return await self._read_best(question, passages, PassageSearch(passages).rank(question))
+
+    async def embeddings(self, embedder: Embeddings, question: str, document: Source) -> Outcome:
+        """Answer from the passages whose embeddings are nearest to the question's, by cosine."""
+        passages = [*self._parts(document, PASSAGE_TOKENS)]
+        store = InMemoryVectorStore(embedder)
+        await store.aadd_texts(passages, ids=[*map(str, range(len(passages)))])
+        found = await store.asimilarity_search(question, k=len(passages))
+        return await self._read_best(question, passages, [int(one.id or 0) for one in found])
+
+    async def _read_best(self, question: str, passages: list[str], ranked: list[int]) -> Outcome:
+        """Answer from as many of the best passages as a prompt holds, in the document's order."""
+        best = sorted(ranked[: max(1, self.room // PASSAGE_TOKENS)])
+        return await self._respond(question, "\n".join(passages[number] for number in best), FOUND)
 
     async def map_reduce(self, question: str, document: Source) -> Outcome:
         """Answer from each chunk by itself, and then from those answers, as often as it takes."""

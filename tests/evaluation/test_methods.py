@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from doubles import ScriptedReader
+from langchain_core.embeddings import Embeddings
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 
@@ -235,3 +236,32 @@ def test_prompts_are_not_changed_without_another_version():
 def test_a_method_that_there_is_not_is_said():
     with pytest.raises(ConfigurationError, match="memagent"):
         make_method("magic", Listener(), CONFIG)
+
+
+class Letters(Embeddings):
+    """How often each letter occurs."""
+
+    def embed_query(self, text):
+        return [float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"]
+
+    def embed_documents(self, texts):
+        return [self.embed_query(text) for text in texts]
+
+
+def test_embeddings_choose_the_passages_that_are_nearest(monkeypatch):
+    reader = Listener()
+    text = f"{FILLER * 300}\n\n{'zzz xxx qqq. ' * 40}\n\n{FILLER * 300}"
+    monkeypatch.setattr("langchain.embeddings.init_embeddings", lambda _: Letters())
+
+    way = make_method("embeddings:letters", reader, CONFIG)
+    found = asyncio.run(way("zzz xxx qqq", TextSource(text)))
+
+    assert found.answer == "<1>"
+    assert "zzz xxx qqq" in reader.shown[0]
+    assert EstimatingTokenizer().count(reader.shown[0]) <= 500
+
+
+@pytest.mark.parametrize("name", ["embeddings:", "embeddings:nobody:none"])
+def test_embeddings_that_there_are_not_are_said(name):
+    with pytest.raises(ConfigurationError):
+        make_method(name, Listener(), CONFIG)
