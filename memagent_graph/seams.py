@@ -1,11 +1,11 @@
-"""Every private name of LangGraph and LangChain that this library needs, and nothing else.
+"""Every private name of other libraries that this one needs, and nothing else.
 
 Each has a test in tests/test_seams.py that says what breaks without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,9 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels.base import BaseChannel
 
 if TYPE_CHECKING:
+    import sqlite3
+
+    import aiosqlite
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunnableCallable",
     "as_kind",
+    "call_with_connection",
     "channels_of",
     "checkpointer_of",
     "drop_empty_namespaces",
@@ -46,12 +50,24 @@ __all__ = [
 ]
 
 Kind = TypeVar("Kind", bound="Compiled")
+T = TypeVar("T")
 
 
 def as_kind(kind: type[Kind], compiled: Compiled) -> Kind:
     """A compiled graph as one of a subclass, which `StateGraph.compile` cannot make."""
     fields = {name: value for name, value in vars(compiled).items() if name != "__orig_class__"}
     return kind(**fields)
+
+
+async def call_with_connection(
+    connection: aiosqlite.Connection, act: Callable[[sqlite3.Connection], T]
+) -> T:
+    """Call a function with SQLite's connection, in the thread of an asynchronous one.
+
+    The call is carried out whole, also if the caller is cancelled.
+    """
+    found: T = await connection._execute(act, connection._conn)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return found
 
 
 def checkpointer_of(graph: Compiled, config: RunnableConfig) -> BaseCheckpointSaver[str] | None:

@@ -25,7 +25,3 @@ def commit(store, puts, given, **options):
 def compare_and_put(store, namespace, key, value, *, expected):
     """A commit of one item that depends on itself alone."""
     return commit(store, [PutOp(namespace, key, value)], {(namespace, key): expected})
-
-
-def forget_topic(store, namespace, topic):
-    wait_for(atomic(store).aforget_topic(namespace, topic))

@@ -42,7 +42,7 @@ def described(name: str, it: object) -> Iterator[str]:
         yield from (
             f"    {field}" for field in it.model_fields if field in inspect.get_annotations(it)
         )
-    elif "__init__" in vars(it):
+    elif getattr(it.__init__, "__module__", "").startswith("memagent_graph"):
         yield f"    __init__{parameters(it.__init__)}"
     for method, found in sorted(vars(it).items()):
         if not method.startswith(("_", "model_")) and inspect.isfunction(found):

@@ -90,7 +90,7 @@ def spans_after(step, config=SMALL):
 
 
 async def everything_listed(bank):
-    return [item async for item in bank.records.scan(bank.records.under_way)]
+    return [item async for item in bank.records.scan(bank.records.leases)]
 
 
 async def test_a_chunk_that_is_being_read_when_the_memory_is_edited_is_read_again(any_store):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import sqlite3
+from threading import get_ident
 from typing import Annotated, TypedDict
 
+import aiosqlite
 import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -22,6 +25,7 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.seams import (
     RunnableCallable,
     as_kind,
+    call_with_connection,
     channels_of,
     checkpointer_of,
     drop_empty_namespaces,
@@ -200,6 +204,19 @@ def test_a_node_knows_the_checkpointer_of_its_run(saver):
 
     assert out["found"]
     assert saver_of(None) is None
+
+
+async def test_a_function_has_the_connection_of_an_asynchronous_one_in_its_thread(tmp_path):
+    async with aiosqlite.connect(tmp_path / "file") as connection:
+        threads = [await call_with_connection(connection, lambda _: get_ident()) for _ in "ab"]
+        found = await call_with_connection(connection, lambda file: file.execute("SELECT 1"))
+        with pytest.raises(sqlite3.OperationalError):
+            await call_with_connection(connection, lambda file: file.execute("no SQL"))
+
+    assert threads[0] == threads[1] != get_ident()
+    assert isinstance(found, sqlite3.Cursor)
+    with pytest.raises(ValueError, match="no active connection"):
+        await call_with_connection(connection, lambda file: file)
 
 
 def test_a_store_in_memory_forgets_the_labels_of_what_was_deleted():

@@ -409,12 +409,6 @@ class FarStore(InMemoryStore):
         self.written += [new] if new else []
         return await GetThenPut(self.near).acommit(puts, given=given, **options)
 
-    def watch(self, *args, **kwargs):
-        raise NotImplementedError
-
-    async def aforget_topic(self, *args, **kwargs):
-        pass
-
 
 @pytest.fixture
 def clock(monkeypatch):

@@ -10,11 +10,9 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.items import atomic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
 
     from langgraph.store.base import Op, Result
-
-    from memagent_graph.memory.atomic import Announcement
 
 
 def refuse_writes() -> ConfigurationError:
@@ -54,13 +52,7 @@ class ReadOnlyStore(BaseStore):
     async def _refuse(self, *_: object, **__: object) -> Any:
         raise refuse_writes()
 
-    acommit = aforget_topic = _refuse
-
-    def watch(
-        self, namespace: tuple[str, ...], topic: str, *, after: str = "$"
-    ) -> AsyncIterator[Announcement]:
-        """See `AtomicStore`."""
-        return self._atomic.watch(namespace, topic, after=after)
+    acommit = _refuse
 
 
 def _reads(ops: Iterable[Op]) -> list[Op]:

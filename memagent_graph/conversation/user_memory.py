@@ -29,7 +29,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.forget import erase, forget_topic
+from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import label
 from memagent_graph.memory.lookup import versions
 from memagent_graph.memory.owners import release
@@ -566,7 +566,6 @@ class UserMemory:
         records = self.bank.records
         items = await self.bank.aclear()
         self.episodes.drop()
-        await forget_topic(records, MEMORY)
         if items:
             value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
             await records.items([records.put(*self._forgotten, value)])

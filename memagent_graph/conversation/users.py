@@ -124,7 +124,7 @@ def _put(records: Records, row: object, line: str) -> PutOp:
 def _of_the_bank(records: Records) -> list[tuple[str, ...]]:
     """Namespaces that the bank itself exports, or that are not exported."""
     lists = (records.versions, records.heads, records.readings, records.all_members)
-    return [*lists, records.under_way, records.forgotten]
+    return [*lists, records.leases, records.forgotten]
 
 
 def _begins(namespace: tuple[str, ...], places: set[tuple[str, ...]]) -> bool:
@@ -258,7 +258,7 @@ class Users:
     ) -> None:
         self.store = store
         self.namespace = check_namespace(namespace)
-        self._records = Records(store, self.namespace, ttl, patience)
+        self._records = Records(store, self.namespace, ttl=ttl, patience=patience)
         self._ttl = ttl
         self._patience = patience
 

@@ -23,7 +23,7 @@ from memagent_graph.sync import see_checkpoints, wait_for
 from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -40,19 +40,12 @@ _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
 class Lineage:
     """The versions of a fold, whether they are stored or not. The first is the root.
 
-    Args:
-        reading: the reading's settings.
-        fold: the fold, of a document or of a segment of one.
-        reuses: whether versions are taken over from readings of the same.
-        whole: for a segment, the lineage of the document.
-
     Attributes:
-        question: the fold's question.
         fingerprint: distinguishes its versions from those of other settings; if memories are not
             reused, from those of any other run.
         reuses: whether versions are taken over from readings of the same.
         thins: whether only the newest versions are kept.
-        is_segment: whether it is that of a segment.
+        is_segment: whether it is that of a segment, which is merged into `whole`.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
     """
@@ -121,42 +114,27 @@ class Lineage:
         )
 
     def after_chunk(
-        self,
-        parent: str,
-        fold: Fold,
-        chunk: Chunk,
-        tokens: int,
-        *,
-        made_by: ChunkRead,
-        unchanged: str | None,
-        sources: Documents,
+        self, before: tuple[str, MemoryVersion | None], fold: Fold, chunk: Chunk, **made: Any
     ) -> MemoryVersion:
-        """Return the version after a chunk.
+        """Return the version after a chunk, from the id that it was read from, and its version.
 
-        Args:
-            parent: id of the version that the chunk was read from.
-            fold: the fold after the chunk.
-            chunk: the chunk.
-            tokens: length of the memory in tokens.
-            made_by: the record of the chunk.
-            unchanged: id of the version that has the same text, which is then not stored again.
-            sources: the documents that the versions which it follows are made from.
+        `made` are further fields: what made it, its length in tokens, and what has the same text.
         """
-        progress = fold["progress"]
+        parent, at = before
+        sources = _others(() if at is None else at.documents, fold)
+        fields = {"id": self.child(parent, chunk), "parent": parent, "sources": sources, **made}
+        return self._make(fold, chunk.end, fields)
+
+    def _make(self, fold: Fold, end: int, fields: Mapping[str, Any]) -> MemoryVersion:
         return MemoryVersion(
-            id=self.child(parent, chunk),
-            parent=parent,
             root=self.root,
             question=self.question,
             fingerprint=self.fingerprint,
-            step=progress["step"],
-            document=_read_up_to(chunk.end, fold),
+            step=fold["progress"]["step"],
+            document=_read_up_to(end, fold),
             memory=memory_of(fold),
-            tokens=tokens,
-            made_by=made_by,
-            cut=progress["cut"],
-            unchanged=unchanged,
-            sources=_others(sources, fold),
+            cut=fold["progress"]["cut"],
+            **fields,
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -171,31 +149,18 @@ class Lineage:
     def after_merge(
         self, fold: Fold, parts: Sequence[Fold], sources: Documents
     ) -> MemoryVersion | None:
-        """Return the version that is merged from segments; None if nothing was read of them.
-
-        Args:
-            fold: the fold after the merge.
-            parts: the segments' folds.
-            sources: the documents that the segments' versions are made from.
-        """
-        progress, memory = fold["progress"], memory_of(fold)
+        """Return the version that is merged from segments; None if nothing was read of them."""
         ids = _read_versions(parts)
         if not ids:  # the deadline came before the first chunk
             return None
-        return MemoryVersion(
-            id=merge_id(ids, self.fingerprint),
-            parent=self.root,
-            root=self.root,
-            question=self.question,
-            fingerprint=self.fingerprint,
-            step=progress["step"],
-            document=_read_up_to(progress["position"], fold),
-            memory=memory,
-            tokens=self._reading.count(memory.text),
-            made_by=VersionMerge(ids),
-            cut=progress["cut"],
-            sources=_others(sources, fold),
-        )
+        fields = {
+            "id": merge_id(ids, self.fingerprint),
+            "parent": self.root,
+            "tokens": self._reading.count(fold["memory"]),
+            "made_by": VersionMerge(ids),
+            "sources": _others(sources, fold),
+        }
+        return self._make(fold, fold["progress"]["position"], fields)
 
 
 def version_of(fold: Fold) -> MemoryVersion | None:

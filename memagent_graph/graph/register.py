@@ -34,7 +34,6 @@ class Entry:
         whole: of a segment, the entry of the fold that it is merged into.
 
     Attributes:
-        memory: see above.
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
         resumed: whether what is listed may be of the call that this one resumes.
@@ -89,15 +88,9 @@ class Entry:
         return None if noted is None or noted.edit in {taken, self._not_ours} else noted
 
     async def check(self, fold: Fold, stored: object) -> None:
-        """Look whether the fold has yet to continue from an edit.
+        """Look whether the fold has yet to continue from an edit, and raise `EditedError` if so.
 
-        Args:
-            fold: the fold.
-            stored: the record of its version, if that is known.
-
-        Raises:
-            EditedError: It has.
-            StoreError: The store cannot be reached.
+        `stored` is the record of its version, if that is known.
         """
         at = str(fold["progress"]["version"])
         if at != fold["scope"]["head"] and edit_of(stored, self.memory):
@@ -106,11 +99,7 @@ class Entry:
             raise EditedError
 
     async def find_edit(self, fold: Fold) -> tuple[MemoryVersion, str] | None:
-        """Return the edit to continue from, and the id of the version that was edited, if any.
-
-        Raises:
-            StoreError: The store cannot be reached.
-        """
+        """Return the edit to continue from, and the id of the version that was edited, if any."""
         head, at = fold["scope"]["head"], str(fold["progress"]["version"])
         if self.due:
             await self.lease(fold).look()
@@ -129,10 +118,7 @@ class Entry:
     async def leave(self, fold: Fold, ended: str | None) -> bool:
         """Remove the entry, unless the fold has yet to continue from an edit; say whether.
 
-        Args:
-            fold: the fold.
-            ended: id of the version with which a reading without a name ends: it is listed as one
-                that has ended in the same step. None for another fold.
+        A reading without a name that ends with the version `ended` is listed in the same step.
         """
         lease = self.lease(fold)
         if not lease.held:
@@ -207,13 +193,7 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
 
 
 def begin_anew(fold: Fold, head: MemoryVersion | None, at: str) -> Fold:
-    """Return a fold at the beginning of its span, with a named memory's head.
-
-    Args:
-        fold: the fold.
-        head: the head; None if the name is gone.
-        at: its id, or the root's.
-    """
+    """Return a fold at the beginning of its span, at the head of a named memory or the root."""
     return {
         **fold,
         **to_plain(Memory() if head is None else head.memory),

@@ -16,9 +16,9 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import forget, runs
-from memagent_graph.memory.lookup import find, is_thinned, newest_edit
+from memagent_graph.memory.lookup import find, newest_edit
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.version import make_reading_key
+from memagent_graph.memory.version import is_thinned, make_reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,11 +47,6 @@ _IDS_AT_ONCE = 1000
 class Reuse:
     """Begins a fold after all that the store knows of it.
 
-    Args:
-        lineage: the fold's versions.
-        bank: has those that are stored.
-        entry: gets the name of a named memory.
-
     Attributes:
         begun: the stored version that it began after; None without one.
         noticed: number of the last notice of forgotten documents before it began; None if unknown.
@@ -74,10 +69,7 @@ class Reuse:
     ) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
-        Only a named memory needs the store: a fold without a name continues without what it knows.
-
-        Raises:
-            StoreError: The store cannot be reached, and a memory is named.
+        Only a named memory needs the store, and raises its error: other folds continue without it.
         """
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
@@ -107,11 +99,7 @@ class Reuse:
             return fold
 
     async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
-        """Point a named memory to the fold's version; return whether the memory has it now.
-
-        Raises:
-            MemoryNotFoundError: The version is gone.
-        """
+        """Point a named memory to the fold's version; return whether the memory has it now."""
         records, progress = self._bank.records, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
@@ -161,11 +149,7 @@ class Reuse:
         return found - {0}
 
     async def end_of(self, reference: str, new: Fold) -> Fold:
-        """A stored memory as the end of a fold, to be answered from.
-
-        Raises:
-            MemoryNotFoundError: There is no such version or name.
-        """
+        """A stored memory as the end of a fold, to be answered from."""
         version = await self._bank.aget(reference)
         read = version.document
         document = Document(
@@ -189,10 +173,7 @@ class Reuse:
     ) -> Fold:
         """The fold, moved on past all chunks that the store knows from there.
 
-        Args:
-            cutter: of the document.
-            fold: as it begins.
-            edited: whether it begins at an edit of what is known.
+        `edited` says whether it begins at an edit of what is known.
         """
         name, memory = fold["scope"]["memory_name"], self._entry.memory
         segmented = is_segmented(fold["scope"])
@@ -256,11 +237,7 @@ class Reuse:
             position = chunk.end
 
     async def _name_known(self, fold: Fold, name: str) -> None:
-        """Name what was read before, by another name or by a run that was killed.
-
-        Raises:
-            MemoryConflictError: The name was moved meanwhile.
-        """
+        """Name what was read before, by another name or by a run that was killed."""
         if not await self.move_head(fold, name, fold["scope"]["head"]):
             message = f"{name!r} was moved on meanwhile."
             raise MemoryConflictError(message)
@@ -269,12 +246,7 @@ class Reuse:
     async def _last_known(
         self, found: MemoryVersion | None, ended: MemoryVersion | None
     ) -> MemoryVersion | None:
-        """The version to read on from: the end of an earlier reading, or one before a gap.
-
-        Args:
-            found: the last of those whose ids are known ahead.
-            ended: the end of an earlier reading.
-        """
+        """The version to read on from: the end of an earlier reading, or one before a gap."""
         if ended is None or (found is not None and found.document.end >= ended.document.end):
             return found
         self.mends = found is not None or await self._has_gap(ended)
@@ -283,14 +255,8 @@ class Reuse:
     async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
         """Look in one round trip whether the store knows anything, and once which notices it has.
 
-        The notices come first: what is forgotten later is found as the reading goes on.
-
-        Args:
-            first: id of the version after the first chunk; None if it is not known ahead.
-            source: the document, if an earlier reading may have read it to its end.
-
-        Returns:
-            Whether the store has that version, and the end of such a reading.
+        The notices come first: what is forgotten later is found as the reading goes on. Return
+        whether the store has the version `first`, and the end of a reading of `source`.
         """
         records = self._bank.records
         places: dict[str, Place] = {}

@@ -63,8 +63,7 @@ class VersionRecord(TypedDict, total=False):
     Attributes:
         made: record of its last version without the memory, for a run that is killed before that
             is stored; see `MemoryVersion.to_stub`.
-        edit: id of the last edit by a user that the fold continued from.
-        taken: time when it did, ISO 8601, UTC.
+        edit: id of the last edit by a user that the fold continued from, at the time `taken`.
     """
 
     made: dict[str, Any]
@@ -126,12 +125,6 @@ _MISSED = (
 class Chain:
     """The versions of one fold, as one call of the graph reads and stores them.
 
-    Args:
-        reading: the reading's settings.
-        run: the call of the graph; it has a store.
-        fold: the fold, of a document or of a segment of one.
-        whole: for a segment, the chain that it is merged into.
-
     Attributes:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
@@ -142,12 +135,7 @@ class Chain:
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        run: Run,
-        fold: Fold,
-        *,
-        whole: Chain | None = None,
+        self, reading: Reading, run: Run, fold: Fold, *, whole: Chain | None = None
     ) -> None:
         assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
@@ -158,22 +146,20 @@ class Chain:
             patience=lambda: self._patience(store_seconds()),
         )
         self._whole = whole
-        reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.at: MemoryVersion | None = None
+        reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         self.lineage: Lineage = Lineage(
             reading,
             fold,
             reuses=reading.config.reuse and reuses,
-            whole=None if self._whole is None else self._whole.lineage,
+            whole=None if whole is None else whole.lineage,
         )
-        records = self.bank.records
-        shares = self.lineage.reuses and reading.config.lease and can_lease(records)
         self.entry: Entry = Entry(
-            records,
+            self.bank,
             self.lineage.memory(fold),
             self.lineage.root,
-            shares=shares,
-            whole=None if self._whole is None else self._whole.entry,
+            shares=self.lineage.reuses and reading.config.lease and can_lease(self.bank),
+            whole=None if whole is None else whole.entry,
         )
         self.reuse = Reuse(self.lineage, self.bank, self.entry)
         self.reuse.mends = whole is not None and whole.reuse.mends
@@ -189,11 +175,6 @@ class Chain:
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._read: set[str] = set()  # digests of what was read here
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
-
-    @property
-    def memory(self) -> str:
-        """Return the memory that the versions belong to: its name, or the reading's key."""
-        return self.entry.memory
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -237,12 +218,8 @@ class Chain:
     async def take_edit(self, fold: Fold, *, last: bool = False) -> Fold:
         """Return the fold, from a user's edit of its memory if there is one that it has not.
 
-        What was read since the edited version is to be read again.
-
-        Args:
-            fold: as it is.
-            last: whether nothing is read next. The fold leaves the list of those under way, and no
-                edit is accepted for it any more.
+        What was read since the edited version is to be read again. If it is the `last` call, the
+        fold leaves the list of those under way, and no edit is accepted for it any more.
         """
         self._begun_at = asyncio.get_running_loop().time()
         if self._writer is None and not self.entry.due:  # it has read nothing that could be edited
@@ -269,11 +246,7 @@ class Chain:
         return taken
 
     async def _take(self, fold: Fold) -> Fold:
-        """The fold, from an edit that it has not taken; the fold itself if there is none.
-
-        Raises:
-            StoreError: The store cannot be reached.
-        """
+        """The fold, from an edit that it has not taken; the fold itself if there is none."""
         if (found := await self.entry.find_edit(fold)) is None:
             return fold
         (edit, edited), at = found, fold["progress"]["version"]
@@ -283,7 +256,7 @@ class Chain:
         after = move_to_edit(fold, edit, edited)
         if self.entry.lease(after).held:
             await self.enlist(after)
-        self._run.emit(edit_event(self._reading, self._run, after, self.memory))
+        self._run.emit(edit_event(self._reading, self._run, after, self.entry.memory))
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after
@@ -297,10 +270,6 @@ class Chain:
 
     async def follow(self, fold: Fold, chunk: Chunk) -> FoldUpdate | None:
         """Return the update that another reading makes of a chunk; None to read it here.
-
-        Args:
-            fold: before the chunk.
-            chunk: to read.
 
         Raises:
             TimeoutError: The deadline came first.
@@ -321,11 +290,7 @@ class Chain:
         )
 
     async def _find_stored(self, fold: Fold, key: str) -> MemoryVersion | None:
-        """Return the version after a chunk, if another agent, or a broken-off reading, has it.
-
-        Raises:
-            EditedError: The memory was edited.
-        """
+        """The version after a chunk, if another agent, or a broken-off reading, has it."""
         records, lease = self.bank.records, self.entry.lease(fold)
         places = [(records.versions, key), (records.versions, self.parent), lease.place]
         try:
@@ -365,11 +330,7 @@ class Chain:
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate, *, gated: bool = False) -> Fold:
         """Begin to store the memory after a chunk, and return the fold with its version.
 
-        Args:
-            fold: the fold after the chunk.
-            step: the step that read it.
-            update: the update.
-            gated: whether the memory is the one that the chunk was read from.
+        `gated` says that the memory is the one that the chunk was read from.
         """
         progress, writer, chunk = fold["progress"], self._writes(fold), step.chunk
         # A memory that a reading ends with is whole, since heads lead there. So is one after
@@ -377,14 +338,9 @@ class Chain:
         ends = progress["stopped"] or chunk.end >= fold["scope"]["end"]
         shares = gated and not ends and writer.idle
         made = read_of(chunk)
+        same = self.at.unchanged or self.at.id if shares and self.at else None
         version = self.lineage.after_chunk(
-            self.parent,
-            fold,
-            chunk,
-            update.tokens,
-            made_by=made,
-            unchanged=self.at.unchanged or self.at.id if shares and self.at else None,
-            sources=() if self.at is None else self.at.documents,
+            (self.parent, self.at), fold, chunk, tokens=update.tokens, made_by=made, unchanged=same
         )
         self._last = self.at = version
         self._read |= {digest for digest, _ in version.documents + made.parts}
@@ -396,8 +352,7 @@ class Chain:
     async def end(self, fold: Fold) -> Fold:
         """End a fold with its last version; move a named memory's head to it.
 
-        Returns:
-            The fold, begun anew at the winner's head if a race for the head was lost.
+        If the race for the head was lost, return the fold begun anew at the winner's head.
         """
         version = fold["progress"]["version"]
         if self._last is None and version not in {None, self.lineage.root}:  # of a resumed run
@@ -424,12 +379,7 @@ class Chain:
         return Merged([found.memory], Usage(), found.cut)
 
     async def store_merge(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
-        """Begin to store what was merged from segments; the fold with what was stored first.
-
-        Args:
-            fold: after the merge.
-            parts: the segments' folds.
-        """
+        """Begin to store what was merged from segments; the fold with what was stored first."""
         sources = await self._sources_of(parts)
         version = self.lineage.after_merge(fold, parts, sources)
         if version is None:
@@ -464,13 +414,11 @@ class Chain:
         return other.memory if other is not None and is_last else None
 
     async def close(self, fold: Fold) -> list[str]:
-        """List what was stored, and let others read on; return warnings of what went wrong.
-
-        Raises:
-            StoreError: Strict, and something could not be stored.
-        """
+        """List what was stored, and let others read on; return warnings of what went wrong."""
         if self._writer is None:
-            return await self._close_unwritten()
+            await self._leave()
+            missed = self.reuse.missed
+            return [] if missed is None else [f"Nothing stored was used: {missed}"]
         away = self._left or self._unmoved is not None  # asked in vain, and that is said
         message, lists = self._unmoved, False
         if self._left and self._whole is not None:
@@ -500,11 +448,6 @@ class Chain:
             place = (records.versions, str(fold["progress"]["version"]))
             (self._seen,) = await records.values([place], refresh=False)
 
-    async def _close_unwritten(self) -> list[str]:
-        await self._leave()
-        missed = self.reuse.missed
-        return [] if missed is None else [f"Nothing stored was used: {missed}"]
-
     async def _list(self, fold: Fold) -> str | None:
         """List the reading, and thin its versions out; return what went wrong."""
         keep = self._reading.config.keep_versions
@@ -518,12 +461,7 @@ class Chain:
         return None
 
     def take_over(self, part: Chain, fold: Fold) -> None:
-        """Write what a segment could not store before anything that is merged from it.
-
-        Args:
-            part: the segment's chain.
-            fold: the segment's fold.
-        """
+        """Write what a segment could not store before anything that is merged from it."""
         if part._writer is not None:
             self._writes(fold).take_over(part._writer)
         self._read |= part._read
@@ -613,11 +551,9 @@ class Chain:
 
     def _writes(self, fold: Fold) -> VersionWriter:
         if self._writer is None:
-            name = fold["scope"]["memory_name"]
             self._writer = VersionWriter(
                 self.bank.records,
                 self.lineage.memory(fold),
-                name,
                 lease=self.entry.lease(fold),
                 after=None if self._whole is None else self._whole._writer,  # noqa: SLF001
             )
@@ -680,11 +616,7 @@ async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> F
 
 
 async def finish(chain: Chain | None, fold: Fold) -> tuple[Memory, list[str]]:
-    """Wait until a fold is stored; return its memory (or that of another writer) and warnings.
-
-    Raises:
-        StoreError: A version could not be stored, and the configuration is strict.
-    """
+    """Wait until a fold is stored; return its memory, or that of another writer, and warnings."""
     return await settle(chain, fold), await close(chain, fold)
 
 
@@ -703,11 +635,7 @@ async def close(chain: Chain | None, fold: Fold) -> list[str]:
 async def close_beside(
     chain: Chain | None, fold: Fold, *, strict: bool
 ) -> AsyncIterator[list[str]]:
-    """Close a settled fold beside the body, and put what went wrong into a list after it.
-
-    Raises:
-        StoreError: A version could not be stored, and the configuration is strict.
-    """
+    """Close a settled fold beside the body, and put what went wrong into a list after it."""
     warnings: list[str] = []
     task = asyncio.ensure_future(close(chain, fold))
     _hold(task)

@@ -1,4 +1,4 @@
-"""Conditional writes and announcements: what a memory needs and `BaseStore` lacks."""
+"""Conditional writes: what a memory needs and `BaseStore` lacks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from types import EllipsisType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from langgraph.store.base import PutOp, validate_op_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
 
-    from langgraph.store.base import Item, Op, TTLConfig
+    from langgraph.store.base import Op, TTLConfig
 
 Namespace = tuple[str, ...]
 Value = dict[str, Any]
@@ -32,18 +32,6 @@ async def pause(lost: int) -> None:
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
 
 
-class Announcement(NamedTuple):
-    """An announced item.
-
-    Attributes:
-        id: pass it to `watch` as `after` to continue from here.
-        item: the item as it was when read.
-    """
-
-    id: str
-    item: Item
-
-
 @runtime_checkable
 class ListsPlaces(Protocol):
     """Places of items, listed in one step by a store that pages slowly."""
@@ -56,9 +44,7 @@ class ListsPlaces(Protocol):
 class AtomicStore(Protocol):
     """Atomic operations, which `RedisStore` has and `atomic` adds to other stores."""
 
-    async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
-    ) -> bool:
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
         """Carry out all puts in one atomic step, if items are as given; otherwise none.
 
         All namespaces must begin with the same label, which puts them on one node of a Redis
@@ -68,8 +54,6 @@ class AtomicStore(Protocol):
             puts: the puts; a value of None deletes. The last put of an item counts. A `ttl` of None
                 stands for the store's default.
             given: items, and the values that they must have: None for no item, `...` for any value.
-            topic: announce the first of `puts` to those who `watch` this topic of its namespace.
-            news: number of those that are announced; they are in one namespace.
 
         Returns:
             Whether it was done. If not, read the items again, and decide again.
@@ -80,34 +64,10 @@ class AtomicStore(Protocol):
         """
         ...
 
-    def watch(
-        self, namespace: Namespace, topic: str, *, after: str = "$"
-    ) -> AsyncIterator[Announcement]:
-        """Yield what `acommit` announces under `topic`, without end.
-
-        Args:
-            namespace: namespace of the items.
-            topic: the topic, as given to `acommit`.
-            after: id of an announcement; "0" for all that the store still has; "$" for those made
-                after the iteration began.
-
-        Raises:
-            StoreError: The store cannot be reached, or cannot be watched.
-        """
-        ...
-
     async def abatch(self, ops: Sequence[Op]) -> list[Any]:
         """Carry out operations as `BaseStore.abatch` does.
 
         If the caller is cancelled meanwhile, the store remains usable.
-        """
-        ...
-
-    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
-        """Delete all announcements under `topic`; items stay.
-
-        Raises:
-            StoreError: The store cannot be reached, or refused.
         """
         ...
 
@@ -117,13 +77,8 @@ def arrange(
 ) -> list[PutOp]:
     """Return the puts of one atomic step: the last one of each item, deletes last.
 
-    Args:
-        puts: the puts; a time to live of None stands for the default.
-        beside: other namespaces that the step touches.
-        ttl: the store's configuration, with the default time to live in minutes.
-
-    Raises:
-        ValueError: The namespaces begin with different labels, or there are none.
+    A time to live of None stands for the default of `ttl`, in minutes. All namespaces, with those
+    `beside` that the step touches, must begin with the same label.
     """
     default = (ttl or {}).get("default_ttl")
     last = {(op.namespace, op.key): op for op in puts}

@@ -58,34 +58,15 @@ class StoreMetrics(NamedTuple):
 
 
 def store_seconds() -> float:
-    """Return the time limit of a store in seconds: `MEMAGENT_STORE_SECONDS`, or 1.5.
-
-    Raises:
-        ConfigurationError: The variable is not a number above 0.
-    """
+    """Return the time limit of a store in seconds: `MEMAGENT_STORE_SECONDS`, or 1.5."""
     return from_environment("MEMAGENT_STORE_SECONDS", 1.5)
-
-
-class _Pass(NamedTuple):
-    """Permission for a call: how often the circuit had opened before, and whether it is a test."""
-
-    openings: int
-    test: bool
 
 
 class StoreGuard:
     """The state of a store: whether it answers, and counts of its calls.
 
-    Thread-safe, and usable from any event loop.
-
-    Args:
-        clock: a monotonic clock, in seconds.
-
-    Attributes:
-        failures: failed calls since the store last answered; 0 while it answers.
-        retries: repeated calls, as in `StoreMetrics`, without those of the store itself.
-        pending: waiting writes, as in `StoreMetrics`.
-        lost_races: lost races, as in `StoreMetrics`.
+    Thread-safe, and usable from any event loop. `failures` are those since the store last answered;
+    the other counts are those of `StoreMetrics`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +79,6 @@ class StoreGuard:
         self._pause = FIRST_PAUSE
         self._next_try = 0.0
         self._reason = ""
-        self._abandoned: set[asyncio.Task[object]] = set()  # an event loop's are weak
 
     @property
     def away(self) -> bool:
@@ -130,20 +110,17 @@ class StoreGuard:
         """Carry out an operation of the store, unless it is unreachable.
 
         An operation that takes too long is cancelled and abandoned; it may still take effect.
-        `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError`
-        count as answers and are raised; so are `TypeError` and `ValueError`, which say nothing
-        about the store.
+        `BadRecordError`, `MemoryConflictError`, `MemoryNotFoundError` and `StoreRefusedError` count
+        as answers and are raised; so are `TypeError` and `ValueError`, which say nothing about the
+        store.
 
         Args:
             operation: starts the operation. It must not use this guard itself.
             patience: time in which the store must answer any call, in seconds. While it answers
                 others, as in a burst, the operation may take longer, unless `patience` is below
                 `store_seconds`. Time in which this event loop is blocked does not count.
-
-        Raises:
-            StoreError: The circuit is open, or the operation failed or took too long.
         """
-        permission = self._admit()
+        openings, is_test = self._admit()
         try:
             result = await self._within(patience, operation)
         except _ANSWERS:
@@ -152,18 +129,20 @@ class StoreGuard:
         except _MISTAKES:
             raise
         except StoreError as error:
-            self._open(permission, str(error))
+            self._open(openings, str(error))
             raise
         except Exception as error:
             what = ": ".join(filter(None, (type(error).__name__, str(error))))
             failure = StoreError(f"The memory store failed: {what}")
-            self._open(permission, str(failure))
+            self._open(openings, str(failure))
             raise failure from error
         else:
             self._close()
             return result
         finally:
-            self._leave(permission)
+            if is_test:
+                with self._lock:
+                    self._testing = False
 
     async def _within(self, patience: float, operation: Callable[[], Awaitable[T]]) -> T:
         """Return an operation's result; one that does not end when cancelled is not waited for."""
@@ -173,8 +152,8 @@ class StoreGuard:
             done = await self._patiently(task, patience)
         finally:
             if not task.done():
-                self._abandoned.add(task)
-                task.add_done_callback(self._abandoned.discard)
+                _abandoned.add(task)
+                task.add_done_callback(_abandoned.discard)
                 task.cancel()
         if not done:
             message = f"The memory store did not answer within {patience:.2g} s."
@@ -208,7 +187,8 @@ class StoreGuard:
         )
         return StoreError(message)
 
-    def _admit(self) -> _Pass:
+    def _admit(self) -> tuple[int, bool]:
+        """How often the circuit had opened before, and whether the call is a test."""
         with self._lock:
             refusal = self._refusal()
             if refusal is not None:
@@ -217,12 +197,7 @@ class StoreGuard:
             if test:
                 self._testing = True
                 self.retries += 1
-            return _Pass(self._openings, test)
-
-    def _leave(self, permission: _Pass) -> None:
-        if permission.test:
-            with self._lock:
-                self._testing = False
+            return self._openings, test
 
     def _close(self) -> None:
         with self._lock:
@@ -233,9 +208,9 @@ class StoreGuard:
         if was_away:
             _log.debug("store back")
 
-    def _open(self, permission: _Pass, reason: str) -> None:
+    def _open(self, openings: int, reason: str) -> None:
         with self._lock:
-            if permission.openings != self._openings:
+            if openings != self._openings:
                 return  # the call began before a failure that is counted already
             self._openings += 1
             self.failures += 1
@@ -271,6 +246,8 @@ def store_metrics(store: BaseStore) -> StoreMetrics:
     return StoreMetrics(retries, guard.pending, guard.lost_races, guard.circuit)
 
 
+_abandoned: set[asyncio.Task[object]] = set()
+"""Calls that were cancelled and have not ended: a store's guard may go before they do."""
 _lock = threading.Lock()
 _guards: WeakKeyDictionary[BaseStore, StoreGuard] = WeakKeyDictionary()
 _kept: dict[int, tuple[BaseStore, StoreGuard]] = {}  # holds the store, so that its id stays unique

@@ -1,12 +1,14 @@
-"""Forget memories and documents: names, versions, announcements, and what a store still has."""
+"""Forget memories and documents: names, versions, and what a store still has."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.store.memory import InMemoryStore
@@ -21,19 +23,23 @@ from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import find_readings
-from memagent_graph.memory.provenance import above, delete_versions, rows_of, take_inventory
+from memagent_graph.memory.owners import above, delete_versions, rows_of, take_inventory
 from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
-from memagent_graph.seams import drop_empty_namespaces
+from memagent_graph.seams import call_with_connection, drop_empty_namespaces
+from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
+from memagent_graph.text.source import digests_of as digests_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.provenance import Inventory
+    from memagent_graph.memory.owners import Inventory
     from memagent_graph.memory.version import History
+    from memagent_graph.text.source import Source
 
 _KEY = "sources"
 _KEPT = 20
@@ -41,18 +47,13 @@ _KEPT = 20
 
 
 async def post_notice(records: Records, digests: Sequence[str]) -> None:
-    """Post that documents are forgotten, for readings that began before.
-
-    Raises:
-        MemoryConflictError: Others kept posting at the same time.
-    """
+    """Post that documents are forgotten, for readings that began before."""
     place = notice_place(records)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         (found,) = await records.values([place])
         notices = [notice for notice in _notices(found) if notice[1] != [*digests]]
-        number = max((notice[0] for notice in _notices(found)), default=0) + 1
-        value = {"notices": [*notices, [number, [*digests]]][-_KEPT:]}
+        value = {"notices": [*notices, [last_notice(found) + 1, [*digests]]][-_KEPT:]}
         given = found if isinstance(found, dict) or found is None else ...
         if await records.commit([records.put(*place, value)], {place: given}):
             return
@@ -73,20 +74,16 @@ def last_notice(value: Value | Exception | None) -> int:
 async def notices_since(records: Records, seen: int) -> set[str]:
     """Return the documents' digests in notices after `seen`; in all if some have expired."""
     (found,) = await records.values([notice_place(records)])
-    notices = _notices(found)
-    newest = max((number for number, _ in notices), default=0)
-    later = [row for number, row in notices if number > seen or newest < seen]
+    newest = last_notice(found)
+    later = [row for number, row in _notices(found) if number > seen or newest < seen]
     return {digest for row in later for digest in row}
 
 
 def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
     rows = value.get("notices") if isinstance(value, dict) else None
-    sound = [row for row in rows if _is_notice(row)] if isinstance(rows, list) else []
+    sound = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
+    sound = [row for row in sound if [*map(type, row)] == [int, list]]
     return [(number, [*map(str, digests)]) for number, digests in sound]
-
-
-def _is_notice(row: object) -> bool:
-    return isinstance(row, list) and [*map(type, row)] == [int, list]
 
 
 _STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -113,11 +110,9 @@ async def erase(holder: object) -> str:
     try:
         if isinstance(connection, sqlite3.Connection) and lock is not None:
             await asyncio.to_thread(_erase, connection, lock)
-        elif _is_aiosqlite(connection) and isinstance(lock, asyncio.Lock):
+        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
             async with lock:
-                await connection.commit()
-                rows = [await connection.execute_fetchall(words) for words in _STATEMENTS]
-            _check([*rows[-1]])
+                await call_with_connection(connection, _erase)
     except sqlite3.Error as error:
         return (
             f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
@@ -127,20 +122,12 @@ async def erase(holder: object) -> str:
     return ""
 
 
-def _erase(connection: sqlite3.Connection, lock: Any) -> None:
-    with lock:
-        connection.commit()
-        rows = [connection.execute(words).fetchall() for words in _STATEMENTS]
-    _check(rows[-1])
-
-
-def _check(rows: list[Any]) -> None:
-    if rows and rows[0][0]:
+def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
+    with lock or nullcontext():
+        file.commit()
+        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
+    if row and row[0]:
         raise sqlite3.OperationalError("another program is reading its log")
-
-
-def _is_aiosqlite(connection: object) -> bool:
-    return type(connection).__module__.partition(".")[0] == "aiosqlite"
 
 
 class Forgotten(NamedTuple):
@@ -156,7 +143,11 @@ class Forgotten(NamedTuple):
 
 
 async def delete_name(records: Records, name: str) -> None:
-    """See `MemoryBank.adelete`."""
+    """Delete a name; its versions stay until `collect` finds that no name leads to them.
+
+    Raises:
+        MemoryNotFoundError: There is no such name.
+    """
     if not any((await records.pointers(name)).values()):
         raise _nameless(name)
     await _unname(records, name)
@@ -164,8 +155,18 @@ async def delete_name(records: Records, name: str) -> None:
 
 
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
-    """See `MemoryBank.aforget`."""
-    deleted, shared, roots = 0, Counter[str](), set[str]()
+    """Delete a name, and those of its versions that no other memory has or needs.
+
+    Args:
+        records: the bank.
+        name: the memory's.
+        preview: whether to say only what would go.
+
+    Raises:
+        MemoryNotFoundError: There is no such name.
+        MemoryConflictError: Other writers kept changing it.
+    """
+    deleted, shared = 0, Counter[str]()
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         pointers = await records.pointers(name)
@@ -179,14 +180,11 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if preview:
             return Forgotten(released.deleted, dict(released.shared))
         deleted, shared = deleted + released.deleted, shared + released.shared
-        roots |= released.roots
     else:
         message = f"{name!r} kept being written meanwhile: forget it again."
         raise MemoryConflictError(message)
     if lost == 0:
         raise _nameless(name)
-    for topic in (name, *roots):
-        await forget_topic(records, topic)
     await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
 
@@ -195,11 +193,19 @@ async def thin(
     records: Records,
     name: str,
     keep: int | None,
-    replaced: datetime | None = None,
     *,
+    replaced: datetime | None = None,
     preview: bool = False,
 ) -> int:
-    """See `MemoryBank.athin`."""
+    """Delete all but the newest versions of a memory, and return their number.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        keep: number of versions to keep, at least 1; None for all.
+        replaced: versions that were replaced before this time are deleted; None for none.
+        preview: whether only to return how many would be deleted.
+    """
     ids = await records.keys(records.members(name))
     if replaced is None and (keep is None or len(ids) <= keep):
         return 0
@@ -235,7 +241,7 @@ async def thin(
         after = {**value, **whole.to_record()}
         if whole.unchanged is None:
             after.pop("unchanged", None)
-        return {**after, lookup.THINNED: True} if follows_gone else after
+        return {**after, "thinned": True} if follows_gone else after
 
     return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
 
@@ -250,25 +256,19 @@ def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
 
 
 async def clear(records: Records) -> int:
-    """See `MemoryBank.aclear`."""
-    topics: set[str] = set()
+    """Delete everything below this namespace, and return the number of items."""
     count, bad = 0, None
     while True:
         places = []
         async for item in records.scan(records.namespace):
-            if not isinstance(item, BadRecordError):
-                topics.add(str(item.value.get("root")))
-            elif item.namespace is None:
+            if isinstance(item, BadRecordError) and item.namespace is None:
                 bad = item
-                continue
-            places.append((tuple(item.namespace or ()), item.key))
-            topics.add(item.key)
+            else:
+                places.append((tuple(item.namespace or ()), item.key))
         if not places:
             break
         await records.items([records.put(*place, None) for place in places])
         count += len(places)
-    for topic in topics:
-        await forget_topic(records, topic)
     await records.forget_label()
     if bad is not None:
         raise bad
@@ -282,14 +282,8 @@ def _sound(values: Mapping[str, Value], stored: Mapping[str, object]) -> Iterato
 
 
 async def _unname(records: Records, name: str) -> None:
-    places = (records.heads, records.readings)
-    puts = [records.put(place, name, None) for place in places]
+    puts = [records.put(*place, None) for place in records.places_of(name)]
     await records.items([*puts, runs.forget(records, name)])
-
-
-async def forget_topic(records: Records, topic: str) -> None:
-    """Delete what was announced of a name, or of a reading's root."""
-    await records.call(lambda: records.atomic.aforget_topic(records.versions, topic))
 
 
 def _nameless(name: str) -> MemoryNotFoundError:
@@ -338,9 +332,29 @@ class ForgottenSource(NamedTuple):
 
 
 async def forget_source(
-    records: Records, digests: Sequence[str], *, preview: bool = False
+    records: Records, *documents: str | Path | Source, preview: bool = False
 ) -> ForgottenSource:
-    """See `MemoryBank.aforget_source`."""
+    """Delete all that came from documents: versions, and what was cached.
+
+    Versions of readings that had a document, also among others, are deleted with all that
+    followed them. A named memory falls back to what it was before; `unread` of the result says
+    which other documents to read into it again. A reading that is under way removes what it
+    writes when it ends. When it was broken off, forget again: it continues where it was.
+
+    Args:
+        records: the bank.
+        documents: their digests; or the documents, of which each joined part counts, as files
+            or as sources.
+        preview: whether to say only what would go.
+
+    Raises:
+        ConfigurationError: What is given is not a digest.
+        MemoryConflictError: Somebody writes it again and again meanwhile.
+        OSError: An entry of the user's cache cannot be removed.
+    """
+    digests: list[str] = []
+    for document in documents:
+        digests += [document] if isinstance(document, str) else await _open_digests(document)
     if wrong := [digest for digest in digests if not _is_digest(digest)]:
         message = (
             f"{wrong[0]!r} is not a digest of a document: give the {_DIGITS} hexadecimal digits of "
@@ -355,12 +369,21 @@ async def forget_source(
 
 
 async def digests_of(records: Records, name: str) -> list[str]:
-    """See `MemoryBank.adigests_of`."""
+    """Return the digests of the documents of this name that memories were made from."""
     found: set[str] = set()
     async for item in records.scan(records.versions):
         if not isinstance(item, BadRecordError):
             found.update(digest for digest, called in rows_of(item.value) if called == name)
     return sorted(found)
+
+
+async def _open_digests(document: Path | Source) -> list[str]:
+    """Return the digests of a document, opened if it is a file."""
+    if isinstance(document, Path):
+        from memagent_graph.text.files import open_source
+
+        document = await to_thread(partial(open_source, document))
+    return digests_in(document)
 
 
 def _is_digest(digest: str) -> bool:
@@ -377,7 +400,7 @@ def _uncache(digests: Collection[str], *, preview: bool) -> int:
 
 async def _copy(records: Records) -> tuple[Records, list[str]]:
     """A bank in which forgetting can be rehearsed, and the keys of what could not be copied."""
-    copy, bad = Records(InMemoryStore(), records.namespace, None, None), list[str]()
+    copy, bad = Records(InMemoryStore(), records.namespace), list[str]()
     for place in (records.versions, records.heads, records.readings, records.all_members):
         puts = []
         async for item in records.scan(place):
@@ -413,11 +436,9 @@ async def _forget(
 async def _remove(records: Records, found: Inventory) -> ForgottenSource:
     """Delete what was found, until another writer interferes."""
     done = ForgottenSource()
-    pointing = _find_pointers(found)
-    topics = {name for (_, name), _ in pointing}
-    topics |= {str(found.contents.versions[key].get("root")) for key in found.gone}
-    for topic in topics:
-        await forget_topic(records, topic)
+    pointers = found.contents.pointers.items()
+    targets = [(place, str((value or {}).get("version"))) for place, value in pointers]
+    pointing = [(place, target) for place, target in targets if target in {*found.gone}]
     for place, target in pointing:
         name, is_named = place[1], place[0] == records.heads
         before, unread = found.fall_back(name, target) if is_named else (None, [])
@@ -430,17 +451,11 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
             else ForgottenSource(fell_back=moved, unread=lost)
         )
     versions = await delete_versions(records, found.contents, found.gone)
-    for name in done.forgotten:
-        versions += await _release(records, name)
+    for name in done.forgotten:  # unless the name exists again
+        ids = await records.keys(records.members(name))
+        given = dict.fromkeys(records.places_of(name))
+        versions += (await owners.release(records, name, ids, given)).deleted
     return done.plus(ForgottenSource(versions=versions))
-
-
-def _find_pointers(found: Inventory) -> list[tuple[Place, str]]:
-    """Heads and readings that point to versions from the documents, with those versions."""
-    gone = {*found.gone}
-    pointing = found.contents.pointers.items()
-    targets = [(place, str((value or {}).get("version"))) for place, value in pointing]
-    return [(place, target) for place, target in targets if target in gone]
 
 
 async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
@@ -457,13 +472,6 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
         expected = str(seen.get("version"))
         return await owners.move_head(records, name, before, expected=expected, also=[also])
     return False
-
-
-async def _release(records: Records, name: str) -> int:
-    """Delete the other versions of a memory, unless the name exists again; return their number."""
-    places = [(records.heads, name), (records.readings, name)]
-    ids = await records.keys(records.members(name))
-    return (await owners.release(records, name, ids, dict.fromkeys(places))).deleted
 
 
 async def _unlist(

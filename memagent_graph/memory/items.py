@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.errors import BadRecordError, ConfigurationError, StoreError
+from memagent_graph.errors import BadRecordError, ConfigurationError
 from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, agrees, arrange
 from memagent_graph.memory.circuit import guard_of
 
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import EllipsisType
+    from typing import Self
 
-    from langgraph.store.base import BaseStore, Op, Result
+    from langgraph.store.base import BaseStore, Op
 
-    from memagent_graph.memory.atomic import Announcement, Given, Value
+    from memagent_graph.memory.atomic import Given, Value
 
 
 def atomic(store: BaseStore) -> AtomicStore:
@@ -68,11 +69,7 @@ def atomic(store: BaseStore) -> AtomicStore:
 
 
 class GetThenPut:
-    """The substitute of `atomic`: a get, followed by a put.
-
-    Args:
-        store: the store.
-    """
+    """The substitute of `atomic`: a get, followed by a put."""
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
@@ -87,31 +84,16 @@ class GetThenPut:
             )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
-    async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
-    ) -> bool:
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
         """See `AtomicStore`."""
         ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
         with self._alone:
-            if not _agree(await self._batch([GetOp(*place) for place in given]), given):
+            items = await self._batch([GetOp(*place) for place in given])
+            values = [item.value if isinstance(item, Item) else None for item in items]
+            if not all(map(agrees, values, given.values())):
                 return False
             await self._batch(ops)
             return True
-
-    async def watch(
-        self, namespace: Namespace, topic: str, *, after: str = "$"
-    ) -> AsyncIterator[Announcement]:
-        """Refuse: the store has no announcements.
-
-        Raises:
-            StoreError: Always.
-        """
-        message = f"{type(self._store).__name__} cannot be watched. Use RedisStore or SQLite."
-        raise StoreError(message)
-        yield  # makes this an iterator, as in other stores
-
-    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
-        """Do nothing: there are no announcements."""
 
     async def abatch(self, ops: Sequence[Op]) -> list[Any]:
         """See `AtomicStore`."""
@@ -127,11 +109,6 @@ class GetThenPut:
 
 
 _locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
-
-
-def _agree(items: Sequence[Result], given: Given) -> bool:
-    values = [item.value if isinstance(item, Item) else None for item in items]
-    return all(map(agrees, values, given.values()))
 
 
 T = TypeVar("T")
@@ -150,12 +127,7 @@ _BAD = (BadRecordError, ValueError)
 
 
 def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
-    """Check that LangGraph allows a namespace, and return its labels.
-
-    Raises:
-        ConfigurationError: There is no label, one is empty or has a period or NUL, or the first
-            is "langgraph".
-    """
+    """Check that LangGraph allows a namespace, and return its labels."""
     labels = tuple(namespace)
     whole = all(isinstance(label, str) and label and not {*label} & {".", "\0"} for label in labels)
     if isinstance(namespace, str) or not labels or not whole or labels[0] == "langgraph":
@@ -187,18 +159,19 @@ class Records:
     def __init__(
         self,
         store: BaseStore,
-        namespace: Namespace,
-        ttl: float | None,
-        patience: Callable[[], float] | None,
+        namespace: Sequence[str] = NAMESPACE,
+        *,
+        ttl: float | None = None,
+        patience: Callable[[], float] | None = None,
     ) -> None:
         self.store = store
         self.atomic = atomic(store)
-        self.namespace = namespace
+        self.namespace = namespace = check_namespace(namespace)
         self.versions = (*namespace, "versions")
         self.heads = (*namespace, "heads")
         self.readings = (*namespace, "readings")
         self.all_members = (*namespace, "members")
-        self.under_way = (*namespace, "underway")
+        self.leases = (*namespace, "underway")
         self.runs = (*namespace, "runs")
         self.threads = (*namespace, "threads")
         self.proposals = (*namespace, "proposals")
@@ -207,6 +180,11 @@ class Records:
         self.guard = guard_of(store)
         self._patience = patience
         self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
+
+    @property
+    def records(self) -> Self:
+        """These, for those who have a bank."""
+        return self
 
     @property
     def lives(self) -> float | None:
@@ -246,21 +224,16 @@ class Records:
         self,
         puts: Sequence[PutOp],
         given: Mapping[Place, Mapping[str, object] | EllipsisType | None],
-        topic: str | None = None,
-        news: int = 1,
     ) -> bool:
         """Carry out `puts` in one step if items are as `given`; see `AtomicStore.acommit`."""
-        act = partial(self.atomic.acommit, puts, given=given, topic=topic, news=news)
-        return await self.call(act)
+        return await self.call(partial(self.atomic.acommit, puts, given=given))
 
     async def values(
         self, places: Sequence[Place], *, refresh: bool = True
     ) -> list[Value | BadRecordError | None]:
         """Return the values in some places: None for no item, an error for an unreadable one.
 
-        Args:
-            places: namespaces and keys.
-            refresh: whether to restart times to live, if the store does so at reads.
+        With `refresh`, times to live begin again, if the store does so at reads.
         """
         found = await self._items_or_errors(places, refresh=refresh and self._refresh)
         return [item.value if isinstance(item, Item) else item for item in found]
@@ -288,9 +261,13 @@ class Records:
         return [*zip(ids, found, strict=True)]
 
     async def pointers(self, name: str) -> dict[Place, Value | BadRecordError | None]:
-        """Return the pointers of a memory: as a name, and as a reading without a name."""
-        places = [(self.heads, name), (self.readings, name)]
+        """Return the pointers of a memory; see `places_of`."""
+        places = self.places_of(name)
         return dict(zip(places, await self.values(places), strict=True))
+
+    def places_of(self, name: str) -> list[Place]:
+        """Return where the pointers of a memory are: as a name, and as a reading without one."""
+        return [(self.heads, name), (self.readings, name)]
 
     async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         """Yield all items in and below a namespace; for an unreadable one, an error.

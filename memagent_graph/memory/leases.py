@@ -110,14 +110,12 @@ class Lease:
 
     Args:
         records: records of the store that has it.
-        key: its key, the same for all who would read the same; one of its own by default, for a
-            fold that shares its work with no other.
+        key: its key, the same for all who would read the same; one of its own by default.
         clock: seconds, from any origin. Clocks of two machines are never compared.
 
     Attributes:
         held: whether this instance had the lease when it last looked.
-        place: where the record is.
-        seen: the record as it was when it was last seen.
+        seen: the record as it was when it was last seen, at `place`.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class Lease:
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
         _live[self._nonce] = self
-        self.place: Place = (records.under_way, self._nonce if key is None else key)
+        self.place: Place = (records.leases, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay | None = None
         self.seen: Value | None = None
@@ -140,11 +138,7 @@ class Lease:
     async def acquire(self, fold: UnderWay) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
 
-        Args:
-            fold: what to show others.
-
-        Returns:
-            Whether it is held now. False as well if the store fails.
+        Return whether it is held now; False as well if the store fails.
         """
         self._fold, held = fold, self.held
         self.held = False
@@ -180,11 +174,7 @@ class Lease:
             self.seen, self._since = now, self._clock()
 
     async def look(self) -> None:
-        """Read the record; if somebody took the lease over, `held` becomes False.
-
-        Raises:
-            StoreError: The store cannot be reached. Some stores raise errors of their own.
-        """
+        """Read the record; if somebody took the lease over, `held` becomes False."""
         try:
             (item,) = await self._records.items([GetOp(*self.place, refresh_ttl=False)])
         except BadRecordError:  # nobody's: make room
@@ -194,11 +184,11 @@ class Lease:
         self.held = self.held and self._is_ours(self.seen)
 
     def alive(self) -> None:
-        """Note another sign of life of the holder, such as a new version: `LAPSE` begins anew."""
+        """Note another sign of life of the holder, such as a new version."""
         self._since = self._clock()
 
     async def confirm(self) -> bool:
-        """Return whether it is still held, as the holder continues with what others see.
+        """Return whether it is still held.
 
         The store is asked only after `LAPSE` without a sign of life, as when the process was
         stopped: somebody may have taken it over.
@@ -211,11 +201,7 @@ class Lease:
         return self.held
 
     async def beat(self) -> None:
-        """Give a sign of life; if somebody took the lease over, `held` becomes False.
-
-        Raises:
-            StoreError: The store cannot be reached. Some stores raise errors of their own.
-        """
+        """Give a sign of life; if somebody took the lease over, `held` becomes False."""
         if self.held and not (self._is_ours(self.seen) and await self._put()):
             await self.look()  # still ours if the reply to an earlier put was lost
 
@@ -242,15 +228,7 @@ class Lease:
         self.held = False
 
     async def drop(self, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
-        """Delete the record if it is as it was seen last; return whether it is gone.
-
-        Args:
-            also: further puts in the same step.
-            given: further conditions; see `AtomicStore.acommit`.
-
-        Raises:
-            StoreError: The store cannot be reached. Some stores raise errors of their own.
-        """
+        """Delete the record, and make further puts, if it is as it was seen last; say whether."""
         if await self._swap(None, *also, given=given):
             self.held = False
             return True
@@ -261,7 +239,7 @@ class Lease:
         """Free the lease, and be that of another key from now on, unless it is its own."""
         await self.release()
         self.held, self.seen = False, None
-        self.place = (self._records.under_way, self.place[1] if key is None else key)
+        self.place = (self._records.leases, self.place[1] if key is None else key)
 
     async def follow(
         self,
@@ -277,9 +255,6 @@ class Lease:
             fold: what to show others when the lease is taken.
             look: finds what is wanted; None if it is not stored.
             left: returns the seconds until the deadline, None without one.
-
-        Raises:
-            TimeoutError: The deadline came first.
         """
         if await self.confirm():
             return None
@@ -399,15 +374,9 @@ def _machine() -> str:
 async def find_readings(
     records: Records, memory: str | None, *, gone: bool = False
 ) -> dict[Place, UnderWay]:
-    """Return the folds under way that write to a memory, or to any, and where they are listed.
-
-    Args:
-        records: the bank's records.
-        memory: the memory; None for all.
-        gone: whether to return also those of processes that were killed.
-    """
+    """Return the folds under way that write to a memory, or to any, and where they are listed."""
     found: dict[Place, UnderWay] = {}
-    async for item in records.scan(records.under_way):
+    async for item in records.scan(records.leases):
         if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
             continue
         if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
-THINNED = "thinned"
-"""Field of a version's record: whether versions that it follows were thinned out."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
 
 _log = logging.getLogger(__name__)
@@ -55,11 +53,6 @@ def edit_of(value: object, memory: str | None) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def is_thinned(value: object) -> bool:
-    """Return whether versions that a stored version follows were thinned out."""
-    return isinstance(value, dict) and value.get(THINNED) is True
-
-
 async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion | None:
     """Return the edit that a reading into a memory continues from instead; None without one."""
     newest: MemoryVersion | None = None
@@ -75,7 +68,12 @@ async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion 
 
 
 async def get(records: Records, reference: str) -> MemoryVersion:
-    """See `MemoryBank.aget`."""
+    """Return the version of a reference.
+
+    Raises:
+        MemoryNotFoundError: It is neither a name, nor the key of a reading or a version's id.
+        BadRecordError: Its record cannot be read.
+    """
     of_name, of_reading, version = await records.values(
         [(place, reference) for place in (records.heads, records.readings, records.versions)]
     )
@@ -96,7 +94,7 @@ async def get(records: Records, reference: str) -> MemoryVersion:
 
 
 async def head(records: Records, name: str) -> MemoryVersion | None:
-    """See `MemoryBank.ahead`."""
+    """Return the newest version of a named memory; None if there is no such name."""
     place, likely = (records.heads, name), records.led_to(name)
     places = [place] if likely is None else [place, (records.versions, likely)]
     pointer, *more = await records.values(places)
@@ -109,7 +107,7 @@ async def head(records: Records, name: str) -> MemoryVersion | None:
 
 
 async def history(records: Records, reference: str) -> History:
-    """See `MemoryBank.ahistory`."""
+    """Return all versions that led to a memory, newest first, and the gaps between them."""
     tip = await get(records, reference)
     known, found = {tip.id: tip}, History()
     names, asked, wanted = set[str](), set[str](), [tip.id]
@@ -129,9 +127,17 @@ async def history(records: Records, reference: str) -> History:
 
 
 async def list_memories(
-    records: Records, *, question: str | None, source: str | None
+    records: Records, *, question: str | None = None, source: str | None = None
 ) -> list[tuple[str, MemoryVersion]]:
-    """See `MemoryBank.alist`."""
+    """Return names with their newest versions: named memories first, then readings.
+
+    A memory that cannot be read is skipped, and a warning that names it is logged.
+
+    Args:
+        records: the bank.
+        question: only memories of this question.
+        source: only memories of the document with this digest.
+    """
     pointers = await list_names(records)
     heads = await versions(records, [key for _, key in pointers], refresh=False)
     found = []
@@ -192,11 +198,7 @@ async def _readable(
 
 
 async def readable(records: Records, key: str, value: Value | BadRecordError) -> MemoryVersion:
-    """Return a stored version, with its text if another version has it.
-
-    Raises:
-        BadRecordError: It cannot be read.
-    """
+    """Return a stored version, with its text if another version has it."""
     return _read(key, value, await with_texts(records, {key: value}))
 
 

@@ -18,10 +18,21 @@ from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import notices_since
 from memagent_graph.memory.items import UNKNOWN
-from memagent_graph.memory.lookup import is_thinned
-from memagent_graph.memory.owners import move_head, owners_of
-from memagent_graph.memory.provenance import delete_versions, rows_of, take_contents
-from memagent_graph.memory.version import History, MemoryVersion, follows_of, text_of, walk
+from memagent_graph.memory.owners import (
+    delete_versions,
+    move_head,
+    owners_of,
+    rows_of,
+    take_contents,
+)
+from memagent_graph.memory.version import (
+    History,
+    MemoryVersion,
+    follows_of,
+    is_thinned,
+    text_of,
+    walk,
+)
 from memagent_graph.memory.writer import append_version
 
 if TYPE_CHECKING:
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Records
-    from memagent_graph.memory.provenance import BankContents
+    from memagent_graph.memory.owners import BankContents
 
 _AGE = timedelta(days=30)
 
@@ -51,7 +62,12 @@ class Finding(NamedTuple):
 
 
 async def collect(records: Records, older_than: timedelta | None = None) -> int:
-    """See `MemoryBank.collect`."""
+    """Delete old versions that no name leads to, and return their number.
+
+    Args:
+        records: the bank.
+        older_than: least age of a version to delete; 30 days by default.
+    """
     limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
     count = 0
     for lost in range(MOST_LOST_RACES):
@@ -66,12 +82,21 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     return count
 
 
-async def check(records: Records, *, repair: bool, spare: Iterable[MemoryVersion]) -> list[Finding]:
-    """See `MemoryBank.check`."""
+async def check(
+    records: Records, *, repair: bool = False, spare: Iterable[MemoryVersion] = ()
+) -> list[Finding]:
+    """Find defects: heads that point to nothing, gaps in histories, unreadable records.
+
+    Args:
+        records: the bank.
+        repair: whether to repair them; the findings then say how, and what is lost.
+        spare: versions with which `repair` fills gaps, as `versions_in` of
+            `memagent_graph.graph.ids` finds them in a checkpointer.
+    """
     found = await take_contents(records)
     versions = _verify(found)
     bad = [*found.bad]
-    for namespace in (records.all_members, records.under_way, records.threads, records.runs):
+    for namespace in (records.all_members, records.leases, records.threads, records.runs):
         scanned = records.scan(namespace)
         bad += [item async for item in scanned if isinstance(item, BadRecordError)]
     bad += [error async for error in _bad_proposals(records)]
@@ -112,13 +137,8 @@ async def _restore(
 ) -> dict[str, tuple[Value, str]]:
     """Store missing versions again; return their records, each with the key that leads to it.
 
-    Versions that expire, were thinned out or are of a forgotten document stay away. So does what
-    an edit follows, since earlier releases left one of what came from other documents.
-
-    Args:
-        records: of the bank.
-        found: its contents.
-        spare: versions from elsewhere by id.
+    Versions that expire, were thinned out or are of a forgotten document stay away. So does what an
+    edit follows, since it may have been left of what came from other documents.
     """
     restored: dict[str, tuple[Value, str]] = {}
     if not spare or records.lives is not None:
@@ -133,7 +153,7 @@ async def _restore(
         record = {**spare[key].to_record(), "owners": names}
         if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
             for name in names:
-                await append_version(records, spare[key], name, name)
+                await append_version(records, spare[key], owner=name)
             if not names:
                 await append_version(records, spare[key])
             restored[key] = record, leads
@@ -188,7 +208,12 @@ async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> s
 
 
 async def export(records: Records, names: Iterable[str] | None = None) -> list[str]:
-    """See `MemoryBank.export`."""
+    """Return memories as JSON lines: versions, oldest first, and then names.
+
+    Args:
+        records: the bank.
+        names: names of the memories; all that can be read by default.
+    """
     lines: dict[str, None] = {}
     for name, history in await _histories(records, names):
         for version in reversed(history):
@@ -211,7 +236,11 @@ async def _histories(records: Records, names: Iterable[str] | None) -> list[tupl
 
 
 async def import_lines(records: Records, lines: Iterable[str]) -> int:
-    """See `MemoryBank.import_`."""
+    """Store the lines of an `export`, and return the number of versions.
+
+    Raises:
+        StoreError: A line is not from `export`, or the version of a name is missing.
+    """
     versions, heads = _parse_lines(lines)
     owned: dict[str, list[str]] = {key: [] for key in versions}
     for name, head in heads.items():
@@ -225,7 +254,7 @@ async def import_lines(records: Records, lines: Iterable[str]) -> int:
         if not owned[key]:
             await append_version(records, version)
         for owner in owned[key]:
-            await append_version(records, version, owner, owner)
+            await append_version(records, version, owner=owner)
     for name, head in heads.items():
         try:
             await move_head(records, name, head, expected=None)

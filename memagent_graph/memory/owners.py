@@ -1,4 +1,9 @@
-"""Owners of versions: a version can belong to several memories, and is deleted with the last."""
+"""Owners and sources of versions: the memories that have them, and the documents they came from.
+
+A version can belong to several memories, and is deleted with the last. It names its document or, of
+joined documents, those in its chunk; and the documents that the versions which it follows are made
+from. If some of those were thinned out, it also names the joined documents in their chunks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.version import follows_of
+from memagent_graph.memory.items import UNKNOWN
+from memagent_graph.memory.version import follows_of, is_thinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -25,33 +31,20 @@ _AT_ONCE = 100
 
 
 class Released(NamedTuple):
-    """The result of `release`.
+    """The result of `release`: versions deleted, and those that stay, by the memory that has them.
 
-    Attributes:
-        deleted: number of versions deleted.
-        shared: number of versions that stay, by the other memory that has them.
-        roots: roots of all of them.
-        done: whether it was completed.
+    `done` says whether it was completed.
     """
 
     deleted: int
     shared: Counter[str]
-    roots: set[str]
     done: bool
 
 
 async def adopt(records: Records, owner: str, key: str) -> None:
-    """Add a memory to the owners of a version.
+    """Add a memory to the owners of a version, unless the version is gone.
 
     Earlier versions need not be adopted: they are inherited when their owner releases them.
-
-    Args:
-        records: the bank's records.
-        owner: the memory's name.
-        key: the version's id; a missing version is ignored.
-
-    Raises:
-        MemoryConflictError: Other writers kept changing it.
     """
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -67,7 +60,21 @@ async def adopt(records: Records, owner: str, key: str) -> None:
 async def move_head(
     records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
 ) -> bool:
-    """See `MemoryBank.amove_head`."""
+    """Point a name to another version, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        to: id of its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+
+    Returns:
+        Whether the name points to the version now.
+
+    Raises:
+        MemoryNotFoundError: There is no such version.
+    """
     head, place = (records.heads, name), (records.versions, to)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -131,7 +138,7 @@ async def release(
         stays: returns the new record of a version that is kept.
         preview: whether only to return what would be done.
     """
-    done, ids = Released(0, Counter(), set(), done=True), [*ids]
+    done, ids = Released(0, Counter(), done=True), [*ids]
     waiting = {*ids}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -189,13 +196,11 @@ def _without(value: Found, owner: str, names: set[str]) -> Value | None:
 
 def _add(done: Released, changes: Iterable[tuple[Found, Value | None]]) -> Released:
     """Count what was deleted, and what stays for the sake of others."""
-    deleted, shared, roots = done.deleted, Counter(done.shared), {*done.roots}
+    deleted, shared = done.deleted, Counter(done.shared)
     for before, after in changes:
         deleted += before is not None and after is None
         shared.update(owners_of(after))
-        if isinstance(before, dict):
-            roots.add(str(before.get("root")))
-    return Released(deleted, shared, roots, done=True)
+    return Released(deleted, shared, done=True)
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:
@@ -218,3 +223,161 @@ def owners_of(value: object) -> list[str]:
 def _busy(owner: str) -> MemoryConflictError:
     message = f"Versions of {owner!r} were changed {MOST_LOST_RACES} times meanwhile: try again."
     return MemoryConflictError(message)
+
+
+Rows = list[list[str]]
+"""Digests and names of documents."""
+
+
+class BankContents(NamedTuple):
+    """All memories of a bank: records by id and place (None if unreadable), and errors."""
+
+    versions: dict[str, Value]
+    pointers: dict[Place, Value | None]
+    bad: list[BadRecordError]
+
+    @property
+    def targets(self) -> dict[str, str | None]:
+        """The versions that names and readings lead to; None for one that cannot be read."""
+        found = {name: (value or {}).get("version") for (_, name), value in self.pointers.items()}
+        return {name: key if isinstance(key, str) else None for name, key in found.items()}
+
+
+async def take_contents(records: Records) -> BankContents:
+    """Read all memories of a bank."""
+    found = BankContents({}, {}, [])
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.bad.append(item)
+        else:
+            found.versions[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if not isinstance(item, BadRecordError):
+                found.pointers[namespace, item.key] = item.value
+                continue
+            found.bad.append(item)
+            if item.key != UNKNOWN:
+                found.pointers[namespace, item.key] = None
+    return found
+
+
+async def delete_versions(records: Records, found: BankContents, ids: Sequence[str]) -> int:
+    """Delete versions in this order, until one or its names changed; return their number."""
+    values, pointers = found.versions, found.pointers
+    for start in range(0, len(ids), _AT_ONCE):
+        puts: list[PutOp] = []
+        given: dict[Place, Value | None] = {}
+        for key in ids[start : start + _AT_ONCE]:
+            puts.append(records.put(records.versions, key, None))
+            given[records.versions, key] = values[key]
+            for owner in owners_of(values[key]):
+                puts.append(records.put(records.members(owner), key, None))
+                for place in ((records.heads, owner), (records.readings, owner)):
+                    if (pointer := pointers.get(place)) is not None or place not in pointers:
+                        given[place] = pointer
+        if not await records.commit(puts, given):
+            return start
+    return len(ids)
+
+
+def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
+    """Return these versions and all that led to them and are there, nearest first."""
+    left = [*dict.fromkeys(keys)]
+    found = {*left}
+    for key in left:
+        new = [one for one in follows_of(values[key]) if one in values and one not in found]
+        found.update(new)
+        left += dict.fromkeys(new)
+    return left
+
+
+def rows_of(value: Value) -> Rows:
+    """Return the documents that a version is made from, those that it follows first."""
+    return _sound(value.get("sources")) + _own_rows(value)
+
+
+def _own_rows(value: Value) -> Rows:
+    own = [] if value.get("thread") else [[value.get("digest"), value.get("name")]]
+    return _sound(own) + _sound(value.get("parts"))
+
+
+def _sound(rows: object) -> Rows:
+    if not isinstance(rows, list | tuple):
+        return []
+    pairs = [row for row in rows if isinstance(row, list | tuple) and len(row) == len(("", ""))]
+    return [[str(digest), str(name)] for digest, name in pairs if digest]
+
+
+class Inventory(NamedTuple):
+    """The parts of a bank that came from some documents.
+
+    Attributes:
+        contents: all of the bank.
+        sources: digests of the documents, and those of joined documents that contain one of them.
+        gone: ids of the versions to delete, each before those that it follows.
+        unsure: names of memories that stay though they may have read the documents: versions that
+            led to them are lost, and were of joined documents.
+    """
+
+    contents: BankContents
+    sources: set[str]
+    gone: list[str]
+    unsure: list[str]
+
+    def fall_back(self, name: str, key: str) -> tuple[str | None, list[str]]:
+        """Return what a memory falls back to from a version, and what is to be read into it again.
+
+        That is the nearest of the versions before it that stay, or beyond a gap the memory's newest
+        one; None without one. And the documents that were read since, the oldest first.
+        """
+        values, gone, left, has_gap = self.contents.versions, {*self.gone}, [key], False
+        own, inherited = Rows(), Rows()
+        for at in left:
+            if at not in gone:
+                break
+            value = values[at]
+            own += _own_rows(value)
+            inherited += _sound(value.get("sources"))
+            new = [one for one in follows_of(value) if one not in left]
+            left += [one for one in new if one in values]
+            has_gap |= not {*new} <= values.keys()
+        else:
+            stay = [one for one in values.keys() - gone if name in owners_of(values[one])]
+            age = {one: str(values[one].get("created_at")) for one in stay if has_gap}
+            at = max(age, key=age.__getitem__, default="")
+        kept = {digest for digest, _ in rows_of(values[at])} if at else set()
+        lost = [row for row in inherited if row[0] not in kept] + own[::-1]
+        names = (name for digest, name in lost if name and digest not in self.sources)
+        return at or None, [*dict.fromkeys(names)]
+
+
+async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
+    """Read a bank, and find what came from the documents with these digests."""
+    found = await take_contents(records)
+    sources, values = {*digests}, found.versions
+    for value in values.values():
+        if any(digest in digests for digest, _ in _sound(value.get("parts"))):
+            sources.add(str(value["digest"]))
+    gone = {
+        key: value
+        for key, value in values.items()
+        if any(digest in sources for digest, _ in rows_of(value))
+    }
+    unsure = {key for key in values.keys() - gone if _lacks_parts(values, values[key])}
+    names = [
+        name
+        for name, key in found.targets.items()
+        if unsure and key in values and not unsure.isdisjoint(above(values, [key]))
+    ]
+    return Inventory(found, sources, children_first(gone), sorted(names))
+
+
+def _lacks_parts(values: Mapping[str, Value], value: Value) -> bool:
+    """Whether lost versions may have read documents, among joined ones, that it does not name.
+
+    A joined document that a version follows is named again, by an empty name.
+    """
+    joined = value.get("parts") or any(not name for _, name in rows_of(value))
+    is_whole = {*follows_of(value)} <= values.keys()
+    return bool(joined) and not is_whole and not is_thinned(value)

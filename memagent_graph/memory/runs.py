@@ -33,11 +33,8 @@ _EDITS = 3
 class KeptAnswer(NamedTuple):
     """An answer, stored with the version that it was written from.
 
-    Attributes:
-        text: the answer.
-        at: time when it was written, ISO 8601, UTC.
-        times: number of times this version was answered from.
-        usage: cost of all these readings.
+    `usage` is the cost of all readings, `times` in number, that ended with it; the last at `at`
+    (ISO 8601, UTC).
     """
 
     text: str
@@ -75,7 +72,7 @@ async def note(records: Records, name: str, run: EndedRun) -> PutOp:
         for other in await _runs(records, name)
         if other.asked != run.asked and not other.answered
     ]
-    return _put(records, name, [*waiting[1 - _MOST :], run])
+    return records.put(*_place(records, name), _value([*waiting[1 - _MOST :], run]))
 
 
 async def mark_answered(records: Records, name: str, asked: str) -> None:
@@ -83,7 +80,8 @@ async def mark_answered(records: Records, name: str, asked: str) -> None:
     runs = await _runs(records, name)
     if any(run.asked == asked and not run.answered for run in runs):
         after = [run._replace(answered=run.answered or run.asked == asked) for run in runs]
-        await records.commit([_put(records, name, after)], {_place(records, name): _value(runs)})
+        place = _place(records, name)
+        await records.commit([records.put(*place, _value(after))], {place: _value(runs)})
 
 
 async def keep_answer(
@@ -91,13 +89,8 @@ async def keep_answer(
 ) -> None:
     """Store an answer with the version that it was written from, and add up what they cost.
 
-    Nothing is stored if the version is gone, or a newer release wrote it.
-
-    Args:
-        records: the bank's records.
-        version: id of the version.
-        new: the answer.
-        seen: the version's record as it was seen last, which saves a round trip if it still is.
+    Nothing is stored if the version is gone, or a newer release wrote it. Its record as it was
+    `seen` last saves a round trip if it still is.
     """
     place = (records.versions, version)
     if seen is not None and await _add_answer(records, place, new, seen):
@@ -159,10 +152,6 @@ def _answer(value: Mapping[str, Any]) -> KeptAnswer | None:
         case [text, at, times, calls, read, written, seconds]:
             return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
     return None
-
-
-def _put(records: Records, name: str, runs: list[EndedRun]) -> PutOp:
-    return records.put(*_place(records, name), _value(runs))
 
 
 def _value(runs: list[EndedRun]) -> dict[str, object]:

@@ -1,42 +1,35 @@
-"""Compare-and-put and announcements for LangGraph's SQLite stores, in their own database."""
+"""Compare-and-put for LangGraph's SQLite stores, in their own database."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sqlite3
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
-from langgraph.store.base import GetOp, PutOp, validate_op_namespace
+from langgraph.store.base import PutOp, validate_op_namespace
 from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import Announcement, agrees, arrange
+from memagent_graph.memory.atomic import Namespace, agrees, arrange
+from memagent_graph.seams import call_with_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    import aiosqlite
     from langgraph.store.base import Op
     from langgraph.store.sqlite import AsyncSqliteStore
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Given
 
     AnyStore: TypeAlias = SqliteStore | AsyncSqliteStore
 
 T = TypeVar("T")
-Namespace = tuple[str, ...]
-Statement = tuple[str, tuple[object, ...]]
-Rows = list[Any]
-Steps = Generator[Statement, Rows, T]
 
-_POLL_SECONDS = 0.25
-_KEPT = 1_000  # announcements of a topic
-_AT_ONCE = 100
 _TAKEN = re.compile("duplicate column name|already exists")
 """What SQLite reports of a step that was taken before."""
 
@@ -51,25 +44,6 @@ VALUES (?, ?, ?, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, ?,
 ON CONFLICT (prefix, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at,
     ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at
 """
-_CREATE_NEWS = """
-CREATE TABLE IF NOT EXISTS memagent_news (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    prefix TEXT NOT NULL, topic TEXT NOT NULL, key TEXT NOT NULL
-)
-"""
-_INDEX_NEWS = "CREATE INDEX IF NOT EXISTS memagent_news_topic ON memagent_news (prefix, topic, id)"
-_ANNOUNCE = "INSERT INTO memagent_news (prefix, topic, key) VALUES (?, ?, ?)"
-_CUT_NEWS = """
-DELETE FROM memagent_news WHERE prefix = ? AND topic = ? AND id <= (
-    SELECT id FROM memagent_news WHERE prefix = ? AND topic = ?
-    ORDER BY id DESC LIMIT 1 OFFSET ?
-)
-"""
-_FORGET_NEWS = "DELETE FROM memagent_news WHERE prefix = ? AND topic = ?"
-_LAST_NEWS = "SELECT MAX(id) FROM memagent_news WHERE prefix = ? AND topic = ?"
-_NEWS = """
-SELECT id, key FROM memagent_news WHERE prefix = ? AND topic = ? AND id > ? ORDER BY id LIMIT ?
-"""
 
 
 class AtomicSqlite:
@@ -83,69 +57,55 @@ class AtomicSqlite:
             synchronous one serves all.
     """
 
-    def __init__(self, store: SqliteStore | AsyncSqliteStore) -> None:
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
 
-    async def acommit(
-        self, puts: Sequence[PutOp], *, given: Given, topic: str | None = None, news: int = 1
-    ) -> bool:
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
         """See `AtomicStore`."""
-        return await self._run(self._commit(puts, given, topic, news))
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
 
-    async def watch(
-        self, namespace: Namespace, topic: str, *, after: str = "$"
-    ) -> AsyncIterator[Announcement]:
-        """See `AtomicStore`. It polls four times a second; 1,000 announcements are kept."""
-        prefix = _prefix(namespace)
-        last = await self._run(_last(prefix, topic)) if after == "$" else int(after)
-        while True:
-            news = await self._run(_news(prefix, topic, last))
-            for last, key in news:
-                (item,) = await self.abatch([GetOp(namespace, key)])
-                if item is not None:
-                    yield Announcement(str(last), item)
-            if not news:
-                await asyncio.sleep(_POLL_SECONDS)
+        def commit(file: sqlite3.Connection) -> bool:
+            for place, expected in given.items():
+                found = file.execute(_READ, _row(*place)).fetchone()
+                # As it would be read back: some values change by being stored.
+                stored = expected if not isinstance(expected, Mapping) else _reread(expected)
+                if not agrees(orjson.loads(found[0]) if found else None, stored):
+                    return False
+            for op in ops:
+                row = _row(op.namespace, op.key)
+                if op.value is None:
+                    file.execute(_DELETE, row)
+                else:
+                    file.execute(_WRITE, (*row, orjson.dumps(dict(op.value)), op.ttl, op.ttl))
+            return True
+
+        return await self._call(partial(_transact, commit))
 
     async def abatch(self, ops: Sequence[Op]) -> list[Any]:
         """See `AtomicStore`."""
-        if isinstance(self._store, SqliteStore):
-            return await asyncio.to_thread(_batch, self._store, ops)
-        return await _whole(_abatch(self._store, ops))
+        store = self._store
+        with _as_store_errors():
+            if isinstance(store, SqliteStore):
+                return await asyncio.to_thread(_batch, store, ops)
+            await _aset_up(store)
+            # A transaction would stay open if it were cancelled.
+            return await asyncio.shield(store.abatch(ops))
 
     async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
         """Return the places of all items in and below a namespace, which is not the empty one."""
-        prefix = _prefix(namespace)
-        below = f"{prefix}.", f"{prefix}/"  # a slash follows the dot
-        rows = await self._perform(_rows(_BELOW, prefix, *below))
+        (prefix, _) = _row(namespace, "")
+        below = prefix, f"{prefix}.", f"{prefix}/"  # a slash follows the dot
+        rows = await self._call(lambda file: file.execute(_BELOW, below).fetchall())
         return [(tuple(found.split(".")), key) for found, key in rows]
 
-    async def aforget_topic(self, namespace: Namespace, topic: str) -> None:
-        """See `AtomicStore`."""
-        await self._run(_forget(_prefix(namespace), topic))
-
-    def _commit(
-        self, puts: Sequence[PutOp], given: Given, topic: str | None, news: int
-    ) -> Steps[bool]:
-        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
-        for (namespace, key), expected in given.items():
-            current = yield from _read(namespace, key)
-            stored = _as_stored(expected) if isinstance(expected, Mapping) else expected
-            if not agrees(current, stored):
-                return False
-        yield from _write(ops)
-        if topic is not None:
-            for op in ops[: sum(put.value is not None for put in puts[:news])]:
-                yield from _announce(op, topic)
-        return True
-
-    async def _run(self, steps: Steps[T]) -> T:
-        return await self._perform(_transaction(steps))
-
-    async def _perform(self, steps: Steps[T]) -> T:
-        if isinstance(self._store, SqliteStore):
-            return await asyncio.to_thread(_set_up_and_perform, self._store, steps)
-        return await _whole(_aset_up_and_perform(self._store, steps))
+    async def _call(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        store = self._store
+        with _as_store_errors():
+            if isinstance(store, SqliteStore):
+                return await asyncio.to_thread(_set_up_and_call, store, act)
+            await _aset_up(store)
+            async with store.lock:
+                return await call_with_connection(store.conn, act)
 
 
 def set_up(store: SqliteStore) -> None:
@@ -154,15 +114,11 @@ def set_up(store: SqliteStore) -> None:
     LangGraph's own setup takes a step and records it afterwards, so a kill between the two leaves
     a file that it cannot open again. Here all steps are one transaction, and a step that was taken
     but not recorded is only recorded.
-
-    Raises:
-        sqlite3.Error: The setup fails.
     """
     if store.is_setup:
         return
     with store.lock:
-        if _perform(store.conn, _lacks_steps(store)):
-            _perform(store.conn, _transaction(_migrate(store)))
+        _migrate(store, store.conn)
     store.setup()  # with nothing left to create, it only prepares the connection
 
 
@@ -170,45 +126,48 @@ async def _aset_up(store: AsyncSqliteStore) -> None:
     if store.is_setup:
         return
     async with store.lock:
-        if await _aperform(store.conn, _lacks_steps(store)):
-            await _aperform(store.conn, _transaction(_migrate(store)))
+        await call_with_connection(store.conn, partial(_migrate, store))
     await store.setup()
 
 
-def _steps(store: AnyStore) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield each table that records steps, with the scripts of all its steps."""
-    yield "store_migrations", store.MIGRATIONS
+def _set_up_and_call(store: SqliteStore, act: Callable[[sqlite3.Connection], T]) -> T:
+    set_up(store)
+    with store.lock:
+        return act(store.conn)
+
+
+def _batch(store: SqliteStore, ops: Sequence[Op]) -> list[Any]:
+    set_up(store)
+    return store.batch(ops)
+
+
+def _migrate(store: AnyStore, file: sqlite3.Connection) -> None:
+    steps: dict[str, Sequence[str]] = {"store_migrations": store.MIGRATIONS}
     if store.index_config:
-        yield "vector_migrations", store.VECTOR_MIGRATIONS
+        steps["vector_migrations"] = store.VECTOR_MIGRATIONS
+    # Asked without a lock, so that a file that cannot be written opens.
+    if any(_steps_taken(file, table) < len(scripts) for table, scripts in steps.items()):
+        _transact(partial(_take_steps, steps), file)
 
 
-def _lacks_steps(store: AnyStore) -> Steps[bool]:
-    """Whether a step is not recorded; it takes no lock, so a file that cannot be written opens."""
-    for table, scripts in _steps(store):
-        if not (yield _HAS_TABLE, (table,)):
-            return True
-        if (yield from _steps_taken(table)) < len(scripts):
-            return True
-    return False
-
-
-def _migrate(store: AnyStore) -> Steps[None]:
-    for table, scripts in _steps(store):
-        yield f"CREATE TABLE IF NOT EXISTS {table} (v INTEGER PRIMARY KEY)", ()
-        taken = yield from _steps_taken(table)
-        for number, script in enumerate(scripts[taken:], taken):
-            for statement in _statements(script):
+def _take_steps(steps: Mapping[str, Sequence[str]], file: sqlite3.Connection) -> None:
+    for table, scripts in steps.items():
+        file.execute(f"CREATE TABLE IF NOT EXISTS {table} (v INTEGER PRIMARY KEY)")
+        for number in range(_steps_taken(file, table), len(scripts)):
+            for statement in _statements(scripts[number]):
                 try:
-                    yield statement, ()
+                    file.execute(statement)
                 except sqlite3.OperationalError as error:
                     if not _TAKEN.search(str(error)):
                         raise
-            yield f"INSERT INTO {table} (v) VALUES (?)", (number,)  # noqa: S608 - our own names
+            file.execute(f"INSERT INTO {table} (v) VALUES (?)", (number,))  # noqa: S608 - our own names
 
 
-def _steps_taken(table: str) -> Steps[int]:
-    ((last,),) = yield f"SELECT MAX(v) FROM {table}", ()  # noqa: S608 - our own names
-    return 0 if last is None else last + 1
+def _steps_taken(file: sqlite3.Connection, table: str) -> int:
+    if file.execute(_HAS_TABLE, (table,)).fetchone() is None:
+        return 0
+    (last,) = file.execute(f"SELECT MAX(v) FROM {table}").fetchone()  # noqa: S608 - our own names
+    return 0 if last is None else int(last) + 1
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -221,128 +180,25 @@ def _statements(script: str) -> Iterator[str]:
     yield statement
 
 
-def _batch(store: SqliteStore, ops: Sequence[Op]) -> list[Any]:
-    with _as_store_errors():
-        set_up(store)
-        return store.batch(ops)
-
-
-async def _abatch(store: AsyncSqliteStore, ops: Sequence[Op]) -> list[Any]:
-    with _as_store_errors():
-        await _aset_up(store)
-        return await store.abatch(ops)
-
-
-def _set_up_and_perform(store: SqliteStore, steps: Steps[T]) -> T:
-    with _as_store_errors():
-        set_up(store)
-        with store.lock:
-            return _perform(store.conn, steps)
-
-
-async def _aset_up_and_perform(store: AsyncSqliteStore, steps: Steps[T]) -> T:
-    with _as_store_errors():
-        await _aset_up(store)
-        async with store.lock:
-            return await _aperform(store.conn, steps)
-
-
-def _transaction(steps: Steps[T]) -> Steps[T]:
-    yield "BEGIN IMMEDIATE", ()
+def _transact(act: Callable[[sqlite3.Connection], T], file: sqlite3.Connection) -> T:
+    file.execute("BEGIN IMMEDIATE")
     try:
-        result = yield from steps
-        yield "COMMIT", ()
+        result = act(file)
+        file.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # after some errors, SQLite has rolled back by itself
-            yield "ROLLBACK", ()
+            file.execute("ROLLBACK")
         raise
     return result
 
 
-def _perform(connection: sqlite3.Connection, steps: Steps[T]) -> T:
-    """Execute statements and send back their rows; an error is thrown in where it arose."""
-    advance: Callable[[], Statement] = partial(next, steps)
-    while True:
-        try:
-            statement = advance()
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        try:
-            advance = partial(steps.send, connection.execute(*statement).fetchall())
-        except BaseException as error:  # noqa: BLE001 - the steps roll back, and raise it
-            advance = partial(steps.throw, error)
-
-
-async def _aperform(connection: aiosqlite.Connection, steps: Steps[T]) -> T:
-    advance: Callable[[], Statement] = partial(next, steps)
-    while True:
-        try:
-            statement = advance()
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        try:
-            rows = await connection.execute_fetchall(*statement)
-            advance = partial(steps.send, list(rows))
-        except BaseException as error:  # noqa: BLE001 - likewise
-            advance = partial(steps.throw, error)
-
-
-async def _whole(transaction: Coroutine[object, object, T]) -> T:
-    """Shield a transaction, which would stay open if it were cancelled."""
-    return await asyncio.shield(asyncio.create_task(transaction))
-
-
-def _rows(query: str, *values: object) -> Steps[Rows]:
-    return (yield query, values)
-
-
-def _read(namespace: Namespace, key: str) -> Steps[Value | None]:
-    found = yield _READ, (_prefix(namespace), key)
-    return orjson.loads(found[0][0]) if found else None
-
-
-def _write(ops: Iterable[PutOp]) -> Steps[None]:
-    for op in ops:
-        place = (_prefix(op.namespace), op.key)
-        if op.value is None:
-            yield _DELETE, place
-        else:
-            yield _WRITE, (*place, orjson.dumps(dict(op.value)), op.ttl, op.ttl)
-
-
-def _announce(op: PutOp, topic: str) -> Steps[None]:
-    prefix = _prefix(op.namespace)
-    yield _CREATE_NEWS, ()
-    yield _INDEX_NEWS, ()
-    yield _ANNOUNCE, (prefix, topic, op.key)
-    yield _CUT_NEWS, (prefix, topic, prefix, topic, _KEPT)
-
-
-def _forget(prefix: str, topic: str) -> Steps[None]:
-    if (yield _HAS_TABLE, ("memagent_news",)):
-        yield _FORGET_NEWS, (prefix, topic)
-
-
-def _last(prefix: str, topic: str) -> Steps[int]:
-    yield _CREATE_NEWS, ()
-    ((newest,),) = yield _LAST_NEWS, (prefix, topic)
-    return newest or 0
-
-
-def _news(prefix: str, topic: str, after: int) -> Steps[Rows]:
-    yield _CREATE_NEWS, ()
-    return (yield _NEWS, (prefix, topic, after, _AT_ONCE))
-
-
-def _prefix(namespace: Namespace) -> str:
+def _row(namespace: Namespace, key: str) -> tuple[str, str]:
     validate_op_namespace(PutOp(namespace, "", None))
-    return ".".join(namespace)  # as these stores write a namespace
+    return ".".join(namespace), key  # as these stores write a namespace
 
 
-def _as_stored(value: Mapping[str, object]) -> Value:
-    stored: Value = orjson.loads(orjson.dumps(dict(value)))
+def _reread(value: Mapping[str, object]) -> dict[str, object]:
+    stored: dict[str, object] = orjson.loads(orjson.dumps(dict(value)))
     return stored
 
 
@@ -351,12 +207,19 @@ def _as_store_errors() -> Iterator[None]:
     """Raise what SQLite and its connections report as errors of the store."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise _refusal(error) from error
-    except ValueError as error:
-        if str(error) not in _CLOSED:
+    except (sqlite3.Error, ValueError) as error:
+        if str(error) in _CLOSED:
+            raise StoreError(_IS_CLOSED) from error
+        if isinstance(error, ValueError):
             raise
-        raise StoreError(_IS_CLOSED) from error
+        cause: BaseException = error
+        while isinstance(cause.__context__, sqlite3.Error):  # a failed write, then a failed commit
+            cause = cause.__context__
+        message = (
+            f"The SQLite store refused: {str(cause).rstrip('.')}. Check that the disk has room, "
+            "and that no other program has locked the file."
+        )
+        raise StoreError(message) from error
 
 
 _CLOSED = {
@@ -368,15 +231,3 @@ _CLOSED = {
 _IS_CLOSED = (
     "The SQLite store is closed. Use it within its `with` or `async with` block, or open it again."
 )
-
-
-def _refusal(error: sqlite3.Error) -> StoreError:
-    if str(error) in _CLOSED:
-        return StoreError(_IS_CLOSED)
-    cause: BaseException = error
-    while isinstance(cause.__context__, sqlite3.Error):  # a failed write, and then a failed commit
-        cause = cause.__context__
-    return StoreError(
-        f"The SQLite store refused: {str(cause).rstrip('.')}. Check that the disk has room, and "
-        "that no other program has locked the file."
-    )

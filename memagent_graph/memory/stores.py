@@ -51,11 +51,7 @@ def open_store(where: str | None = None) -> Iterator[BaseStore | None]:
 
 
 def sqlite_file(where: str | None = None) -> Path | None:
-    """Return the SQLite file that `open_store` opens; None for Redis and for no store.
-
-    Args:
-        where: see `open_store`.
-    """
+    """Return the SQLite file that `open_store` opens; None for Redis and for no store."""
     where = _place(where)
     return None if where == NO_STORE or "://" in where else Path(where)
 

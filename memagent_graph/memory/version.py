@@ -229,11 +229,7 @@ class MemoryVersion:
 
     @classmethod
     def from_stub(cls, stub: Mapping[str, Value], memory: Memory) -> MemoryVersion:
-        """Return the version of a stub; another memory than that of `to_stub` counts as edited.
-
-        Raises:
-            BadRecordError: It is not a stub.
-        """
+        """Return the version of a stub; another memory than that of `to_stub` counts as edited."""
         values: dict[str, Any] = {**stub, **to_plain(memory)}
         known = _fields_in(values)
         if _checksum(known) != values.get("checksum"):
@@ -247,14 +243,9 @@ class MemoryVersion:
     ) -> MemoryVersion:
         """Return the version of a record made by `to_record`; other fields are ignored.
 
-        Args:
-            record: the record.
-            key: key of the item, for messages; it must equal the version's id.
-            stored: other records by id, including the one that has its memory.
-
-        Raises:
-            BadRecordError: The record is not a version, was altered, or its memory is gone.
-            NewerRecordError: It has a newer schema.
+        If `key` is given, it must equal the version's id. Its text may be in another of the records
+        that are `stored`, by id. `NewerRecordError` is raised for a newer schema, and
+        `BadRecordError` for what is no version, was altered, or has lost its text.
         """
         if not isinstance(record, dict):
             raise _bad(key, "it is not a record")
@@ -378,13 +369,13 @@ def text_of(record: object) -> str | None:
     return holder if isinstance(holder, str) else None
 
 
-def make_reading_key(root: str, source: str) -> str:
-    """Return the key under which a reading without a name is listed.
+def is_thinned(record: object) -> bool:
+    """Return whether versions that a stored version follows were thinned out."""
+    return isinstance(record, dict) and record.get("thinned") is True
 
-    Args:
-        root: the `root_id` of its question and reader.
-        source: the document's digest.
-    """
+
+def make_reading_key(root: str, source: str) -> str:
+    """Return the key under which a reading without a name is listed."""
     return f"{root[:8]}-{source[:8]}"
 
 
@@ -394,13 +385,7 @@ def root_id(question: str, fingerprint: str) -> str:
 
 
 def child_id(parent: str, chunk_digest: str, fingerprint: str) -> str:
-    """Return the id of the version that follows `parent` after a chunk.
-
-    Args:
-        parent: id of the version before.
-        chunk_digest: digest of the chunk.
-        fingerprint: fingerprint of the reading.
-    """
+    """Return the id of the version that follows `parent` after a chunk."""
     return _digest("chunk", parent, chunk_digest, fingerprint)
 
 
@@ -451,10 +436,7 @@ def walk(
 ) -> History:
     """Return the history of a version, which continues beyond gaps; the last merged comes first.
 
-    Args:
-        tip: the newest version.
-        stored: versions by id.
-        own: versions of the memory, with which the history continues beyond a gap.
+    It is taken from `stored` versions by id, and beyond a gap from the memory's `own`.
     """
     history = History()
     listed: set[str] = set()

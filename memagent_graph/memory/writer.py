@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import (
@@ -16,7 +15,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
 from memagent_graph.memory.lookup import list_owners, readable
-from memagent_graph.memory.owners import owners_of
+from memagent_graph.memory.owners import owners_of, pointer_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,18 +35,56 @@ _AT_ONCE = 64
 
 
 async def append_version(
-    records: Records, version: MemoryVersion, owner: str | None = None, topic: str | None = None
+    records: Records, version: MemoryVersion, *, owner: str | None = None
 ) -> MemoryVersion:
-    """See `MemoryBank.aappend`."""
-    done = await append_versions(records, [version], owner, topic)
+    """Store a version unless its id exists, and return the stored one.
+
+    A record that cannot be read is replaced.
+
+    Args:
+        records: the bank.
+        version: the version.
+        owner: the memory that it belongs to; `collect` deletes versions without an owner.
+    """
+    done = await append_versions(records, [version], owner)
     return version if done is None else done[0]
+
+
+async def advance(
+    records: Records,
+    name: str,
+    version: MemoryVersion,
+    *,
+    expected: str | None,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Store a version and point a name to it in one step, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        version: its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+        given: further conditions; see `AtomicStore.acommit`.
+
+    Returns:
+        Whether it was done.
+    """
+    head = (records.heads, name)
+    puts = [records.put(*head, {"version": version.id}), *also]
+    conditions = {**given, head: pointer_to(expected)}
+    done = await append_versions(records, [version], name, also=puts, given=conditions)
+    if done is not None:
+        records.note(name, version.id)
+    return done is not None
 
 
 async def append_versions(
     records: Records,
     versions: Sequence[MemoryVersion],
     owner: str | None = None,
-    topic: str | None = None,
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
@@ -56,26 +93,21 @@ async def append_versions(
 
     Args:
         records: the bank's records.
-        versions: the versions, of one root.
-        owner: see `MemoryBank.aappend`.
-        topic: see `MemoryBank.aappend`.
+        versions: the versions.
+        owner: see `append_version`.
         also: further puts in the same step.
         given: further conditions; see `AtomicStore.acommit`.
 
     Returns:
         The versions now stored: the given ones, or those of writers who were first. None if other
         items are not as given.
-
-    Raises:
-        MemoryConflictError: Other writers kept changing them.
     """
     places = [(records.versions, version.id) for version in versions]
     found: dict[Place, Value | BadRecordError | None] = dict.fromkeys(places)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         kept: list[MemoryVersion] = []
-        new: list[PutOp] = []
-        more: list[PutOp] = []
+        puts = [*also]
         seen: dict[Place, Value | None] = {}
         for place, version in zip(places, versions, strict=True):
             there = found[place]
@@ -84,12 +116,10 @@ async def append_versions(
             if not isinstance(there, BadRecordError):
                 seen[place] = there
             if value is not None:
-                (new if there is None else more).append(records.put(*place, value))
+                puts.append(records.put(*place, value))
                 if owner is not None:
-                    more.append(records.put(records.members(owner), version.id, {}))
-        puts = [*new, *more, *also]
-        announced = (topic or versions[0].root) if new else None
-        if not puts or await records.commit(puts, {**given, **seen}, announced, len(new)):
+                    puts.append(records.put(records.members(owner), version.id, {}))
+        if not puts or await records.commit(puts, {**given, **seen}):
             return kept
         now = dict(zip(given, await records.values([*given], refresh=False), strict=True))
         if not all(agrees(_value(now[place]), value) for place, value in given.items()):
@@ -142,13 +172,11 @@ class VersionWriter:
     Args:
         records: the bank's records, with a time limit (`patience`).
         owner: the memory that the versions belong to.
-        topic: topic whose watchers are notified of each version.
         after: another writer; nothing is written before all that it has.
         lease: the fold's: each write depends on it as it was seen last, and shows how far the fold
             is.
 
     Attributes:
-        seconds: how long the last write took, or the one under way has taken, in seconds.
         error: the error of the last write; None if it succeeded.
     """
 
@@ -156,14 +184,12 @@ class VersionWriter:
         self,
         records: Records,
         owner: str,
-        topic: str | None,
         *,
         lease: Lease,
         after: VersionWriter | None = None,
     ) -> None:
         self.records = records
         self._owner = owner
-        self._topic = topic
         self._after = after
         self._lease = lease
         self._waiting: list[tuple[MemoryVersion, UnderWay]] = []
@@ -175,12 +201,7 @@ class VersionWriter:
         self.error: Exception | None = None
 
     def add(self, version: MemoryVersion, fold: UnderWay) -> None:
-        """Queue a version, without waiting.
-
-        Args:
-            version: the version.
-            fold: what to show others of the fold when it is written.
-        """
+        """Queue a version, without waiting; `fold` is shown to others when it is written."""
         self._waiting.append((version, fold))
         self._other = None
         self.begin()
@@ -200,7 +221,7 @@ class VersionWriter:
 
     @property
     def seconds(self) -> float:
-        """See the class."""
+        """How long the last write took, or the one under way has taken, in seconds."""
         if not self._since:
             return self._seconds
         return max(self._seconds, asyncio.get_running_loop().time() - self._since)
@@ -213,10 +234,8 @@ class VersionWriter:
     async def settle(self, patience: float | None = None) -> MemoryVersion | None:
         """Wait for pending writes; return the version that another writer stored first, if any.
 
-        It returns at once if the store is known to be unreachable.
-
-        Args:
-            patience: longest time to wait, in seconds; None for no limit.
+        It waits for at most `patience` seconds, and not for a store that is known to be
+        unreachable.
         """
         guard = self.records.guard
         with suppress(TimeoutError):
@@ -231,9 +250,7 @@ class VersionWriter:
     async def flush(self, patience: float, *, strictly: bool = False) -> int:
         """Write all waiting versions, and return the number of those that could not be written.
 
-        Args:
-            patience: time to wait for each version, in seconds.
-            strictly: whether `patience` is for all of them together, because of a deadline.
+        It waits `patience` seconds for each or, because of a deadline, `strictly` for all together.
         """
         self.begin()
         waiting = len(self._waiting) + 1
@@ -277,8 +294,7 @@ class VersionWriter:
             self._tried.set()
 
     async def _write_some(self) -> None:
-        root = self._waiting[0][0].root
-        some = [*takewhile(lambda one: one[0].root == root, self._waiting[:_AT_ONCE])]
+        some = self._waiting[:_AT_ONCE]
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
@@ -303,7 +319,7 @@ class VersionWriter:
             await pause(lost)
             also, given = lease.renew(some[-1][1])
             done = await append_versions(
-                self.records, versions, self._owner, self._topic, also=also, given=given
+                self.records, versions, self._owner, also=also, given=given
             )
             if done is not None:
                 for put in also:

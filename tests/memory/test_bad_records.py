@@ -151,11 +151,11 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     name = make_reading_key(version.root, version.document.digest)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
     lease = f"-{version.root}-{version.document.digest}"
-    await store.aput(records.under_way, lease, {"beat": 0})
+    await store.aput(records.leases, lease, {"beat": 0})
     places = {
         "readings": (records.readings, name),
         "members": (records.members(name), version.id),
-        "underway": (records.under_way, lease),
+        "underway": (records.leases, lease),
         "threads": ((*bank.namespace, "threads"), "one"),
     }
     place.spoil(kind, *places[which])
@@ -272,20 +272,6 @@ async def test_a_bad_mark_folds_nothing_twice(store, prefix, redis_client, kind)
     assert await bank.acheck() == []
 
 
-async def test_a_bad_news_stream_gives_way(store, place):
-    stream = f"{place.prefix}:{{memagent}}#stream/versions//ann"
-    place.client.set(stream, "something")
-
-    out = await read(store, memory_name="ann")
-
-    assert out["warnings"] == []
-    assert place.client.type(stream) == b"stream"
-    place.client.delete(stream)
-    place.client.set(stream, "something")
-    await place.bank.aforget("ann")
-    assert not place.client.exists(stream)
-
-
 @pytest.mark.parametrize("keep", [1, 3])
 async def test_versions_that_are_not_kept_go_and_asking_again_costs_one_call(store, keep):
     config = SMALL.model_copy(update={"keep_versions": keep})
@@ -386,7 +372,7 @@ async def test_a_bad_lease_gives_way_to_who_reads(store, place, kind):
     elsewhere = InMemoryStore()
     right = await read(elsewhere)
     version = await MemoryBank(elsewhere).aget(right["version"])
-    lease = place.bank.records.under_way, f"-{version.root}-{version.document.digest}"
+    lease = place.bank.records.leases, f"-{version.root}-{version.document.digest}"
     await store.aput(*lease, {"beat": 0})
     place.spoil(kind, *lease)
 

@@ -219,9 +219,11 @@ def test_memories_move_to_another_store_as_lines(bank):
             other.import_([line])
 
 
-async def test_a_memory_is_watched_as_it_grows(redis_store):
-    bank = MemoryBank(redis_store)
-    agent = create_memagent(ChainReader(), config=SMALL, store=redis_store)
+@pytest.mark.parametrize("kind", ["redis", "memory"])
+async def test_a_memory_is_watched_as_it_grows(redis_store, kind):
+    store = redis_store if kind == "redis" else InMemoryStore()
+    bank = MemoryBank(store)
+    agent = create_memagent(ChainReader(), config=SMALL, store=store)
 
     async def follow():
         seen = []
@@ -236,6 +238,19 @@ async def test_a_memory_is_watched_as_it_grows(redis_store):
 
     assert await watching == list(reversed(await bank.ahistory("ann")))
     await redis_store.aclose()
+
+
+async def test_a_watcher_sees_only_what_is_new():
+    bank = MemoryBank(InMemoryStore())
+    old, new = make_version("old"), make_version("new", 2)
+    await bank.aappend(old, owner="ann")
+    watching = asyncio.create_task(anext(bank.watch("ann")))
+    await asyncio.sleep(0.1)
+
+    await bank.aappend(new, owner="ann")
+    await bank.aappend(make_version("other", 3), owner="bob")
+
+    assert await watching == new
 
 
 @given(st.lists(st.text(), min_size=3, max_size=3), st.lists(st.text(), min_size=3, max_size=3))

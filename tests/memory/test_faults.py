@@ -88,12 +88,6 @@ class Substitute(InMemoryStore):
             self._plain._data = self._data
         return self._plain
 
-    def watch(self, *args, **kwargs):
-        raise NotImplementedError
-
-    async def aforget_topic(self, *args, **kwargs):
-        pass
-
 
 FailingMemory, FailingRedis = failing(Substitute), failing(RedisStore)
 
@@ -301,7 +295,7 @@ async def write_chain(bank, name, length):
     version = None
     for step in range(1, length + 1):
         version = make_version(f"{name} {step}", step, before=version, question=name)
-        await bank.aappend(version, owner=name, topic=name)
+        await bank.aappend(version, owner=name)
     assert await bank.amove_head(name, version.id, expected=None)
     return version
 

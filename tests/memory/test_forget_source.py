@@ -323,7 +323,7 @@ def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypat
     for word in ("bird", "fish"):
         read(bank, document(word, word), memory_name="diary")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.provenance._AT_ONCE", 3)
+    monkeypatch.setattr("memagent_graph.memory.owners._AT_ONCE", 3)
     commit, left = bank.records.commit, [broken]
 
     async def fail_later(*args, **options):
@@ -349,12 +349,12 @@ def test_a_named_memory_that_moves_meanwhile_is_looked_at_again(bank, stored, mo
         read(bank, document(word, word), memory_name="diary")
     commit, moves = bank.records.commit, ["FISH by hand.", "FISH again."]
 
-    async def move_first(puts, given, topic=None):
+    async def move_first(puts, given):
         if moves and any(put.namespace == bank.records.heads for put in puts):
             monkeypatch.setattr(bank.records, "commit", commit)
             await bank.aedit("diary", f"{(await bank.aget('diary')).text}\n{moves.pop()}")
             monkeypatch.setattr(bank.records, "commit", move_first)
-        return await commit(puts, given, topic)
+        return await commit(puts, given)
 
     monkeypatch.setattr(bank.records, "commit", move_first)
     bank.forget_source(digest(document("fish")))

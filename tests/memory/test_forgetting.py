@@ -18,8 +18,7 @@ from memory_versions import make_version
 from memagent_graph import ConversationMemory, MemoryBank
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence, Memory
-from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.provenance import above
+from memagent_graph.memory.owners import above, owners_of
 from memagent_graph.memory.version import (
     VersionMerge,
     make_reading_key,

@@ -296,7 +296,7 @@ async def test_the_lease_is_kept_while_a_model_is_waited_for(store, monkeypatch)
 async def test_a_store_that_is_away_costs_beats_and_nothing_else(monkeypatch):
     monkeypatch.setattr(module, "BEAT", 0.01)
     store = InMemoryStore()
-    away = Away(store, NAMESPACE, None, None)
+    away = Away(store, NAMESPACE)
     lease = Lease(away, "key")
     assert await lease.acquire(FOLD)
 
@@ -384,9 +384,9 @@ async def test_stores_with_a_real_compare_and_put_can_lease(store):
     class Foreign(BaseStore):
         batch = abatch = None
 
-    assert can_lease(Records(store, NAMESPACE, None, None))
+    assert can_lease(Records(store, NAMESPACE))
     with pytest.warns(RuntimeWarning, match="compare-and-put"):
-        assert not can_lease(Records(Foreign(), NAMESPACE, None, None))
+        assert not can_lease(Records(Foreign(), NAMESPACE))
 
 
 async def beat_after(store, before):

@@ -115,7 +115,6 @@ async def test_a_forgotten_reading_without_a_name_leaves_nothing(
     out = await plant(store, tmp_path, None)
     version = await bank.aget(out["version"])
     key = make_reading_key(version.root, version.document.digest)
-    stream = f"#stream/versions//{version.root}"
     second = (await read(store, TEXT, QuotingReader(), question=f"Where is {WORDS[3]}?"))["version"]
     other = make_reading_key(version.root, (await bank.aget(second)).document.digest)
 
@@ -123,7 +122,6 @@ async def test_a_forgotten_reading_without_a_name_leaves_nothing(
 
     left = everything(redis_client, prefix)
     assert [word for word in (*WORDS[:3], key) if word in left] == []
-    assert stream not in left
     await bank.aforget(other)
     left = everything(redis_client, prefix)
     assert [word for word in (*WORDS, key, other, version.root) if word in left] == []

@@ -56,15 +56,6 @@ def store(request, tmp_path):
             yield Elsewhere()
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def watched(request, tmp_path):
-    if request.param == "redis":
-        yield request.getfixturevalue("redis_store")
-    else:
-        with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-            yield store
-
-
 @pytest.fixture
 def swap(store):
     """A compare-and-put of one item."""
@@ -249,19 +240,6 @@ def test_a_swap_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis
     proxy.close()
 
 
-def test_a_put_whose_reply_was_lost_is_announced_once(redis_server, prefix):
-    proxy = TCPProxy(redis_server.port)
-    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        atomically.put_if_absent(store, AT, "v0", {})
-        proxy.lose_next_reply = True
-
-        atomically.put_if_absent(store, AT, "v1", {"n": 1}, topic="m")
-        atomically.put_if_absent(store, AT, "v2", {"n": 2}, topic="m")
-
-        assert asyncio.run(take(store, 2)) == ["v1", "v2"]
-    proxy.close()
-
-
 # Several items in one step
 
 
@@ -335,7 +313,7 @@ def test_what_is_given_is_compared_by_value(store, commit):
 
 def test_puts_can_depend_on_nothing_or_be_none(store, commit):
     assert commit([PutOp(AT, "a", {"v": 1})], {})
-    assert commit([], {(AT, "a"): {"v": 1}}, topic="m")
+    assert commit([], {(AT, "a"): {"v": 1}})
     assert not commit([], {(AT, "a"): None})
     assert values(store) == {(AT, "a"): {"v": 1}}
 
@@ -411,26 +389,6 @@ def test_tasks_that_commit_two_items_together_lose_nothing(store):
     assert values(store) == {(AT, "n"): {"n": 80}, (OTHER, "n"): {"n": 80}}
 
 
-def test_a_commit_announces_its_first_put_if_it_was_done(watched):
-    one = atomic(watched)
-
-    assert atomically.commit(one, [PutOp(AT, "a", {}), PutOp(AT, "b", {})], given={}, topic="m")
-    assert not atomically.commit(one, [PutOp(AT, "c", {})], given={(AT, "a"): None}, topic="m")
-    assert atomically.commit(one, [PutOp(AT, "b", None), PutOp(AT, "d", {})], given={}, topic="m")
-    assert atomically.commit(one, [PutOp(AT, "e", {})], given={(AT, "a"): ...}, topic="m")
-
-    assert asyncio.run(take(watched, 2)) == ["a", "e"]
-
-
-def test_a_commit_announces_as_many_of_its_first_puts_as_it_is_told(watched):
-    one, puts = atomic(watched), [PutOp(AT, "a", {}), PutOp(AT, "b", {}), PutOp(OTHER, "c", {})]
-
-    assert atomically.commit(one, puts, given={}, topic="m", news=2)
-    assert atomically.commit(one, [PutOp(AT, "d", {})], given={}, topic="m")
-
-    assert asyncio.run(take(watched, 3)) == ["a", "b", "d"]
-
-
 def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
     proxy = TCPProxy(redis_server.port)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
@@ -438,15 +396,11 @@ def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(red
         proxy.lose_next_reply = True
 
         puts = [PutOp(AT, "a", {"n": 2}), PutOp(OTHER, "b", {})]
-        done = atomically.commit(
-            store, puts, given={(AT, "a"): {"n": 1}, (OTHER, "b"): None}, topic="m"
-        )
+        done = atomically.commit(store, puts, given={(AT, "a"): {"n": 1}, (OTHER, "b"): None})
 
         assert done
         assert not proxy.lose_next_reply
         assert values(store) == {(AT, "a"): {"n": 2}, (OTHER, "b"): {}}
-        (stream,) = (key for key in redis_server.client().keys(f"{prefix}*") if b"#stream" in key)
-        assert redis_server.client().xlen(stream) == 1
     proxy.close()
 
 
@@ -480,15 +434,15 @@ def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, dele
         puts = [delete, *puts] if deletes_first else [*puts, delete]
 
         with pytest.raises(StoreError, match="maxmemory"):
-            atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}, topic="m")
+            atomically.commit(store, puts, given={(AT, "old"): {"v": 1}})
         with pytest.raises(StoreError, match="maxmemory"):
-            atomically.put_if_absent(store, AT, "new", {}, topic="m", also=puts)
+            atomically.put_if_absent(store, AT, "new", {}, also=puts)
 
         assert values(store) == before
         assert [key for key in client.keys("*") if b"#" in key] == []
 
         client.config_set("maxmemory", 0)
-        assert atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}, topic="m")
+        assert atomically.commit(store, puts, given={(AT, "old"): {"v": 1}})
         assert (AT, "old") not in values(store)
 
 
@@ -521,19 +475,6 @@ def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
         assert values(redis_store) == {(AT, "k"): {"v": 1}}
 
 
-def test_a_stream_whose_key_has_another_type_fails_no_write(redis_store, redis_client, prefix):
-    stream = f"{prefix}:{{tenant}}#stream/heads//m"
-    redis_client.set(stream, "a string")
-    assert atomically.put_if_absent(redis_store, AT, "a", {"v": 1}, topic="m") == {"v": 1}
-    assert asyncio.run(take(redis_store, 1)) == ["a"]
-
-    redis_client.delete(stream)
-    redis_client.set(stream, "a string")
-    assert atomically.commit(redis_store, [PutOp(AT, "b", {})], given={}, topic="m")
-    assert asyncio.run(take(redis_store, 1)) == ["b"]
-    assert redis_client.ttl(stream) > 0
-
-
 def test_times_to_live_are_those_of_the_puts_or_the_default(redis_server, redis_client, prefix):
     def minutes(key):
         return redis_client.ttl(f"{prefix}:{{tenant}}/heads//{key}") / 60
@@ -560,145 +501,6 @@ def test_times_to_live_reach_sqlite(tmp_path):
     assert [tuple(row) for row in rows] == [("a", 20), ("b", 10), ("c", 30), ("d", 10)]
 
 
-# Watching
-
-
-async def take(store, number, after="0", topic="m"):
-    keys = []
-    async for news in atomic(store).watch(AT, topic, after=after):
-        keys.append(news.item.key)
-        if len(keys) == number:
-            return keys
-    raise AssertionError
-
-
-def test_announcements_are_seen_in_order_with_their_values(watched):
-    one = atomic(watched)
-    for n in range(3):
-        atomically.put_if_absent(one, AT, f"v{n}", {"n": n}, topic="m")
-
-    async def watch():
-        return [news async for news in first(one.watch(AT, "m", after="0"), 3)]
-
-    news = asyncio.run(watch())
-
-    assert [(one.item.key, one.item.value) for one in news] == [
-        ("v0", {"n": 0}),
-        ("v1", {"n": 1}),
-        ("v2", {"n": 2}),
-    ]
-    assert asyncio.run(take(watched, 1, after=news[1].id)) == ["v2"]
-
-
-async def first(iterator, number):
-    async for one in iterator:
-        yield one
-        number -= 1
-        if not number:
-            return
-
-
-def test_a_watcher_sees_what_is_announced_after_it_began(watched):
-    one = atomic(watched)
-    atomically.put_if_absent(one, AT, "before", {}, topic="m")
-
-    async def watch():
-        waiting = asyncio.ensure_future(anext(one.watch(AT, "m")))
-        seen = []
-        n = 0
-        while not seen:  # the watcher begins at some time during this
-            await one.acommit([PutOp(AT, f"after{n}", {})], given={}, topic="m")
-            n += 1
-            await asyncio.sleep(0.05)
-            seen = [waiting.result().item.key] if waiting.done() else []
-        return seen[0]
-
-    assert asyncio.run(watch()).startswith("after")
-
-
-def test_only_first_puts_of_the_same_topic_and_namespace_are_announced(watched):
-    one = atomic(watched)
-    atomically.put_if_absent(one, AT, "silent", {})
-    atomically.put_if_absent(one, AT, "other topic", {}, topic="n")
-    atomically.put_if_absent(one, ("tenant",), "other namespace", {}, topic="m")
-    atomically.put_if_absent(one, AT, "seen", {"n": 1}, topic="m")
-    atomically.put_if_absent(one, AT, "seen", {"n": 2}, topic="m")
-    atomically.put_if_absent(one, AT, "last", {}, topic="m")
-
-    assert asyncio.run(take(watched, 2)) == ["seen", "last"]
-
-
-def test_an_announced_item_that_was_deleted_is_passed_over(watched):
-    one = atomic(watched)
-    atomically.put_if_absent(one, AT, "gone", {}, topic="m")
-    atomically.put_if_absent(one, AT, "stays", {}, topic="m")
-    watched.delete(AT, "gone")
-
-    assert asyncio.run(take(watched, 1)) == ["stays"]
-
-
-def test_a_topic_that_is_forgotten_has_only_what_is_announced_later(watched):
-    one = atomic(watched)
-
-    atomically.forget_topic(one, AT, "m")  # nothing was announced yet
-    atomically.put_if_absent(one, AT, "a", {}, topic="m")
-    atomically.put_if_absent(one, AT, "b", {}, topic="n")
-    atomically.forget_topic(one, AT, "m")
-    atomically.put_if_absent(one, AT, "c", {}, topic="m")
-
-    assert asyncio.run(take(watched, 1)) == ["c"]
-    assert asyncio.run(take(watched, 1, topic="n")) == ["b"]
-    assert watched.get(AT, "a").value == {}
-
-
-def test_a_store_without_announcements_has_none_to_forget():
-    atomically.forget_topic(InMemoryStore(), AT, "m")
-
-
-@pytest.mark.slow
-def test_old_announcements_are_forgotten(watched):
-    one = atomic(watched)
-    for n in range(1200):
-        atomically.put_if_absent(one, AT, f"v{n}", {}, topic="m")
-
-    async def oldest():
-        return await anext(one.watch(AT, "m", after="0"))
-
-    assert int(asyncio.run(oldest()).item.key[1:]) > 0
-
-
-@pytest.mark.slow
-def test_news_reach_another_process(redis_server, redis_store, prefix):
-    code = (
-        "import sys\n"
-        "from langgraph.store.base import PutOp\n"
-        "from memagent_graph.memory.redis import RedisStore\n"
-        "from memagent_graph.sync import wait_for\n"
-        "with RedisStore.from_url(sys.argv[1], prefix=sys.argv[2]) as store:\n"
-        "    put = PutOp(('tenant', 'heads'), 'new', {'n': 1})\n"
-        "    wait_for(store.acommit([put], given={}, topic='m'))\n"
-    )
-
-    async def watch():
-        watching = asyncio.ensure_future(take(redis_store, 1))
-        writer = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, redis_server.url, prefix
-        )
-        assert await writer.wait() == 0
-        return await watching
-
-    assert asyncio.run(watch()) == ["new"]
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_watcher_understands_both_protocols(redis_server, redis_store, prefix, protocol):
-    atomically.put_if_absent(redis_store, AT, "v", {}, topic="m")
-    url = f"{redis_server.url}?protocol={protocol}"
-
-    with RedisStore.from_url(url, prefix=prefix) as store:
-        assert asyncio.run(take(store, 1)) == ["v"]
-
-
 # Which stores
 
 
@@ -714,10 +516,10 @@ def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
             head = (AT, "head")
             assert await one.acommit([PutOp(*head, {"n": 1})], given={head: None})
             assert not await one.acommit([PutOp(*head, {"n": 2})], given={head: None})
-            assert await one.acommit([PutOp(AT, "v", {"n": 1})], given={}, topic="m")
+            assert await one.acommit([PutOp(AT, "v", {"n": 1})], given={})
             assert await one.acommit([PutOp(*head, {"n": 3})], given={head: {"n": 1}})
             assert (await store.aget(AT, "head")).value == {"n": 3}
-            assert await take(store, 1) == ["v"]
+            assert (await store.aget(AT, "v")).value == {"n": 1}
 
     asyncio.run(use())
 
@@ -728,7 +530,7 @@ async def test_a_cancelled_call_leaves_no_transaction_open(
     tmp_path, monkeypatch, statement, patience
 ):
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        records = Records(store, AT, None, patience)
+        records = Records(store, AT, patience=patience)
         one = PutOp(AT, "one", {"n": 1})
         await records.items([one])
         execute = store.conn.execute
@@ -750,11 +552,6 @@ async def test_a_cancelled_call_leaves_no_transaction_open(
 def test_a_store_without_comparison_is_warned_about():
     with pytest.warns(RuntimeWarning, match="Elsewhere has no compare-and-put"):
         atomic(Elsewhere())
-
-
-def test_a_store_that_cannot_be_watched_says_so():
-    with pytest.raises(StoreError, match="Use RedisStore or SQLite"):
-        asyncio.run(take(InMemoryStore(), 1))
 
 
 def test_a_locked_sqlite_file_is_a_store_error(tmp_path):

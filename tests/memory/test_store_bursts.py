@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.store.base import GetOp, PutOp, SearchOp
-from servers.redis_server import RedisCluster, RedisPair, RedisServer, wait_until
+from servers.redis_server import RedisCluster, RedisPair, RedisServer
 
 from memagent_graph import ConversationMemory, create_memagent
 from memagent_graph.errors import ConfigurationError
@@ -139,31 +139,6 @@ def test_operations_of_all_kinds_run_at_once(store):
     assert len(store.search(("test",), limit=1_000)) == 3 * rounds
     assert len(store.list_namespaces(prefix=("test",), limit=1_000)) == rounds + 1
     assert store.get(("test", "foo"), "key7").value == {"data": "value7"}
-
-
-def test_watchers_do_not_keep_writers_waiting(own_redis_server, store):
-    """Each of them holds a connection for a second at a time."""
-
-    def blocked():
-        return client.info("clients")["blocked_clients"]
-
-    async def use():
-        watchers = [asyncio.ensure_future(anext(store.watch(AT, f"t{n}"))) for n in range(100)]
-        await asyncio.to_thread(wait_until, lambda: blocked() == BOUND, "watchers")
-        async with asyncio.timeout(30):
-            for n in range(100):
-                await store.aput(AT, f"{n}", {"n": n})
-        done = [watcher.done() for watcher in watchers]
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
-        return done
-
-    with own_redis_server.client() as client, most_clients(own_redis_server) as most:
-        done = asyncio.run(use())
-
-    assert not any(done)
-    assert 0 < most() <= 2 * BOUND + 1  # and the client that asks for the blocked ones
 
 
 @pytest.fixture(scope="module", params=[RedisCluster, RedisPair], ids=["cluster", "sentinels"])

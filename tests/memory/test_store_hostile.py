@@ -108,7 +108,7 @@ def use(store, label, name, value):
     assert [item.value for item in store.search((label,))] == [value]
     assert len(store.search((), filter={name: name})) == 1
     assert store.list_namespaces(suffix=("x",)) == [(label, "x")]
-    assert atomically.put_if_absent(store, (label,), name, value, topic=name) == value
+    assert atomically.put_if_absent(store, (label,), name, value) == value
     assert atomically.compare_and_put(store, (label,), name, {"n": 1}, expected=value)
     store.delete((label, "x"), name)
     assert [item.value for item in store.search(())] == [{"n": 1}]

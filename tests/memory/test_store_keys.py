@@ -54,20 +54,12 @@ def test_all_keys_of_a_root_have_its_hash_tag(place, prefix):
         names.expiry(root),
         names.item(root, member_of(namespace, key)),
         names.receipt(root, "token"),
-        names.stream(namespace, key),
     ]
 
     tags = {one[one.index(b"{") + 1 : one.index(b"}")] for one in keys}
     assert tags == {root}
     assert root
     assert len(set(keys)) == len(keys)
-
-
-@given(PLACE, PLACE)
-def test_a_stream_is_never_an_item(one, other):
-    names = Names("p")
-
-    assert names.stream(*one) != names.item(root_of(other[0]), member_of(*other))
 
 
 @pytest.mark.parametrize("prefix", ["a{b", "a}b"])

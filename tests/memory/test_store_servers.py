@@ -91,19 +91,10 @@ def test_a_cluster_commits_several_items_at_once(batch):
     store = batch.store
     puts = [PutOp(AT, "a", {"v": 1}), PutOp((AT[0],), "b", {"v": 1})]
 
-    assert atomically.commit(store, puts, given={(AT, "a"): None}, topic="m")
+    assert atomically.commit(store, puts, given={(AT, "a"): None})
     assert not atomically.commit(store, puts, given={(AT, "a"): ..., ((AT[0], "other"), "c"): ...})
     assert atomically.commit(store, [PutOp(AT, "a", None)], given={((AT[0],), "b"): {"v": 1}})
     assert [item.key for item in store.search(())] == ["b"]
-
-
-def test_a_cluster_announces(cluster, prefix):
-    async def use():
-        async with RedisStore.from_url(cluster.url, prefix=prefix) as store:
-            await store.acommit([PutOp(AT, "v1", {"n": 1})], given={}, topic="m")
-            return (await anext(store.watch(AT, "m", after="0"))).item.value
-
-    assert asyncio.run(use()) == {"n": 1}
 
 
 def test_items_of_a_cluster_expire_from_its_indexes(batch):
@@ -281,9 +272,7 @@ def test_encrypted_values_are_unreadable_in_what_the_server_keeps(tmp_path, seri
     server = RedisServer(tmp_path)
     with RedisStore.from_url(server.url, serializer=serializer) as store:
         store.put(AT, "k", {"field": "the treasure is under the oak"})
-        atomically.put_if_absent(
-            store, AT, "v", {"text": "the treasure is under the oak"}, topic="m"
-        )
+        atomically.put_if_absent(store, AT, "v", {"text": "the treasure is under the oak"})
         atomically.compare_and_put(
             store, AT, "h", {"text": "the treasure is under the oak"}, expected=None
         )

@@ -27,15 +27,9 @@ Vector = Sequence[float]
 
 
 class Stored(NamedTuple):
-    """An item as stored in Redis.
+    """An item as stored in Redis, with its encoded `body` and its embeddings, each as text.
 
-    Attributes:
-        value: the value.
-        created_at: time of the item's first put.
-        updated_at: time of its last put.
-        expires: whether it has a time to live.
-        body: the encoded value.
-        vectors: its embeddings, each as text.
+    `expires` says whether it has a time to live.
     """
 
     value: Value
@@ -64,14 +58,10 @@ class Codec:
 
     def __init__(self, serializer: SerializerProtocol | None = None) -> None:
         self._serializer = serializer
-        self._kind = b"json" if serializer is None else _kind_of(serializer)
+        self._kind = b"json" if serializer is None else serializer.dumps_typed(b"")[0].encode()
 
     def encode(self, value: Mapping[str, object]) -> bytes:
-        """Return the body of a value.
-
-        Raises:
-            TypeError: The value is not a mapping, or not representable in JSON.
-        """
+        """Return the body of a value."""
         if not isinstance(value, Mapping):
             message = f"A value must be a mapping, not {type(value).__name__}."
             raise TypeError(message)
@@ -83,12 +73,7 @@ class Codec:
         return self._kind + b"\n" + payload
 
     def decode(self, raw: bytes, namespace: tuple[str, ...] = (), key: str = "") -> Stored:
-        """Decode a stored item; namespace and key are for the error message.
-
-        Raises:
-            BadRecordError: It was written with another serializer or encryption key or by another
-                program, or is damaged.
-        """
+        """Decode a stored item; namespace and key are for the error message."""
         try:
             created, updated, ttl, body = raw.split(b" ", 3)
             times = _time(created), _time(updated)
@@ -134,11 +119,7 @@ def _to_json(value: Mapping[str, object]) -> bytes:
 
 
 def _to_plain(value: object) -> object:
-    """Convert what LangGraph's SqliteStore and PostgresStore take beyond JSON.
-
-    Raises:
-        TypeError: They do not take it.
-    """
+    """Convert what LangGraph's SqliteStore and PostgresStore take beyond JSON."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, UUID):
@@ -182,10 +163,6 @@ def _from_json(payload: bytes) -> Value:
     if not isinstance(value, dict):
         raise TypeError
     return value
-
-
-def _kind_of(serializer: SerializerProtocol) -> bytes:
-    return serializer.dumps_typed(b"")[0].encode()
 
 
 def _time(microseconds: bytes) -> datetime:

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import redis
@@ -45,12 +45,9 @@ _BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading th
 
 
 class Repeats(NamedTuple):
-    """Most repeats of a failing call. Pauses begin at up to 0.1 seconds, and double up to 1.
+    """Most repeats of a call that fails in passing: before any was answered, and from then on.
 
-    Attributes:
-        unknown: until a call was answered: the address may be wrong.
-        known: from then on.
-        passing: errors that are worth a repeat.
+    Before, the address may be wrong. Pauses begin at up to 0.1 seconds, and double up to 1.
     """
 
     unknown: int
@@ -66,22 +63,30 @@ _GIVEN = "the given client's address"
 
 
 class GivenClient:
-    """A client that the caller created and closes; it repeats failed calls itself, or not.
-
-    Args:
-        client: a client of redis-py, for one server, sentinels or a cluster.
-        asynchronous: whether it is from `redis.asyncio`.
-    """
+    """A client or pool that the caller created and closes; repeating calls is its own affair."""
 
     retries = 0
 
-    def __init__(self, client: Client, *, asynchronous: bool) -> None:
-        self._client = client
-        self._asynchronous = asynchronous
+    def __init__(self, client: Client) -> None:
+        if isinstance(client, redis.ConnectionPool):
+            client = redis.Redis(connection_pool=client)
+        elif isinstance(client, redis.asyncio.ConnectionPool):
+            client = redis.asyncio.Redis(connection_pool=client)
+        is_async = isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster)
+        if not is_async and not isinstance(client, redis.Redis | redis.RedisCluster):
+            message = (
+                f"RedisStore needs a client or pool of redis-py, not {type(client).__name__}. "
+                "For a URL, use RedisStore.from_url(url)."
+            )
+            raise ConfigurationError(message)
+        if client.get_connection_kwargs().get("decode_responses"):
+            message = "RedisStore stores bytes: give it a client without decode_responses=True."
+            raise ConfigurationError(message)
+        self._client, self.is_async = client, is_async
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `OwnClients`."""
-        if self._asynchronous:
+        if self.is_async:
             message = (
                 "This store was given an asynchronous client, which synchronous calls cannot "
                 "use. Call the methods whose names begin with 'a', or use RedisStore.from_url."
@@ -94,7 +99,7 @@ class GivenClient:
 
     async def asend(self, commands: Sequence[Wire]) -> list[Reply]:
         """See `OwnClients`."""
-        if not self._asynchronous:
+        if not self.is_async:
             return await asyncio.to_thread(self.send, commands)
         try:
             return await asend(self._client, commands)
@@ -108,48 +113,9 @@ class GivenClient:
         """Nothing: the client is the caller's."""
 
 
-def connection_over(client: Client) -> GivenClient:
-    """Return a connection over the client or pool that the caller passed to `RedisStore`.
-
-    Raises:
-        ConfigurationError: It is not a client or pool of redis-py, or has `decode_responses`.
-    """
-    if isinstance(client, redis.ConnectionPool):
-        client = redis.Redis(connection_pool=client)
-    elif isinstance(client, redis.asyncio.ConnectionPool):
-        client = redis.asyncio.Redis(connection_pool=client)
-    asynchronous = isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster)
-    if not asynchronous and not isinstance(client, redis.Redis | redis.RedisCluster):
-        message = (
-            f"RedisStore needs a client or pool of redis-py, not {type(client).__name__}. "
-            "For a URL, use RedisStore.from_url(url)."
-        )
-        raise ConfigurationError(message)
-    if client.get_connection_kwargs().get("decode_responses"):
-        message = "RedisStore stores bytes: give it a client without decode_responses=True."
-        raise ConfigurationError(message)
-    return GivenClient(client, asynchronous=asynchronous)
-
-
-class _SendLimits(NamedTuple, Generic[T]):
-    """Semaphores for sending, because redis-py's pools raise or grow when they are empty.
-
-    Attributes:
-        short: semaphore of calls that are answered immediately.
-        blocking: semaphore of calls that wait for news, so that they do not delay the others.
-    """
-
-    short: T
-    blocking: T
-
-    def of(self, commands: Sequence[Wire]) -> T:
-        """Return the semaphore to hold while `commands` are under way."""
-        return self.blocking if any(command.blocks for command in commands) else self.short
-
-
 class _Loop(NamedTuple):
     client: Client
-    turns: _SendLimits[asyncio.Semaphore]
+    turns: asyncio.Semaphore
     keeper: AsyncGenerator[None, None]
 
 
@@ -168,10 +134,7 @@ class OwnClients:
         repeats: most repeats of a call. A server that is busy or loading is asked for half a
             minute.
         max_connections: most calls under way at once, for all threads together and for each event
-            loop; others wait. The same number of blocking reads is allowed in addition.
-
-    Attributes:
-        retries: number of repeats so far.
+            loop; others wait.
     """
 
     def __init__(
@@ -184,27 +147,24 @@ class OwnClients:
         max_connections: int,
     ) -> None:
         self.retries: int = 0
+        self.is_async = False
         self._answered = False
         self._connect = connect
         self._connect_async = connect_async
         self._address = address
         self._repeats = repeats
         self._max_connections = max_connections
-        self._turns = self._turns_of(threading.BoundedSemaphore)
+        self._turns = threading.BoundedSemaphore(max_connections)
         self._lock = threading.Lock()
         self._clients: list[Client] = []
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     def send(self, commands: Sequence[Wire]) -> list[Reply]:
-        """Send commands, and return their replies in order; an error of one is its reply.
-
-        Raises:
-            StoreError: The server cannot be reached, even after repeats.
-        """
+        """Send commands, and return their replies in order; an error of one is its reply."""
         tries = 0
         while True:
             try:
-                with self._turns.of(commands):
+                with self._turns:
                     replies = send(self._client(), commands)
             except ERRORS as error:
                 tries += 1
@@ -219,7 +179,7 @@ class OwnClients:
         while True:
             here = await self._here()
             try:
-                async with here.turns.of(commands):
+                async with here.turns:
                     replies = await asend(here.client, commands)
             except ERRORS as error:
                 tries += 1
@@ -243,9 +203,6 @@ class OwnClients:
             self.retries += 1
         logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)
         return pause
-
-    def _turns_of(self, semaphore: Callable[[int], T]) -> _SendLimits[T]:
-        return _SendLimits(semaphore(self._max_connections), semaphore(self._max_connections))
 
     def close(self) -> None:
         """Close the synchronous client, and the clients of loops running in other threads."""
@@ -279,7 +236,7 @@ class OwnClients:
                 del self._loops[known]
             clients = self._connect_async()
             keeper = _keep(clients)
-            self._loops[loop] = _Loop(clients[0], self._turns_of(asyncio.Semaphore), keeper)
+            self._loops[loop] = _Loop(clients[0], asyncio.Semaphore(self._max_connections), keeper)
             await keeper.__anext__()
         return self._loops[loop]
 
@@ -308,43 +265,19 @@ _OF_SENTINELS = {"sentinel_username", "sentinel_password"}
 _NOT_TEXT = {"self", "args", "kwargs"}
 
 
-def take_bound(url: str, bound: int) -> tuple[str, int]:
-    """Return the URL without `max_connections`, and its value, or `bound` without one.
-
-    Raises:
-        ConfigurationError: It is less than 1.
-        ValueError: It is not a number.
-    """
-    address, _, query = url.partition("?")
-    options = dict(parse_qsl(query))
-    bound = int(options.pop("max_connections", bound))
-    if bound < 1:
-        message = f"max_connections must be at least 1, not {bound}."
-        raise ConfigurationError(message)
-    return (f"{address}?{urlencode(options)}" if options else address), bound
-
-
-def check_options(scheme: str, query: str) -> None:
-    """Refuse options that redis-py does not have: it reports them late, or never.
-
-    Raises:
-        ConfigurationError: Connections of this scheme have no such option.
-    """
-    known = _options_of(scheme)
+def _check_options(scheme: str, query: str) -> None:
+    """Refuse options that redis-py does not have: it reports them late, or never."""
+    kind, _, deployment = scheme.partition("+")
+    makers = [*_CONNECTIONS[kind], *(_CLUSTERS if deployment == "cluster" else ())]
+    bases = {base for maker in makers for base in maker.__mro__ if base is not object}
+    known = {name for base in bases for name in inspect.signature(base).parameters}
+    known |= _OF_SENTINELS if deployment == "sentinel" else set()
     for name, _ in parse_qsl(query, keep_blank_values=True):
-        if name not in known:
+        if name not in known - _NOT_TEXT:
             similar = get_close_matches(name, known, n=1)
             hint = f"Did you mean {similar[0]!r}?" if similar else "See redis-py's documentation."
             message = f"{scheme}:// has no option {name!r}. {hint}"
             raise ConfigurationError(message)
-
-
-def _options_of(scheme: str) -> set[str]:
-    kind, _, deployment = scheme.partition("+")
-    makers = [*_CONNECTIONS[kind], *(_CLUSTERS if deployment == "cluster" else ())]
-    bases = {base for maker in makers for base in maker.__mro__ if base is not object}
-    names = {name for base in bases for name in inspect.signature(base).parameters}
-    return (names | (_OF_SENTINELS if deployment == "sentinel" else set())) - _NOT_TEXT
 
 
 MAX_CONNECTIONS = 50  # of threads, and of each event loop, to one server
@@ -355,9 +288,9 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _SENTINEL_PORT = 26379
 _TIMEOUT = 10.0  # seconds, for connecting and for each reply
-# Connections in a pool, as a multiple of the calls sent at once: short calls, blocking calls, and
-# those of a cluster's client that asks for the layout. A full pool raises.
-_POOL = 3
+# Connections in a pool, as a multiple of the calls sent at once: a cluster's client also asks for
+# the layout. A full pool raises.
+_POOL = 2
 _FEW_TRIPS: dict[str, Any] = {"protocol": 2}  # version 3 has two round trips more to connect
 # At most 2.5 seconds of waiting, half on average: a restart. A replica that refuses stays one.
 _REPEATS = Repeats(5, 5, UNREACHABLE)
@@ -377,7 +310,10 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
     if url.startswith("valkey"):
         url = "redis" + url.removeprefix("valkey")
     try:
-        url, bound = take_bound(url, max_connections)
+        address, _, query = url.partition("?")
+        options = dict(parse_qsl(query))
+        bound = int(options.pop("max_connections", max_connections))
+        url = f"{address}?{urlencode(options)}" if options else address
         return _connect(url, urlsplit(url), bound)
     except ConfigurationError:
         raise
@@ -391,6 +327,9 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> OwnClients:
 
 
 def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
+    if bound < 1:
+        message = f"max_connections must be at least 1, not {bound}."
+        raise ConfigurationError(message)
     if parts.scheme not in (*_SCHEMES, *_SENTINEL_SCHEMES):
         message = (
             f"{parts.scheme!r} is not the scheme of a Redis URL. Use one of "
@@ -398,7 +337,7 @@ def _connect(url: str, parts: SplitResult, bound: int) -> OwnClients:
             + "."
         )
         raise ConfigurationError(message)
-    check_options(parts.scheme, parts.query)
+    _check_options(parts.scheme, parts.query)
     if parts.scheme.endswith("+cluster"):
         return _connect_cluster(parts, bound)
     if parts.scheme.endswith("+sentinel"):

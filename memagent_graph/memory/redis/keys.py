@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.redis.pipeline import Command
-from memagent_graph.memory.redis.scripts import Script
+from memagent_graph.memory.redis.pipeline import Wire, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,11 +27,7 @@ _ABOVE_ALL = b"\xff"  # no byte of UTF-8
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys that one store uses.
-
-    Attributes:
-        prefix: beginning of all keys.
-    """
+    """The keys that one store uses, which all begin with the prefix."""
 
     prefix: str
 
@@ -64,10 +59,6 @@ class Names:
     def receipt(self, root: bytes, token: str) -> bytes:
         """The key that shows a repeated compare-and-put that it was carried out."""
         return self.index(root) + b"#receipt/" + token.encode()
-
-    def stream(self, namespace: tuple[str, ...], topic: str) -> bytes:
-        """The stream of announcements under `topic`."""
-        return self.index(root_of(namespace)) + b"#stream" + member_of(namespace, topic)
 
 
 def root_of(namespace: tuple[str, ...]) -> bytes:
@@ -117,28 +108,26 @@ def _text(name: bytes) -> str:
 
 
 # KEYS roots, ARGV roots: adds them. A key of another type, left by another program, is replaced.
-_REGISTER = Script(
-    """
+_REGISTER = """
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'set' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 for _, root in ipairs(ARGV) do redis.call('SADD', KEYS[1], root) end
 """
-)
 
 
-def register(names: Names, roots: Iterable[bytes]) -> list[Command]:
+def register(names: Names, roots: Iterable[bytes]) -> list[Wire]:
     """Return the commands that add roots to the set; they go out with the writes and follow them.
 
     They go out with every write: one that is left out because the set has the root already would
     have to know of servers that lost their data, lost replies, and roots that others removed.
     """
     found = sorted(roots)
-    return [Command(_REGISTER, (names.roots,), tuple(found))] if found else []
+    return [run_script(_REGISTER, (names.roots,), *found)] if found else []
 
 
 def list_roots(names: Names) -> Steps[list[bytes]]:
     """Return all roots, in order."""
-    (members,) = yield [Command(None, (names.roots,), ("SMEMBERS",))]
+    (members,) = yield [Wire(names.roots, ("SMEMBERS", names.roots))]
     return sorted(members)
 
 
@@ -146,7 +135,7 @@ def forget_root(names: Names, root: bytes) -> Steps[None]:
     """Remove a root from the set, unless something has been put under it meanwhile."""
     # A writer adds the root after the item. So either the item is seen here, or the writer adds
     # the root later.
-    yield [Command(None, (names.roots,), ("SREM", root))]
-    (exists,) = yield [Command(None, (names.index(root),), ("EXISTS",))]
+    yield [Wire(names.roots, ("SREM", names.roots, root))]
+    (exists,) = yield [Wire(names.index(root), ("EXISTS", names.index(root)))]
     if exists:
         yield register(names, [root])

@@ -38,7 +38,7 @@ from memagent_graph.memory.redis.keys import (
     register,
     root_of,
 )
-from memagent_graph.memory.redis.pipeline import Command
+from memagent_graph.memory.redis.pipeline import Wire, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,12 +59,9 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matches(value: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
-    """Whether every field of `wanted` matches the one in `value`.
+    """Whether every field of `wanted` matches the one in `value`; a missing field counts as null.
 
-    A missing field counts as null. Numbers are compared with numbers, and text with text.
-
-    Raises:
-        ValueError: An operator is not one of $eq $ne $gt $gte $lt $lte.
+    Numbers are compared with numbers, and text with text.
     """
     return all(_matches(value.get(name), field) for name, field in wanted.items())
 
@@ -100,7 +97,7 @@ Place = tuple[bytes, bytes]  # root and member: where an item is
 
 MOST_COMPARED = 10_000
 """Items that are compared with a query, at most."""
-_GETS_AT_ONCE = 100  # in a script, during which the server does nothing else
+_AT_ONCE = 100  # in a script, during which the server does nothing else
 _ROOTS_AT_ONCE = 64
 _MEMBERS_AT_ONCE = 5_000
 _VALUES_AT_ONCE = 500  # in a search with a filter
@@ -109,26 +106,22 @@ _KINDS_OF_NOTHING = (b"none", b"string")  # a string was put meanwhile
 _NO_ITEM = "is not an item: another program wrote to its key in Redis. Delete it or write it again."
 
 
-def _fetch(names: Names, ops: Iterable[GetOp]) -> list[Command]:
+def _fetch(names: Names, ops: Iterable[GetOp]) -> list[Wire]:
     """Return the commands of gets, in order; `item_of` reads a part of their replies each."""
     commands = []
     for root, group in groupby(ops, lambda op: root_of(op.namespace)):
-        while some := [*islice(group, _GETS_AT_ONCE)]:
+        while some := [*islice(group, _AT_ONCE)]:
             members = [member_of(op.namespace, op.key) for op in some]
             keys = (names.expiry(root), *(names.item(root, member) for member in members))
             touched = (
                 member if op.refresh_ttl else b"" for op, member in zip(some, members, strict=True)
             )
-            commands.append(Command(scripts.FETCH, keys, (*touched,), len(some)))
+            commands.append(run_script(scripts.FETCH, keys, *touched, items=len(some)))
     return commands
 
 
 def item_of(codec: Codec, op: GetOp, reply: bytes | Exception | None) -> Item | None:
-    """Return the item in the reply to a get; None without one.
-
-    Raises:
-        BadRecordError: Something else is stored at its key.
-    """
+    """Return the item in the reply to a get; None without one."""
     if reply is None:
         return None
     if isinstance(reply, Exception):
@@ -153,9 +146,6 @@ def search(names: Names, codec: Codec, op: SearchOp) -> Steps[list[SearchItem]]:
 
     A search takes two round trips; with a filter, two for each 500 items looked at. Items that the
     server evicted are removed from the index.
-
-    Raises:
-        BadRecordError: Something else is stored at the key of one of them.
     """
     hits = yield from _collect(names, codec, op)
     if op.refresh_ttl:
@@ -168,14 +158,7 @@ def find(
 ) -> Steps[list[SearchItem]]:
     """Return the items in or under a namespace that match a query best, the best first.
 
-    Args:
-        names: names of keys.
-        codec: decodes items.
-        op: the search.
-        vector: embedding of the query; None to go by its words.
-
-    Raises:
-        ConfigurationError: There are too many items to compare them here.
+    They are compared by the query's embedding or, without one, by its words.
     """
     from memagent_graph.memory.redis.rank import rank_by_vectors, rank_by_words
 
@@ -209,16 +192,12 @@ def _collect(names: Names, codec: Codec, op: SearchOp) -> Steps[list[_Hit]]:
     low, high = bounds(op.namespace_prefix)
     ranges = deque((root, low) for root in roots)
     while ranges and len(hits) < limit:
-        wanted = skip + limit - len(hits)
-        size = _VALUES_AT_ONCE if op.filter else min(wanted, _MEMBERS_AT_ONCE)
-        if skip and not op.filter and len(ranges) == 1:
-            places = yield from _next_places(names, ranges, high, limit - len(hits), skip)
-            skip = 0
-        else:
-            places = yield from _next_places(names, ranges, high, size)
+        wanted = limit - len(hits)
+        size = _VALUES_AT_ONCE if op.filter else min(skip + wanted, _MEMBERS_AT_ONCE)
+        places = yield from _next_places(names, ranges, high, size)
         if not op.filter:
             # Skipped places are not read: an offset costs names, not values.
-            skip, places = max(skip - len(places), 0), places[skip : skip + limit - len(hits)]
+            skip, places = max(skip - len(places), 0), places[skip : skip + wanted]
         for hit in (yield from _read(names, codec, places)):
             if op.filter and not matches(hit.stored.value, op.filter):
                 continue
@@ -230,18 +209,15 @@ def _collect(names: Names, codec: Codec, op: SearchOp) -> Steps[list[_Hit]]:
 
 
 def _next_places(
-    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int, skip: int = 0
+    names: Names, ranges: deque[tuple[bytes, bytes]], high: bytes, size: int
 ) -> Steps[list[Place]]:
-    """The next places in order, which are removed from `ranges`.
-
-    `skip` places of the only range are not even listed.
-    """
+    """The next places in order, which are removed from `ranges`."""
     window = list(islice(ranges, _ROOTS_AT_ONCE))
     commands = []
     for root, low in window:
         index = names.index(root)
-        commands.append(Command(scripts.SWEEP, (index, names.expiry(root))))
-        commands.append(Command(None, (index,), ("ZRANGEBYLEX", low, high, "LIMIT", skip, size)))
+        commands.append(run_script(scripts.SWEEP, (index, names.expiry(root))))
+        commands.append(Wire(index, ("ZRANGEBYLEX", index, low, high, "LIMIT", 0, size)))
     replies = yield commands
     places: list[Place] = []
     for (root, _), members in zip(window, replies[1::2], strict=True):
@@ -268,10 +244,8 @@ def _read(names: Names, codec: Codec, places: Sequence[Place]) -> Steps[list[_Hi
         return []
     # One MGET per root: the keys of a command must be in one slot.
     groups = [(root, list(group)) for root, group in groupby(places, itemgetter(0))]
-    replies = yield [
-        Command(None, tuple(names.item(*place) for place in group), ("MGET",))
-        for _, group in groups
-    ]
+    keys = [[names.item(*place) for place in group] for _, group in groups]
+    replies = yield [Wire(some[0], ("MGET", *some)) for some in keys]
     values = [value for reply in replies for value in reply]
     hits, lost = [], []
     for place, value in zip(places, values, strict=True):
@@ -289,8 +263,8 @@ def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
     commands = []
     for root, member in lost:
         item = names.item(root, member)
-        commands.append(Command(scripts.FORGET, (item, names.index(root)), (member,)))
-        commands.append(Command(None, (item,), ("TYPE",)))
+        commands.append(run_script(scripts.FORGET, (item, names.index(root)), member))
+        commands.append(Wire(item, ("TYPE", item)))
     replies = yield commands
     for place, kind in zip(lost, replies[1::2], strict=True):
         if kind not in _KINDS_OF_NOTHING:
@@ -299,7 +273,7 @@ def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
 
 def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
     commands = [
-        Command(scripts.TOUCH, (names.expiry(root), names.item(root, member)), (member,))
+        run_script(scripts.TOUCH, (names.expiry(root), names.item(root, member)), member)
         for (root, member), stored in hits
         if stored.expires
     ]
@@ -351,7 +325,9 @@ def _namespaces(
     """The namespaces in a range of the indexes of some roots."""
     left = roots
     while left:
-        sweeps = [Command(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left]
+        sweeps = [
+            run_script(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left
+        ]
         swept = yield sweeps
         left = [
             root for root, count in zip(left, swept, strict=True) if count == scripts.SWEPT_BY_READS
@@ -360,7 +336,7 @@ def _namespaces(
     lows = dict.fromkeys(roots, low)
     while lows:
         pages = yield [
-            Command(scripts.NAMESPACES, (names.index(root),), (start, high, _NAMESPACES_AT_ONCE))
+            run_script(scripts.NAMESPACES, (names.index(root),), start, high, _NAMESPACES_AT_ONCE)
             for root, start in lows.items()
         ]
         more: dict[bytes, bytes] = {}
@@ -392,9 +368,14 @@ _MILLISECONDS = 60_000  # in a minute, the unit of times to live
 _NOTHING = b""  # the body of an item to delete
 
 
-def put(names: Names, codec: Codec, op: PutOp) -> Command:
-    """Return the command that sets an item, or deletes it if the value is None."""
-    return Command(scripts.PUT, *_write(names, codec, root_of(op.namespace), [op]))
+def _put(names: Names, codec: Codec, ops: Iterable[PutOp]) -> list[Wire]:
+    """Return the commands that set items, or delete those whose value is None."""
+    commands = []
+    for root, group in groupby(ops, lambda op: root_of(op.namespace)):
+        while some := [*islice(group, _AT_ONCE)]:
+            keys, arguments = _write(names, codec, root, some)
+            commands.append(run_script(scripts.PUT, keys, *arguments, items=len(some)))
+    return commands
 
 
 def commit(
@@ -402,11 +383,8 @@ def commit(
     codec: Codec,
     ops: Sequence[PutOp],
     given: Given,
-    news: tuple[Sequence[PutOp], str] | None,
 ) -> Steps[bool]:
     """Carry out `ops`, in the order of `arrange`, if all items are as given; return whether.
-
-    `news` are those of `ops` to announce, the first ones, with their topic.
 
     The server compares bytes, but a value can have several forms (another order of keys, other
     encrypted bytes). If the bytes differ, values are compared here, and the server is asked again
@@ -419,15 +397,11 @@ def commit(
     receipt = names.receipt(root, uuid4().hex)
     checked = [names.item(root, member_of(*place)) for place in given]
     keys = (index, expiry, receipt, *checked, *items)
-    announced = 0
-    if news is not None and news[0]:
-        announced = len(news[0])
-        keys += (names.stream(news[0][0].namespace, news[1]),)
     expected = list(given.values())
     wanted = [_form(codec, value) for value in expected]
     registers = register(names, [root] if any(op.value is not None for op in ops) else [])
     while True:
-        script = Command(scripts.COMMIT, keys, (len(wanted), announced, *wanted, *arguments))
+        script = run_script(scripts.COMMIT, keys, len(wanted), *wanted, *arguments)
         reply, *_ = yield [script, *registers]
         if not isinstance(reply, list):
             return bool(reply)
@@ -463,20 +437,7 @@ def batch(
     ops: Iterable[Op],
     vectors: Mapping[str, Vector] | None = None,
 ) -> Steps[list[Result]]:
-    """Carry out operations, and return their results in order.
-
-    Reads do not see the batch's writes; the last put of a key wins.
-
-    Args:
-        names: names of keys.
-        codec: encodes and decodes items.
-        ops: the operations.
-        vectors: embeddings of queries.
-
-    Raises:
-        ValueError: One is not a store operation.
-        ConfigurationError: A query has too many items to be compared with.
-    """
+    """Carry out operations: reads do not see the batch's writes; the last put of a key wins."""
     results: list[Result] = []
     gets: list[tuple[int, GetOp]] = []
     puts: dict[tuple[tuple[str, ...], str], PutOp] = {}
@@ -499,7 +460,7 @@ def batch(
         results.append(result)
     # Gets come first: a server carries out a connection's commands in order.
     fetches = _fetch(names, (op for _, op in gets))
-    commands = [*fetches, *(put(names, codec, op) for op in puts.values())]
+    commands = [*fetches, *_put(names, codec, puts.values())]
     if commands:
         written = {root_of(op.namespace) for op in puts.values() if op.value is not None}
         replies = yield [*commands, *register(names, written)]

@@ -7,16 +7,12 @@ trips as it has `yield`s.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis import exceptions
-from redis.exceptions import NoScriptError
 
 from memagent_graph.errors import StoreError, StoreRefusedError
-
-if TYPE_CHECKING:
-    from memagent_graph.memory.redis.scripts import Script
 
 Client = Any
 """A client of redis-py, for one server or a cluster, synchronous or not; few methods are typed."""
@@ -30,15 +26,19 @@ class Wire(NamedTuple):
     Attributes:
         key: one of its keys, whose node it is sent to in a cluster.
         arguments: the command's name and arguments.
+        items: number of items that it reads or writes.
     """
 
     key: bytes
     arguments: tuple[bytes | str | int, ...]
+    items: int = 1
 
-    @property
-    def blocks(self) -> bool:
-        """Whether the server may wait before it replies."""
-        return "BLOCK" in self.arguments[:5]
+
+def run_script(
+    script: str, keys: Sequence[bytes], *arguments: bytes | str | int, items: int = 1
+) -> Wire:
+    """Return the command that runs a script; its keys, one at least, have the same hash tag."""
+    return Wire(keys[0], ("EVAL", script, len(keys), *keys, *arguments), items)
 
 
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -58,11 +58,7 @@ ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *UNREACHABLE)
 
 
 def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
-    """Send commands, and return their replies; an error of only one of them is its reply.
-
-    Raises:
-        Exception: One of `ERRORS`.
-    """
+    """Send commands, and return their replies; an error of only one of them is its reply."""
     with client.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command.arguments, **_node(client, command))
@@ -120,57 +116,21 @@ T = TypeVar("T")
 ITEMS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
 
 
-class Command(NamedTuple):
-    """A script with its keys and arguments or, without a script, a command of Redis.
-
-    Attributes:
-        script: the script; None for a command.
-        keys: at least one key; all have the same hash tag.
-        arguments: the arguments after the keys; for a command, the first has the words before
-            the keys.
-        items: number of items that it reads or writes.
-    """
-
-    script: Script | None
-    keys: tuple[bytes, ...]
-    arguments: tuple[bytes | str | int, ...] = ()
-    items: int = 1
-
-    def as_evalsha(self) -> Wire:
-        """Return the form for a server that has the script cached."""
-        if self.script is None:
-            words = str(self.arguments[0]).split()
-            return Wire(self.keys[0], (*words, *self.keys, *self.arguments[1:]))
-        return self._script("EVALSHA", self.script.sha)
-
-    def as_eval(self) -> Wire:
-        """Return the form for a server that does not have the script cached."""
-        return self._script("EVAL", self.script.text if self.script else "")
-
-    def _script(self, word: str, script: str) -> Wire:
-        arguments = (word, script, len(self.keys), *self.keys, *self.arguments)
-        return Wire(self.keys[0], arguments)
+Steps = Generator[Sequence[Wire], list[Reply], T]
 
 
-Steps = Generator[Sequence[Command], list[Reply], T]
-
-
-def wire(steps: Steps[T], cached: set[Script]) -> Generator[list[Wire], list[Reply], T]:
-    """Convert commands to their form for sending, split large trips, and raise errors.
-
-    Args:
-        steps: the commands.
-        cached: scripts that the server has; those that it is sent are added.
-
-    Raises:
-        StoreRefusedError: The server refused a command; the others were carried out.
-    """
+def in_trips(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
+    """Split large trips, and raise errors that are replies."""
     try:
         commands = next(steps)
         while True:
             replies: list[Reply] = []
             for some in _split(commands):
-                replies += yield from _trip(some, cached)
+                replies += yield some
+            for command, reply in zip(commands, replies, strict=True):
+                if isinstance(reply, Exception):
+                    message = f"Redis refused a command for {command.key!r}: {reply}"
+                    raise StoreRefusedError(message) from reply
             commands = steps.send(replies)
     except StopIteration as stop:
         result: T = stop.value
@@ -179,8 +139,8 @@ def wire(steps: Steps[T], cached: set[Script]) -> Generator[list[Wire], list[Rep
         steps.close()  # now, not when a traceback that holds it is freed
 
 
-def _split(commands: Sequence[Command]) -> Iterator[list[Command]]:
-    some, items = list[Command](), 0
+def _split(commands: Sequence[Wire]) -> Iterator[list[Wire]]:
+    some, items = list[Wire](), 0
     for command in commands:
         if some and items + command.items > ITEMS_PER_TRIP:
             yield some
@@ -189,26 +149,3 @@ def _split(commands: Sequence[Command]) -> Iterator[list[Command]]:
         items += command.items
     if some:
         yield some
-
-
-def _trip(
-    commands: Sequence[Command], cached: set[Script]
-) -> Generator[list[Wire], list[Reply], list[Reply]]:
-    new: set[Script] = set()
-    wires = []
-    for command in commands:
-        is_new = command.script is not None and command.script not in cached | new
-        wires.append(command.as_eval() if is_new else command.as_evalsha())
-        new |= {command.script} if command.script is not None else set()
-    replies = yield wires
-    cached |= new
-    unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if unknown:
-        again = yield [commands[place].as_eval() for place in unknown]
-        for place, reply in zip(unknown, again, strict=True):
-            replies[place] = reply
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, Exception):
-            message = f"Redis refused a command for {command.keys[0]!r}: {reply}"
-            raise StoreRefusedError(message) from reply
-    return replies

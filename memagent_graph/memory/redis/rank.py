@@ -25,11 +25,7 @@ _STORED = np.dtype("<f2")
 
 
 class Embedder:
-    """Embeds values and queries as LangGraph's `index=` says.
-
-    Args:
-        config: that.
-    """
+    """Embeds values and queries as LangGraph's `index=` says."""
 
     def __init__(self, config: IndexConfig) -> None:
         self._embeddings = ensure_embeddings(config["embed"])
@@ -94,10 +90,6 @@ def rank_by_vectors(
 
     An item counts with the best of its embeddings. Those without one, or with one of another
     length, come last and have no score.
-
-    Args:
-        stored: the embeddings of each item.
-        query: the embedding of the query.
     """
     wanted = _normalize(query)
     rows: list[NDArray[Any]] = []

@@ -7,28 +7,9 @@ a script touches are passed to it, as clusters require.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha1
-
 RECEIPT_MILLISECONDS = 60_000  # longer than any client repeats a command
-STREAM_ENTRIES = 1_000
-STREAM_SECONDS = 7 * 86_400
 SWEPT_BY_WRITES = 10
 SWEPT_BY_READS = 1_000
-
-
-@dataclass(frozen=True)
-class Script:
-    """A Lua program, and the digest under which a server caches it."""
-
-    text: str
-
-    @cached_property
-    def sha(self) -> str:
-        """SHA-1 in hex, by which Redis refers to it."""
-        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
 
 _CLOCK = """
 local time = redis.call('TIME')
@@ -82,25 +63,9 @@ local function write_all(key, argument)
     write(KEYS[key], ARGV[argument], ARGV[argument + 1], ARGV[argument + 2])
     key, argument = key + 1, argument + 3
   end
-  return KEYS[key]
 end
 """
 )
-
-_ANNOUNCE = f"""
-local function announce(stream, member)
-  local function add()
-    local id = redis.pcall(
-      'XADD', stream, 'MAXLEN', '~', {STREAM_ENTRIES}, '*', 'member', member)
-    return type(id) == 'string'
-  end
-  if not add() then
-    redis.pcall('DEL', stream)
-    add()
-  end
-  redis.pcall('EXPIRE', stream, {STREAM_SECONDS})
-end
-"""
 
 _TOUCH = (
     _CLOCK
@@ -118,24 +83,22 @@ end
 
 # KEYS index expiry, then items; ARGV member ttl body of each: sets, or deletes if there is no body.
 # Items to set come first: a server without memory refuses only the first write of a script.
-PUT = Script(_WRITE + "write_all(3, 1)")
+PUT = _WRITE + "write_all(3, 1)"
 
 ABSENT = b"-"
 PRESENT = b"*"
 # As PUT, if the checked items are as expected. KEYS index expiry receipt, then checked items, then
-# items, then a stream if there is something to announce; ARGV number of checked items, number of
-# the first items to announce, for each checked item its body, ABSENT or PRESENT, then as PUT.
-# Returns 1 if done, 0 if not done, or place and content of the checked items that have other
-# bytes. A key of another type is not an item.
-COMMIT = Script(
+# items; ARGV number of checked items, for each its body, ABSENT or PRESENT, then as PUT. Returns 1
+# if done, 0 if not done, or place and content of the checked items that have other bytes. A key of
+# another type is not an item.
+COMMIT = (
     _WRITE
-    + _ANNOUNCE
     + f"""
 local checked = tonumber(ARGV[1])
 if redis.call('EXISTS', KEYS[3]) == 1 then return 1 end
 local others = {{}}
 for place = 1, checked do
-  local found, expected = redis.pcall('GET', KEYS[3 + place]), ARGV[2 + place]
+  local found, expected = redis.pcall('GET', KEYS[3 + place]), ARGV[1 + place]
   local there = type(found) == 'string'
   if there == (expected == '{ABSENT.decode()}') then return 0 end
   if there and expected ~= '{PRESENT.decode()}'
@@ -144,8 +107,7 @@ for place = 1, checked do
   end
 end
 if #others > 0 then return others end
-local stream = write_all(4 + checked, 3 + checked)
-for place = 0, ARGV[2] - 1 do announce(stream, ARGV[3 + checked + 3 * place]) end
+write_all(4 + checked, 2 + checked)
 redis.call('SET', KEYS[3], '', 'PX', {RECEIPT_MILLISECONDS})
 return 1
 """
@@ -153,7 +115,7 @@ return 1
 
 # KEYS expiry, then items; ARGV member of each, or nothing: reads items, and restarts the times to
 # live of those with a member. Returns the items; an error for a key of another type.
-FETCH = Script(
+FETCH = (
     _TOUCH
     + """
 local found = {}
@@ -172,20 +134,17 @@ return found
 )
 
 # KEYS expiry item, ARGV member: restarts its time to live.
-TOUCH = Script(_TOUCH + "touch(KEYS[2], ARGV[1], redis.call('GETRANGE', KEYS[2], 0, 63))")
+TOUCH = _TOUCH + "touch(KEYS[2], ARGV[1], redis.call('GETRANGE', KEYS[2], 0, 63))"
 
 # KEYS index expiry: removes expired entries, and returns their number.
-SWEEP = Script(_CLOCK + _SWEEP + f"return sweep(KEYS[1], KEYS[2], {SWEPT_BY_READS})")
+SWEEP = _CLOCK + _SWEEP + f"return sweep(KEYS[1], KEYS[2], {SWEPT_BY_READS})"
 
 # KEYS item index, ARGV member: removes the entry of an item that the server evicted.
-FORGET = Script(
-    "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"
-)
+FORGET = "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"
 
 # KEYS index, ARGV low high limit: jumps from namespace to namespace. Returns the start of each,
 # to the end of its `//`.
-NAMESPACES = Script(
-    r"""
+NAMESPACES = r"""
 local low, found = ARGV[1], {}
 while #found < tonumber(ARGV[3]) do
   local member = redis.call('ZRANGEBYLEX', KEYS[1], low, ARGV[2], 'LIMIT', 0, 1)[1]
@@ -197,4 +156,3 @@ while #found < tonumber(ARGV[3]) do
 end
 return found
 """
-)
