@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
     from memagent_graph.sync import LoopThread
-    from memagent_graph.text.tokens import Tokenizer
 
 
 class Generation(TypedDict):
@@ -300,7 +299,7 @@ def reply_part(
     return ChatGenerationChunk(message=message)
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """A call of a model, with LangChain's options; the fewest parts are enough if it is `whole`."""
 
     messages: list[BaseMessage]
@@ -329,11 +328,11 @@ class LoopChatModel(BaseChatModel):
     def _loop_thread(self) -> LoopThread:
         raise NotImplementedError
 
-    def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         """Yield the reply in parts; runs on the loop."""
         raise NotImplementedError
 
-    async def _complete(self, call: Call) -> ChatResult:
+    async def _complete(self, call: ModelCall) -> ChatResult:
         async with aclosing(self._parts(call)) as parts:
             return generate_from_stream(iter([part async for part in parts]))
 
@@ -360,8 +359,10 @@ class LoopChatModel(BaseChatModel):
         return self._loop_thread().aiterate(self._parts(_call(messages, stop, more, whole=False)))
 
 
-def _call(messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool) -> Call:
-    return Call(messages, options if stop is None else {**options, "stop": stop}, whole)
+def _call(
+    messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool
+) -> ModelCall:
+    return ModelCall(messages, options if stop is None else {**options, "stop": stop}, whole)
 
 
 class LocalChatModel(LoopChatModel):
@@ -411,7 +412,7 @@ class LocalChatModel(LoopChatModel):
         return found
 
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> HuggingFaceTokenizer | None:
         """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library.
 
         Raises:

@@ -22,7 +22,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
-from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
+from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
 from memagent_graph.sync import LoopThread, in_thread
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ class ChatTransformers(LocalChatModel):
         more = {"hf_overrides": self.hf_overrides} if self.hf_overrides else {}
         return self._identify(revision=self.revision, dtype=self.dtype, **more)
 
-    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         row = self._row(call)
         parts: asyncio.Queue[str | None] = asyncio.Queue()
@@ -445,7 +445,7 @@ class ChatTransformers(LocalChatModel):
         )
         yield reply_part(row.text if call.whole else "", generation, self.model)
 
-    def _row(self, call: Call) -> DecodingRow:
+    def _row(self, call: ModelCall) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         chosen = {name: getattr(self, name) for name in names} | call.options
         words = chosen.pop("stop") or ()

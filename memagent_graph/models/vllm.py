@@ -34,7 +34,7 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
-from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
+from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class ChatVLLM(LocalChatModel):
         shaping = {name: self.engine[name] for name in _SHAPING if name in self.engine}
         return self._identify(sampling=self.sampling, **shaping)
 
-    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         prompt = self._encode(call.messages)
         params = self._params(call)
@@ -296,7 +296,7 @@ class ChatVLLM(LocalChatModel):
         generation = _generation(prompt, written, started)
         yield reply_part(written[-1].text, generation, self.model)
 
-    def _params(self, call: Call) -> SamplingParams:
+    def _params(self, call: ModelCall) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
         given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
         kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA
