@@ -17,7 +17,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 from pydantic import Field, PrivateAttr, ValidationError
 
-from memagent_graph.errors import ConfigurationError, TransientModelError
+from memagent_graph.errors import ConfigurationError, ContextLengthError, TransientModelError
 from memagent_graph.models.failures import reply_error, words_of
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
@@ -434,10 +434,19 @@ class LocalChatModel(LoopChatModel):
         own, template = self.tokenizer, self._engine.tokenizer.apply_chat_template
         variables = {**self.chat_template_kwargs, "add_generation_prompt": True}
         asked = convert_to_openai_messages(list(messages))
-        if own is None:
-            ids: list[int] = template(asked, tokenize=True, return_dict=False, **variables)
-            return ids
-        return own.encode(template(asked, tokenize=False, **variables))
+        ids: list[int] = (
+            template(asked, tokenize=True, return_dict=False, **variables)
+            if own is None
+            else own.encode(template(asked, tokenize=False, **variables))
+        )
+        window = self.window_tokens
+        if window is not None and len(ids) >= window:
+            message = (
+                f"The prompt is too long for the model: {len(ids)} tokens, but the context holds "
+                f"{window} including the reply. Lower chunk_tokens."
+            )
+            raise ContextLengthError(message)
+        return ids
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for all objects that share them, by a state dict of the model.

@@ -30,7 +30,6 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from memagent_graph.errors import (
     ConfigurationError,
-    ContextLengthError,
     ModelError,
     TransientModelError,
 )
@@ -108,16 +107,9 @@ class VLLMEngine:
         """Generate from token ids, on this engine's loop; closing or cancelling stops it.
 
         Raises:
-            ContextLengthError: The prompt leaves no room for a reply.
             TransientModelError: The queue is full, or the engine died; the next call restarts it.
             ModelError: vLLM does not start, or refuses the request.
         """
-        if len(prompt) >= self.config.max_model_len:
-            message = (
-                f"The prompt is too long for the model: {len(prompt)} tokens, but the context "
-                f"holds {self.config.max_model_len} including the reply. Lower chunk_tokens."
-            )
-            raise ContextLengthError(message)
         llm = await self._ensure_started()
         name = uuid.uuid4().hex
         try:
