@@ -80,6 +80,7 @@ MORE = {
         "endpoint.ChatEndpoint",
         "vllm.ChatVLLM",
         "transformers.ChatTransformers",
+        "completion.LocalChatModel",
         "completion.Generation",
     ],
     "memagent_graph.readers": [

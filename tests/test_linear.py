@@ -103,6 +103,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.models.endpoint._SCHEMA": [("", "guide", ""), ("", "response_forma", "")],
     "memagent_graph.models.resolve._OPENAI": [("o", "1", "")],
     "memagent_graph.models.structured._TRAILING_COMMA": [(",", " ", "a"), ("", ", ", "")],
+    "memagent_graph.models.structured._REFERENCE": [("", '"$ref": "', ""), ("", '"$ref', "a")],
     "memagent_graph.models.structured._UNNAMED": [("", ".a", "")],
     "memagent_graph.readers.replies._DENIAL": [
         ("not", " ", "a"),
@@ -328,10 +329,14 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     ],
     "memagent_graph.readers.completion._THOUGHT": [("<", "a", ""), ("<", "begin_of_", "")],
     "memagent_graph.readers.completion._end_of_thought": [],
-    "memagent_graph.readers.replies._CODA": [("", "#", "a"), ("please", " ", "a")],
     "memagent_graph.readers.replies._DAY": [("", "2026-", "")],
-    "memagent_graph.readers.replies._FENCED": [("", "``", "a")],
     "memagent_graph.readers.replies._FENCE": [("```\n", "```", "a"), ("```\n", "\n", "a")],
+    "memagent_graph.readers.replies._LINE_LOOP": [
+        ("", "a\n", "b"),
+        ("", "```\na\n", "b"),
+        ("", " \n", "a"),
+        ("", "a\nb\n\n", "c"),
+    ],
     "memagent_graph.readers.replies._NOTHING_NEW": [
         ("no new facts", " a", "\n"),
         ("no", " ", "x"),
@@ -345,11 +350,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "empty ", ""),
         ("", "empty: this is the first section ", ""),
     ],
-    "memagent_graph.readers.replies._PREFACE": [
-        ("", "#", "a"),
-        ("", "a, ", ""),
-        ("", "notes ", ""),
-    ],
+    "memagent_graph.readers.replies._PHRASE_LOOP": [("", "ab", "c"), ("c", "ab", "")],
     "memagent_graph.readers.replies._REFUSAL": [
         ("", "(", "a"),
         ("i'm", " ", ""),
@@ -563,9 +564,7 @@ ANCHORED = {
     "memagent_graph.text.tokens._SIGNED": "match",
     "memagent_graph.text.cache._NAME": "fullmatch",
     "memagent_graph.readers.completion._CHANNELS": "match",
-    "memagent_graph.readers.replies._CODA": "match",
     "memagent_graph.readers.replies._NOTHING_NEW": "fullmatch",
-    "memagent_graph.readers.replies._PREFACE": "fullmatch",
     "memagent_graph.readers.replies._REFUSAL": "match",
     "memagent_graph.text.source._NO_DOCUMENT": "match",
     "memagent_graph.memory.leases._HOLDER": "fullmatch",

@@ -17,7 +17,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 from pydantic import Field, PrivateAttr, ValidationError
 
-from memagent_graph.errors import ConfigurationError, TransientModelError
+from memagent_graph.errors import ConfigurationError, ContextLengthError, TransientModelError
 from memagent_graph.models.failures import reply_error, words_of
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
     from memagent_graph.sync import LoopThread
-    from memagent_graph.text.tokens import Tokenizer
 
 
 class Generation(TypedDict):
@@ -300,7 +299,7 @@ def reply_part(
     return ChatGenerationChunk(message=message)
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """A call of a model, with LangChain's options; the fewest parts are enough if it is `whole`."""
 
     messages: list[BaseMessage]
@@ -329,11 +328,11 @@ class LoopChatModel(BaseChatModel):
     def _loop_thread(self) -> LoopThread:
         raise NotImplementedError
 
-    def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         """Yield the reply in parts; runs on the loop."""
         raise NotImplementedError
 
-    async def _complete(self, call: Call) -> ChatResult:
+    async def _complete(self, call: ModelCall) -> ChatResult:
         async with aclosing(self._parts(call)) as parts:
             return generate_from_stream(iter([part async for part in parts]))
 
@@ -360,8 +359,10 @@ class LoopChatModel(BaseChatModel):
         return self._loop_thread().aiterate(self._parts(_call(messages, stop, more, whole=False)))
 
 
-def _call(messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool) -> Call:
-    return Call(messages, options if stop is None else {**options, "stop": stop}, whole)
+def _call(
+    messages: list[BaseMessage], stop: Stop, options: dict[str, Any], *, whole: bool
+) -> ModelCall:
+    return ModelCall(messages, options if stop is None else {**options, "stop": stop}, whole)
 
 
 class LocalChatModel(LoopChatModel):
@@ -411,7 +412,7 @@ class LocalChatModel(LoopChatModel):
         return found
 
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> HuggingFaceTokenizer | None:
         """The model's tokenizer, to cut chunks; None if it is not of the `tokenizers` library.
 
         Raises:
@@ -433,10 +434,19 @@ class LocalChatModel(LoopChatModel):
         own, template = self.tokenizer, self._engine.tokenizer.apply_chat_template
         variables = {**self.chat_template_kwargs, "add_generation_prompt": True}
         asked = convert_to_openai_messages(list(messages))
-        if own is None:
-            ids: list[int] = template(asked, tokenize=True, return_dict=False, **variables)
-            return ids
-        return own.encode(template(asked, tokenize=False, **variables))
+        ids: list[int] = (
+            template(asked, tokenize=True, return_dict=False, **variables)
+            if own is None
+            else own.encode(template(asked, tokenize=False, **variables))
+        )
+        window = self.window_tokens
+        if window is not None and len(ids) >= window:
+            message = (
+                f"The prompt is too long for the model: {len(ids)} tokens, but the context holds "
+                f"{window} including the reply. Lower chunk_tokens."
+            )
+            raise ContextLengthError(message)
+        return ids
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for all objects that share them, by a state dict of the model.

@@ -14,7 +14,7 @@ from openai import OpenAIError
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr
 
 from memagent_graph.errors import ModelError
-from memagent_graph.models.completion import Call, Completion, LoopChatModel
+from memagent_graph.models.completion import Completion, LoopChatModel, ModelCall
 from memagent_graph.models.failures import error_text, is_too_long
 from memagent_graph.models.server import Server, post, read_events, server_thread
 from memagent_graph.sync import to_sync
@@ -251,7 +251,7 @@ class ChatEndpoint(LoopChatModel):
     def _loop_thread(self) -> LoopThread:
         return server_thread()
 
-    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call() as client:
             reply, is_done = Completion(perf_counter()), call.whole
             response = await self._create(client, call)
@@ -265,7 +265,7 @@ class ChatEndpoint(LoopChatModel):
                             yield part
             yield reply.end(is_done=is_done)
 
-    async def _create(self, client: AsyncOpenAI, call: Call) -> Any:
+    async def _create(self, client: AsyncOpenAI, call: ModelCall) -> Any:
         self.check_key()
         streamed = {} if call.whole else _STREAMED
         fields = {name: getattr(self, name) for name in _FIELDS} | call.options | streamed

@@ -21,8 +21,8 @@ from pydantic import Field
 from tokenizers.decoders import DecodeStream
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
-from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
 from memagent_graph.sync import LoopThread, in_thread
 
 if TYPE_CHECKING:
@@ -253,18 +253,10 @@ class TransformersEngine:
         """Return a row with its reply, made in a batch with those of other calls; on the loop.
 
         Raises:
-            ContextLengthError: The prompt leaves no room for a reply.
             ModelError: Memory ran out, or the model failed or was closed.
         """
-        window = self.window_tokens
-        if window is not None:
-            if len(row.prompt) >= window:
-                message = (
-                    f"The prompt is too long for the model: {len(row.prompt)} tokens, but the "
-                    f"context holds {window} including the reply. Lower chunk_tokens."
-                )
-                raise ContextLengthError(message)
-            row.max_tokens = min(row.max_tokens, window - len(row.prompt))
+        if self.window_tokens is not None:
+            row.max_tokens = min(row.max_tokens, self.window_tokens - len(row.prompt))
         done: asyncio.Future[DecodingRow] = asyncio.get_running_loop().create_future()
         self._waiting.append((row, done))
         if self._work is None:
@@ -421,7 +413,7 @@ class ChatTransformers(LocalChatModel):
         more = {"hf_overrides": self.hf_overrides} if self.hf_overrides else {}
         return self._identify(revision=self.revision, dtype=self.dtype, **more)
 
-    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         row = self._row(call)
         parts: asyncio.Queue[str | None] = asyncio.Queue()
@@ -445,7 +437,7 @@ class ChatTransformers(LocalChatModel):
         )
         yield reply_part(row.text if call.whole else "", generation, self.model)
 
-    def _row(self, call: Call) -> DecodingRow:
+    def _row(self, call: ModelCall) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         chosen = {name: getattr(self, name) for name in names} | call.options
         words = chosen.pop("stop") or ()

@@ -30,11 +30,10 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from memagent_graph.errors import (
     ConfigurationError,
-    ContextLengthError,
     ModelError,
     TransientModelError,
 )
-from memagent_graph.models.completion import Call, Generation, LocalChatModel, reply_part
+from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
@@ -108,16 +107,9 @@ class VLLMEngine:
         """Generate from token ids, on this engine's loop; closing or cancelling stops it.
 
         Raises:
-            ContextLengthError: The prompt leaves no room for a reply.
             TransientModelError: The queue is full, or the engine died; the next call restarts it.
             ModelError: vLLM does not start, or refuses the request.
         """
-        if len(prompt) >= self.config.max_model_len:
-            message = (
-                f"The prompt is too long for the model: {len(prompt)} tokens, but the context "
-                f"holds {self.config.max_model_len} including the reply. Lower chunk_tokens."
-            )
-            raise ContextLengthError(message)
         llm = await self._ensure_started()
         name = uuid.uuid4().hex
         try:
@@ -284,7 +276,7 @@ class ChatVLLM(LocalChatModel):
         shaping = {name: self.engine[name] for name in _SHAPING if name in self.engine}
         return self._identify(sampling=self.sampling, **shaping)
 
-    async def _parts(self, call: Call) -> AsyncGenerator[ChatGenerationChunk, None]:
+    async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
         prompt = self._encode(call.messages)
         params = self._params(call)
@@ -296,7 +288,7 @@ class ChatVLLM(LocalChatModel):
         generation = _generation(prompt, written, started)
         yield reply_part(written[-1].text, generation, self.model)
 
-    def _params(self, call: Call) -> SamplingParams:
+    def _params(self, call: ModelCall) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
         given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
         kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA

@@ -64,12 +64,20 @@ def resolve_reader(
     options: Mapping[str, object] | None = None,
     response_format: ResponseFormat | None = None,
 ) -> Reader:
-    """Make a reader from a reader, a chat model, or a string: "extractive", or a model string.
+    """Make a reader from a model.
 
-    None stands for `default_model()`. `prompts`, `verify`, `response_format` and `base_url` are for
-    a chat model, as in `ChatReader` and `resolve_model`; `default_prompts` if there are none. The
-    tokenizer counts the built-in reader's memory; no text can forge its control tokens in the
-    prompts of a chat model.
+    Args:
+        model: a reader, a chat model, or a string: "extractive", or one that `resolve_model`
+            accepts. None stands for `default_model()`.
+        config: the budgets, in tokens.
+        prompts: the prompts of a chat model; `default_prompts` if None.
+        tokenizer: counts the built-in reader's memory; no text can forge its control tokens in the
+            prompts of a chat model.
+        verify: decides which statements are supported, as in `ChatReader`; ignored by the
+            built-in reader, which quotes.
+        base_url: URL of an OpenAI-compatible server, for a model string.
+        options: further arguments of the model, for a model string.
+        response_format: the shape of a chat model's answers, as in `ChatReader`.
 
     Raises:
         ConfigurationError: The string names no model, or `verify`, `response_format` or `options`

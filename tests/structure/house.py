@@ -42,14 +42,14 @@ CEILINGS = {
     "files a chunk enters, with Redis": Ceiling(40, 26),
     "files a message enters": Ceiling(15, 8),
     "files the fold of a message enters": Ceiling(41, 30),
-    "modules with one importer, in percent": Ceiling(10, 10),
+    "modules with one importer, in percent": Ceiling(9, 10),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(795, 500),
-    "modules": Ceiling(164, 130),
-    "lines": Ceiling(51_046, 39_000),
+    "modules": Ceiling(160, 130),
+    "lines": Ceiling(47_369, 39_000),
 }
 
 
