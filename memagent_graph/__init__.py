@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.approval import ApprovalNode
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
-    from memagent_graph.conversation.node import ConversationNode, ConversationState
+    from memagent_graph.conversation.node import ApprovalNode, ConversationNode, ConversationState
     from memagent_graph.conversation.tools import create_memory_tools
     from memagent_graph.facts.record import Fact, Facts, facts_of
     from memagent_graph.graph.build import create_memagent
@@ -56,7 +55,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ApprovalNode": "conversation.approval",
+    "ApprovalNode": "conversation.node",
     "ConversationMemory": "conversation.memory",
     "ConversationNode": "conversation.node",
     "ConversationState": "conversation.node",

@@ -15,22 +15,29 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
+from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.conversation.access import ReadOnlyStore
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
-from memagent_graph.memory.items import check_namespace
+from memagent_graph.memory.items import atomic, check_namespace
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from langchain_core.messages import BaseMessage
-    from langgraph.store.base import BaseStore
+    from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.user_memory import UserId
@@ -42,12 +49,10 @@ _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
 _MOST_USERS = 10_000
 """Users of one store that a process knows, at most; the one who was silent longest goes first."""
-_MOST_WAITING = 1_000
-"""Messages of one thread that wait, at most; the oldest go first."""
 _MOST_THREADS = 100
 """Threads of one user of which a process knows what it has seen."""
 _MOST_SEEN = 2_000
-"""Messages of one thread that a process knows, at most."""
+"""Messages of one thread that a process knows, and lets wait, at most; the oldest go first."""
 _AGAIN = 1.0
 """Seconds after which messages are due again that their thread did not have yet."""
 _MOST_RECENT = 16
@@ -62,20 +67,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _ThreadBacklog:
-    """A thread with messages that wait.
+    """A thread with the messages that this process has seen, by their ids; those done are None.
 
-    Attributes:
-        fold: folds messages, and returns the ids of those that wait on; its second argument says
-            whether none may. None if nothing waits.
-        seen: messages of it that this process has seen, by their ids.
-        waiting: messages that wait, by their ids.
-        due: when they are to be folded (`monotonic`).
+    `fold` returns the ids of those that wait on; its second argument says whether none may.
     """
 
     fold: FoldWaiting | None = None
-    seen: dict[str, Recorded] = field(default_factory=dict)
-    waiting: dict[str, BaseMessage] = field(default_factory=dict)
+    seen: dict[str, tuple[Recorded, BaseMessage | None]] = field(default_factory=dict)
     due: float = math.inf
+
+    @property
+    def waiting(self) -> list[BaseMessage]:
+        """The messages that wait, in order."""
+        return [message for _, message in self.seen.values() if message is not None]
 
 
 class Backlog:
@@ -83,15 +87,12 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread.
-
-    Attributes:
-        last_seen: the memory as this process last saw it.
+    use from any thread. `last_seen` is the memory as this process last saw it.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
         self._busy: asyncio.AbstractEventLoop | None = None
@@ -103,29 +104,34 @@ class Backlog:
     def waits(self) -> int:
         """Number of waiting messages."""
         with self._lock:
-            return sum(len(one.waiting) for one in self._threads.values())
+            return sum(len(one.waiting) for one in self._threads.values() if one.fold)
 
-    def record(self, thread: str) -> list[Recorded]:
-        """Return the messages of a thread that this process has seen, in order."""
+    def list_seen(self, thread: str) -> dict[str, tuple[Recorded, BaseMessage | None]]:
+        """Return the messages of a thread that this process has seen; None for those done."""
         with self._lock:
-            return [*self._threads[thread].seen.values()] if thread in self._threads else []
+            return {**self._of(thread).seen}
 
-    def see(self, thread: str, found: Iterable[Recorded]) -> set[str]:
-        """Return the ids of the messages of a thread that this process sees for the first time.
+    def _of(self, thread: str) -> _ThreadBacklog:
+        return self._threads.setdefault(thread, _ThreadBacklog())
 
-        A message that says something else than before is among them.
+    def see(self, thread: str, found: Mapping[Recorded, BaseMessage | None]) -> set[str]:
+        """Let messages wait that are new, or say something else now, and None of those given so.
+
+        Returns the ids of the new ones.
         """
         with self._lock:
-            seen = self._threads.setdefault(thread, _ThreadBacklog()).seen
+            one = self._of(thread)
             self._threads.move_to_end(thread)
-            new = {one.id: one for one in found if seen.get(one.id) != one}
-            seen.update(new)
-            for gone in [*seen][1 : 1 + len(seen) - _MOST_SEEN]:  # the first begins the thread
-                del seen[gone]
-            idle = [name for name, one in self._threads.items() if not one.waiting]
-            for gone in idle[: max(0, len(self._threads) - _MOST_THREADS)]:
-                del self._threads[gone]
-        return {*new}
+            known = {known for known, _ in one.seen.values()}
+            new = {it.id for it in found if it not in known}
+            one.seen.update((it.id, (it, m)) for it, m in found.items() if it.id in new or not m)
+            for gone in [*one.seen][1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
+                del one.seen[gone]
+            one.fold = one.fold if one.waiting else None  # it holds the store
+            idle = [name for name, other in self._threads.items() if not other.fold]
+            for name in idle[: max(0, len(self._threads) - _MOST_THREADS)]:
+                del self._threads[name]
+        return new
 
     def add(
         self,
@@ -134,64 +140,28 @@ class Backlog:
         messages: Mapping[Recorded, BaseMessage],
         seconds: float,
     ) -> set[str]:
-        """Let the new ones of a thread's messages wait, and return their ids.
-
-        Args:
-            thread: id of the thread.
-            fold: folds them; messages that are folded already do no harm.
-            messages: messages by their records.
-            seconds: when what waits of the thread is due, from now on, unless it is due already;
-                infinity for never.
-        """
-        new, now = self.see(thread, messages), monotonic()
+        """Let the new ones of a thread's messages wait, due in some seconds; return their ids."""
         with self._lock:
-            one = self._threads.setdefault(thread, _ThreadBacklog())
-            waiting = one.waiting
-            if not waiting or one.due > now:
-                one.due = now + seconds
-            waiting.update((known.id, m) for known, m in messages.items() if known.id in new)
-            for key in [*waiting][: max(0, len(waiting) - _MOST_WAITING)]:
-                del waiting[key]
-                one.seen.pop(key, None)
-            one.fold = fold if waiting else None
-            self._home = find_loop()
-            self._failed = False
+            one, now = self._of(thread), monotonic()
+            one.due = one.due if one.fold and one.due <= now else now + seconds
+            one.fold, self._home, self._failed = fold, find_loop(), False
+            new = self.see(thread, messages)
         soon(self._arm)
         return new
-
-    def list_waiting(self, thread: str) -> list[BaseMessage]:
-        """Return the messages of a thread that wait, in order."""
-        with self._lock:
-            return [*self._threads[thread].waiting.values()] if thread in self._threads else []
-
-    def done(self, thread: str) -> set[str]:
-        """Return the ids of the messages of a thread that were seen, and wait no longer."""
-        with self._lock:
-            one = self._threads.get(thread)
-            return set() if one is None else {*one.seen} - one.waiting.keys()
 
     def schedule(self, thread: str, seconds: float) -> None:
         """Let what waits of a thread be due so many seconds from now."""
         with self._lock:
-            if thread in self._threads:
-                self._threads[thread].due = monotonic() + seconds
+            self._of(thread).due = monotonic() + seconds
         soon(self._arm)
 
-    def remove(self, ids: Collection[str], thread: str | None, *, known: bool = True) -> None:
-        """Remove waiting messages, so that they are not folded.
-
-        Args:
-            ids: ids of the messages.
-            thread: thread of the messages; None for any.
-            known: whether they are known if they come again, and so do not wait again.
-        """
+    def remove(self, ids: Collection[str], thread: str | None) -> None:
+        """Remove messages, of any thread for None: they wait again if they are added again."""
         with self._lock:
-            for name, one in self._threads.items():
-                for key in ids if thread in (None, name) else ():
-                    one.waiting.pop(key, None)
-                    if not known:
-                        one.seen.pop(key, None)
-                one.fold = one.fold if one.waiting else None  # it holds the store
+            for name in [*self._threads] if thread is None else [thread]:
+                for key in ids:
+                    self._of(name).seen.pop(key, None)
+                self.see(name, {})
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
@@ -211,11 +181,9 @@ class Backlog:
         return self.waits
 
     async def _fold_until(self, due: float, still: asyncio.AbstractEventLoop | None = None) -> None:
-        """Fold what is due by then; others who do so at this moment are waited for.
+        """Fold what is due by then (`monotonic`), after others who do so at this moment.
 
-        Args:
-            due: when, as `monotonic` counts.
-            still: an event loop that stands still meanwhile, on which nobody can be waited for.
+        Nobody can be waited for on the loop `still`, which stands still meanwhile.
         """
         await self._others_end(still)
         self._busy = asyncio.get_running_loop()
@@ -231,9 +199,10 @@ class Backlog:
                     what = plural(self.waits, "message")
                     _log.warning("Folding %s failed, and is tried again: %s", what, error)
                 else:
-                    left = {id(one) for one in messages if one.id not in early}
-                    done = [one for one in self.list_waiting(thread) if id(one) in left]
-                    self.remove([str(one.id) for one in done], thread)  # none edited meanwhile
+                    done = {id(one) for one in messages if one.id not in early}
+                    with self._lock:  # none that was edited meanwhile
+                        known = self.list_seen(thread).values()
+                        self.see(thread, {one: None for one, m in known if id(m) in done})
                     if early:
                         self.schedule(thread, _AGAIN)
         except asyncio.CancelledError:  # this event loop ends: another goes on
@@ -253,7 +222,7 @@ class Backlog:
         with self._lock:
             for thread, one in self._threads.items():
                 if one.fold and one.due <= due and thread not in failed:
-                    return thread, one.fold, [*one.waiting.values()]
+                    return thread, one.fold, one.waiting
         return None
 
     def _arm(self) -> None:
@@ -261,7 +230,7 @@ class Backlog:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            first = min((o.due for o in self._threads.values() if o.waiting), default=math.inf)
+            first = min((o.due for o in self._threads.values() if o.fold), default=math.inf)
         if self._task is None and not self._failed and first < math.inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, first - monotonic()), self._begin)
@@ -280,12 +249,7 @@ class Backlog:
 
 
 def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
-    """Return the backlog of one user's memory in a store, the same at each call.
-
-    Args:
-        store: the store of the memory.
-        place: the memory's namespace in the store.
-    """
+    """Return the backlog of one user's memory in a store, the same at each call."""
     with _lock:
         users = _backlogs.setdefault(guard_of(store), OrderedDict())
         found = users.pop(place, None) or Backlog()
@@ -369,12 +333,7 @@ at_exit(_fold_the_rest)
 
 
 class UserMemories:
-    """The people whom a `ConversationMemory` remembers; the arguments are the same.
-
-    Attributes:
-        namespace: labels of the memories in the store, below a label for each person.
-        seen: backlogs of the people who were seen in this process.
-    """
+    """The people whom a `ConversationMemory` remembers; `seen` are their backlogs here."""
 
     def __init__(
         self,
@@ -397,14 +356,9 @@ class UserMemories:
         self._of = lru_cache(_MOST_RECENT)(make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
-        """Return the memory of a person.
+        """Return the memory of a person; `store` is the host graph's, used if there is no own one.
 
-        Args:
-            user: id of the person.
-            store: store of the host graph, used if this memory has no store of its own.
-
-        Raises:
-            ConfigurationError: The user is empty, not an id, or has the id of an anonymous thread.
+        Raises `ConfigurationError` if the user is no id, or has the id of an anonymous thread.
         """
         name = name_user(user)
         if name.startswith(AnonymousUser.PREFIX) and not isinstance(user, AnonymousUser):
@@ -430,3 +384,42 @@ class UserMemories:
     def _choose_store(self, store: BaseStore | None) -> BaseStore:
         chosen = self._store or store or self._here
         return self._guarded(chosen) if self.read_only else chosen
+
+
+def refuse_writes() -> ConfigurationError:
+    """Return the error for a write to a memory that is attached read-only."""
+    message = (
+        "This memory is attached read-only (read_only=True): its own agent writes it. Use a "
+        "ConversationMemory with another namespace to remember something here."
+    )
+    return ConfigurationError(message)
+
+
+class ReadOnlyStore(BaseStore):
+    """A store that reads from another one and refuses every write."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self.store = store
+        self.ttl_config = store.ttl_config
+        self.supports_ttl = store.supports_ttl
+        self._atomic = atomic(store)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Read items; a write raises `ConfigurationError`."""
+        return self.store.batch(_reads(ops))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+        """Do what `batch` does."""
+        return await self._atomic.abatch(_reads(ops))
+
+    async def _refuse(self, *_: object, **__: object) -> Any:
+        raise refuse_writes()
+
+    acommit = _refuse
+
+
+def _reads(ops: Iterable[Op]) -> list[Op]:
+    found = [*ops]
+    if any(isinstance(op, PutOp) for op in found):
+        raise refuse_writes()
+    return found

@@ -158,19 +158,8 @@ class NewestReader(ExtractiveReader):
     statements of users with a name stand below that ("@Bo"). Questions, requests and small talk
     are no statements, and neither is what the assistant or a tool said. No statement takes the
     place of another: which of two is true now, their days say. What has no room is still found
-    among the passages that are kept word for word.
-
-    Args:
-        config: the budgets, of which it needs `memory_tokens`.
-        tokenizer: measures the memory; the built-in estimate by default.
-        keep: statements with one of its specific words stay before all others.
-        never: statements with one of its specific words are left out.
-
-    Attributes:
-        warnings: what went wrong in a fold; of a copy that `for_one_fold` makes.
-
-    Raises:
-        ConfigurationError: `never` has no such word.
+    among the passages that are kept word for word. Statements with a word of `keep` stay before all
+    others; those with one of `never` are left out.
     """
 
     warnings: tuple[str, ...] = ()
@@ -195,7 +184,7 @@ class NewestReader(ExtractiveReader):
         self.identity = self._identity(record)
         self._times: Mapping[str, str] = {}
 
-    def for_one_fold(self, times: Mapping[str, str]) -> NewestReader:
+    def for_one_fold(self, _: object, __: object, times: Mapping[str, str]) -> NewestReader:
         """Return this reader with the times of statements, by which those of one day are sorted."""
         one = copy(self)
         one._times = times  # noqa: SLF001 - its own
@@ -276,15 +265,9 @@ def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
 class UserStatements:
     """The statements of users in a chunk of a conversation.
 
-    Args:
-        chunk: the chunk.
-
-    Attributes:
-        shown: the chunk for a model: users' messages, and the ends of the assistant's.
-        said: users' messages alone.
-        sentences: their sentences but for questions, each with its line.
-        all: their statements.
-        stated: those of them that name something, have a number, or say several other things.
+    `shown` is the chunk for a model: users' messages (`said`), and the ends of the assistant's.
+    `all` has the statements among their `sentences`, `stated` those that name something, have a
+    number, or say several other things.
     """
 
     def __init__(self, chunk: Chunk) -> None:
@@ -339,12 +322,7 @@ class UserStatements:
         return found, good >= _MOST * len({note.text for note in said})
 
     def _find_source(self, wanted: Collection[str], by: str) -> tuple[Line, str] | None:
-        """Return the sentences of one message that have most of some terms, and its line.
-
-        Args:
-            wanted: the terms.
-            by: name of the speaker; "" for any.
-        """
+        """Return the sentences of one message that have most of some terms, and its line."""
         best, most = None, 0
         lines = dict.fromkeys(line for line, _ in self.sentences)
         for line in (line for line in lines if by in ("", line.speaker)):
@@ -355,15 +333,7 @@ class UserStatements:
 
 
 def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int]:
-    """Return which of some sentences has most of some terms, or which two in a row.
-
-    Args:
-        wanted: the terms.
-        said: the sentences.
-
-    Returns:
-        The text, and how many of the terms it has; nothing if that is too few.
-    """
+    """Return which of some sentences, or two in a row, has most of some terms, and how many."""
     both = [" ".join(said[at : at + 2]) for at in range(len(said) - 1)]
     shared = [(text, len({*wanted}.intersection(specific_terms(text)))) for text in (*said, *both)]
     best = max(shared, key=lambda one: one[1], default=("", 0))
@@ -396,9 +366,7 @@ def find_speaker(chunk: Chunk, at: int) -> str:
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
     """Return a memory without statements that their speakers took back.
 
-    Args:
-        memory: the memory.
-        replaced: the day of each message that was edited, its text before, and its text now.
+    Of each edited message, `replaced` has the day, the text before, and the text now.
     """
     gone: set[tuple[str, tuple[str, ...]]] = set()
     for day, before, now in replaced:

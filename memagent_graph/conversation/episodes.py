@@ -57,15 +57,7 @@ _counter = EstimatingTokenizer()
 
 @dataclass(frozen=True, slots=True)
 class KeptMessage:
-    """One message.
-
-    Attributes:
-        id: id of the message.
-        thread: id of its thread.
-        at: time, ISO 8601.
-        speaker: name of the speaker.
-        text: text of the message.
-    """
+    """One message, its time in ISO 8601."""
 
     id: str
     thread: str
@@ -80,13 +72,7 @@ class KeptMessage:
 
 
 class Recorded(NamedTuple):
-    """A message of a thread as it was recorded.
-
-    Attributes:
-        id: its id.
-        digest: digest of what it says.
-        checkpoint: id of the checkpoint of the thread in which it was seen; "" if not known.
-    """
+    """A message of a thread as it was recorded, with the checkpoint in which it was seen, or ""."""
 
     id: str
     digest: str
@@ -94,12 +80,9 @@ class Recorded(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """The messages of a thread, where it is now.
+    """Where a thread is now: its checkpoint and the ids of its messages, "" and none if not known.
 
-    Attributes:
-        checkpoint: id of the checkpoint in which its messages were seen; "" without one.
-        there: ids of its messages; empty if not known.
-        replaced: recorded messages that it left behind on another branch.
+    `replaced` are recorded messages that it left behind on another branch.
     """
 
     checkpoint: str = ""
@@ -111,11 +94,7 @@ _KEYS = [field.name for field in fields(KeptMessage)]
 
 
 class Page:
-    """Messages that are kept together; immutable.
-
-    Args:
-        said: the messages, in the order in which they were folded.
-    """
+    """Messages that are kept together; immutable."""
 
     def __init__(self, said: Sequence[KeptMessage]) -> None:
         self.said = tuple(said)
@@ -149,12 +128,7 @@ class Page:
 
 
 class Kept:
-    """The kept messages of a person: the same object as long as nothing changes.
-
-    Args:
-        pages: the pages, oldest first.
-        since: when the first of them was read (`monotonic`).
-    """
+    """The kept messages of a person: the same object as long as nothing changes."""
 
     def __init__(self, pages: Sequence[Page] = (), since: float = 0.0) -> None:
         self.pages = tuple(pages)
@@ -189,25 +163,18 @@ _log = logging.getLogger(__name__)
 
 
 class EpisodePuts(NamedTuple):
-    """Puts that keep or delete messages, for one atomic step with the change of the memory.
-
-    Attributes:
-        puts: the puts.
-        given: the conditions; see `AtomicStore.acommit`.
-    """
+    """Puts that keep or delete messages, for one atomic step with the change of the memory."""
 
     puts: Sequence[PutOp] = ()
     given: Mapping[Place, Mapping[str, object] | EllipsisType | None] = {}
 
+    def __or__(self, other: EpisodePuts) -> EpisodePuts:
+        """Return the step that does both."""
+        return EpisodePuts([*self.puts, *other.puts], {**self.given, **other.given})
+
 
 class Episodes:
-    """The kept messages of one person.
-
-    Args:
-        records: the records of the person's memory.
-        tokens: tokens of messages to keep; the oldest are deleted first. With 0, none are kept.
-        days: days after which a message is deleted; None for never.
-    """
+    """The kept messages of one person: the newest `tokens` of them, for `days`."""
 
     def __init__(self, records: Records, tokens: int, days: float | None) -> None:
         self._records = records
@@ -236,8 +203,10 @@ class Episodes:
         """Return the kept messages, with one round trip if this process has cached the pages."""
         return (await self.read_all())[0]
 
-    async def read_all(self) -> tuple[Kept, Sequence[KeptMessage]]:
+    async def read_all(self, *, empty: bool = False) -> tuple[Kept, Sequence[KeptMessage]]:
         """Return the kept messages, and those that wait; one that is taken back has no text."""
+        if empty:
+            return Kept(), ()
         contents = await self._contents()
         pages = tuple((await self._load(contents.listed)).values())
         with _lock:
@@ -252,11 +221,7 @@ class Episodes:
     async def wait(
         self, said: Sequence[KeptMessage], gone: Callable[[KeptMessage], bool] = lambda _: False
     ) -> None:
-        """Let every process find messages that are not folded yet, and no longer those gone.
-
-        Raises:
-            MemoryConflictError: Turns of this person were faster each time.
-        """
+        """Let every process find messages that are not folded yet, and no longer those gone."""
         now = {(one.thread, one.id) for one in said}
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -264,7 +229,7 @@ class Episodes:
             before = contents.waiting.said
             left = [one for one in before if not gone(one) and (one.thread, one.id) not in now]
             step = self._step_waiting(contents, [*left, *said])
-            if (*left, *said) == before or await self._records.commit(step.puts, step.given):
+            if (*left, *said) == before or await self._records.commit(*step):
                 return
         raise _conflict()
 
@@ -280,12 +245,10 @@ class Episodes:
     async def keep(
         self, said: Iterable[KeptMessage], *, new: Container[str], clean: Callable[[str], str]
     ) -> EpisodePuts:
-        """Return the step that keeps new messages, and changes kept ones.
+        """Return the step that changes kept messages, and keeps those whose ids are `new`.
 
-        Args:
-            said: messages with their current texts; kept ones with an empty text are deleted.
-            new: ids of the messages that were never folded; only these are added.
-            clean: returns the part of a text that may be kept.
+        Messages have their current texts; kept ones with an empty text are deleted. `clean` returns
+        the part of a text that may be kept.
         """
         contents = await self._contents()
         now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
@@ -322,28 +285,13 @@ class Episodes:
         return self._step(contents, changed, number)
 
     async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
-        """Delete messages, and return their number.
-
-        Args:
-            ids: ids of the messages.
-            thread: id of their thread; None for any.
-
-        Raises:
-            MemoryConflictError: Turns of this person were faster each time.
-        """
+        """Delete messages of a thread, or of any, and return their number."""
         return await self._change(
             lambda one: None if one.id in ids and thread in (None, one.thread) else one
         )
 
     async def expire(self, *, preview: bool = False) -> int:
-        """Delete messages that are older than `days`, and return their number.
-
-        Args:
-            preview: whether to say only how many would go.
-
-        Raises:
-            MemoryConflictError: Turns of this person were faster each time.
-        """
+        """Delete messages that are older than `days`, or only count them; return their number."""
         since = self.since
         return await self._change(lambda one: None if one.day < since else one, preview=preview)
 
@@ -354,15 +302,7 @@ class Episodes:
     async def drop_about(
         self, subject: frozenset[str], may: Callable[[str], bool] = bool
     ) -> list[str]:
-        """Delete the statements that have all words of a subject, and return them.
-
-        Args:
-            subject: the words.
-            may: whether a statement may be deleted.
-
-        Raises:
-            MemoryConflictError: Turns of this person were faster each time.
-        """
+        """Delete the statements that have all words of a subject and may go, and return them."""
         gone: list[str] = []
 
         def change(one: KeptMessage) -> KeptMessage | None:
@@ -388,9 +328,8 @@ class Episodes:
             waiting = changed.pop(_WAITING, None)
             step = self._step(contents, changed, contents.next)
             if waiting is not None:
-                more = self._step_waiting(contents, waiting.said)
-                step = EpisodePuts([*step.puts, *more.puts], {**step.given, **more.given})
-            if not step.puts or await self._records.commit(step.puts, step.given):
+                step |= self._step_waiting(contents, waiting.said)
+            if not step.puts or await self._records.commit(*step):
                 await self.read()
                 return gone
         raise _conflict()
@@ -432,7 +371,10 @@ class Episodes:
             return _EpisodeContents(None, [], 0, waits, waiting)
         try:
             if isinstance(value, dict):
-                listed = [*map(_parse_listed, value["pages"])]
+                listed = [
+                    _Listed(str(key), str(digest), int(tokens), str(newest))
+                    for key, digest, tokens, newest in value["pages"]
+                ]
                 return _EpisodeContents(value, listed, int(value["next"]), waits, waiting)
         except (KeyError, TypeError, ValueError):
             pass
@@ -491,10 +433,7 @@ class _Listed(NamedTuple):
 
 
 class _EpisodeContents(NamedTuple):
-    """The record (`...` if it cannot be read), the pages, and the number of the next page.
-
-    The last two are the record of the messages that wait, and these.
-    """
+    """The record (`...` if it cannot be read), pages, next page's number, and what waits."""
 
     record: Value | EllipsisType | None
     listed: Sequence[_Listed]
@@ -510,8 +449,3 @@ def _conflict() -> MemoryConflictError:
 def _row(key: str, page: Page) -> _Listed:
     newest = max((one.day for one in page.said), default="")
     return _Listed(key, page.digest, page.tokens, newest)
-
-
-def _parse_listed(row: Sequence[object]) -> _Listed:
-    key, digest, tokens, newest = row
-    return _Listed(str(key), str(digest), int(str(tokens)), str(newest))

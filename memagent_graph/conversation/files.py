@@ -8,6 +8,7 @@ from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangChain r
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.config import get_config, get_store
 from langgraph.runtime import get_runtime
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import Speakers, UserOf, access_of
@@ -26,20 +27,14 @@ with install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deep
         BackendProtocol,
         EditResult,
         FileDownloadResponse,
-        FileInfo,
         GlobResult,
         GrepResult,
         LsResult,
         ReadResult,
         WriteResult,
     )
-    from deepagents.backends.utils import (
-        compile_grep_include_glob,
-        create_file_data,
-        grep_matches_from_files,
-        perform_string_replacement,
-        slice_read_response,
-    )
+    from deepagents.backends.store import StoreBackend
+    from deepagents.backends.utils import create_file_data
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -55,6 +50,7 @@ NOTES = "/notes.md"
 _ROOT = "/memories"
 _PAGE = 2_000
 """Lines of a file that are read at once."""
+_FILES = ("files",)
 
 
 class MemoryBackend(BackendProtocol):  # type: ignore[misc]
@@ -96,24 +92,11 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
 
     def ls(self, path: str) -> LsResult:
         """List a directory."""
-        base = _inside(path).rstrip("/") + "/"
-        entries: dict[str, FileInfo] = {}
-        for name, (text, at) in self._files().items():
-            if not name.startswith(base):
-                continue
-            first, below, _ = name[len(base) :].partition("/")
-            info: FileInfo = {"path": f"{base}{first}{below}", "is_dir": bool(below)}
-            if not below:
-                info |= {"size": len(text.encode()), "modified_at": at}
-            entries[first] = info
-        return LsResult(entries=[*entries.values()])
+        return self._copy_files().ls(_inside(path))
 
     def read(self, file_path: str, offset: int = 0, limit: int = _PAGE) -> ReadResult:
         """Return lines of a file."""
-        found = self._files().get(_inside(file_path))
-        if found is None:
-            return ReadResult(error=f"{_name(file_path)} not found")
-        return slice_read_response(create_file_data(found[0], found[1]), offset, limit)
+        return self._copy_files().read(_inside(file_path), offset, limit)
 
     def grep(
         self,
@@ -124,27 +107,16 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         max_count: int | None = None,
     ) -> GrepResult:
         """Return the lines that have a text."""
-        files = {name: create_file_data(*found) for name, found in self._files().items()}
-        where = None if path is None else _inside(path)
-        return grep_matches_from_files(files, pattern, where, glob, max_count=max_count)
+        return self._copy_files().grep(pattern, _inside(path or "/"), glob, max_count=max_count)
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Return the files whose names match."""
-        base = _inside(path or "/").rstrip("/") + "/"
-        try:
-            matches = compile_grep_include_glob(_inside(pattern) if "/" in pattern else pattern)
-        except ValueError as error:
-            return GlobResult(error=str(error))
-        found: list[FileInfo] = [
-            {"path": name, "is_dir": False, "size": len(text.encode()), "modified_at": at}
-            for name, (text, at) in self._files().items()
-            if name.startswith(base) and matches(name[len(base) :])
-        ]
-        return GlobResult(matches=found)
+        pattern = _inside(pattern) if "/" in pattern else pattern
+        return self._copy_files().glob(pattern, _inside(path or "/"))
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Begin the notes of a user who has none yet; from then on, they are edited."""
-        if _inside(file_path) in self._files():
+        if _text_of(self._copy_files(), file_path) is not None:
             message = f"{_name(file_path)} exists already: edit it instead."
             return WriteResult(error=message)
         if error := self._store(file_path, content, ""):
@@ -159,26 +131,19 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         replace_all: bool = False,  # noqa: FBT001, FBT002 - the protocol's
     ) -> EditResult:
         """Replace a text of the notes."""
-        found = self._files().get(_inside(file_path))
-        if found is None:
-            return EditResult(error=f"Error: {_name(file_path)} not found")
-        done = perform_string_replacement(found[0], old_string, new_string, replace_all)
-        if isinstance(done, str):
-            return EditResult(error=done)
-        text, count = done
-        if error := self._store(file_path, text, found[0]):
-            return EditResult(error=error)
-        return EditResult(path=file_path, occurrences=count)
+        shown = self._copy_files()
+        before = _text_of(shown, file_path) or ""
+        done = shown.edit(_inside(file_path), old_string, new_string, replace_all)
+        if done.error is None:
+            done.error = self._store(file_path, _text_of(shown, file_path) or "", before)
+        return EditResult(error=done.error) if done.error else done
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return whole files."""
-        files = self._files()
-        return [
-            FileDownloadResponse(path, content=files[_inside(path)][0].encode())
-            if _inside(path) in files
-            else FileDownloadResponse(path, error="file_not_found")
-            for path in paths
-        ]
+        found: list[FileDownloadResponse] = self._copy_files().download_files(
+            [*map(_inside, paths)]
+        )
+        return found
 
     def _store(self, path: str, text: str, before: str) -> str | None:
         """Store the notes; an error says why they were not."""
@@ -196,12 +161,14 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
             return f"The change waits for approval: {_name(path)} stays as it is until then."
         return None
 
-    def _files(self) -> dict[str, tuple[str, str]]:
-        """All files: their texts, and when they were written."""
-        if not access_of().reads:
-            return {}
-        user, store = self._whose()
-        return wait_for(_list_files(self._memory.people.of(user, store)))
+    def _copy_files(self) -> StoreBackend:
+        """Return all files that the run may read, as they are now."""
+        store = InMemoryStore()
+        if access_of().reads:
+            user, own = self._whose()
+            for name, found in wait_for(_list_files(self._memory.people.of(user, own))).items():
+                store.put(_FILES, name, {**create_file_data(*found)})
+        return StoreBackend(store=store, namespace=lambda _: _FILES)
 
     def _whose(self) -> tuple[str, BaseStore | None]:
         if self._id is not None:
@@ -223,12 +190,8 @@ async def _edit_notes(
 ) -> None:
     """Replace a user's notes for an agent: as a new version, or as a proposal.
 
-    What is stored passes `redact`, and has nothing that `never` bans.
-
-    Raises:
-        ConfigurationError: The text is over the budget, nothing of it may be kept, or the first
-            notes would need approval.
-        MemoryConflictError: The memory changed meanwhile.
+    What is stored passes `redact`, and has nothing that `never` bans. Raises `ConfigurationError`
+    if it is over the budget, empty, or would begin notes that need approval.
     """
     memory.check_writable()
     folding, personal = memory.get_folding(user), memory.people.of(user, store)
@@ -269,6 +232,11 @@ async def _list_files(personal: UserMemory) -> dict[str, tuple[str, str]]:
     for day, lines in sorted(days.items()):
         files[f"/passages/{day}.md"] = "\n".join(lines), day
     return files
+
+
+def _text_of(shown: StoreBackend, path: str) -> str | None:
+    found = shown.download_files([_inside(path)])[0].content
+    return None if found is None else found.decode()
 
 
 def _inside(path: str) -> str:
@@ -332,11 +300,7 @@ def create_file_reading_tool(
 
 
 async def _read_file(backend: Any, path: str) -> str:
-    """Return the whole text of a file of a backend.
-
-    Raises:
-        ConfigurationError: There is no such file, or it is no text.
-    """
+    """Return the whole text of a file of a backend; `ConfigurationError` if there is none."""
     lines: list[str] = []
     offset: int | None = 0
     while offset is not None:

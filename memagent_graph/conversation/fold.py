@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage
 
@@ -21,7 +21,6 @@ from memagent_graph.conversation.built_in import (
     topics,
     withdraw,
 )
-from memagent_graph.conversation.episodes import EpisodePuts
 from memagent_graph.conversation.messages import (
     ConversationSource,
     as_message,
@@ -29,13 +28,13 @@ from memagent_graph.conversation.messages import (
     word_for_word,
 )
 from memagent_graph.conversation.profile import Past, read_entries
-from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader, keep_fitting
+from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader
 from memagent_graph.conversation.prompt import first_day, newest_first, prepare, take_first
 from memagent_graph.conversation.proposal import (
+    Decision,
     change_proposals,
     compose,
     decide,
-    decision_of,
     list_proposals,
     propose,
     revise,
@@ -47,7 +46,7 @@ from memagent_graph.conversation.reader import (
     resolve_keeper,
 )
 from memagent_graph.conversation.search import recall
-from memagent_graph.conversation.user_memory import change_of
+from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange
 from memagent_graph.errors import (
     ConfigurationError,
     MemoryConflictError,
@@ -79,21 +78,20 @@ from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.episodes import Branch, KeptMessage
+    from memagent_graph.conversation.episodes import Branch, EpisodePuts, KeptMessage
     from memagent_graph.conversation.messages import Line, Redact
     from memagent_graph.conversation.profile import Fields
-    from memagent_graph.conversation.proposal import Approve, Decision, Proposal
+    from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.evidence.places import Unsupported
-    from memagent_graph.facts.reader import FactsReader
     from memagent_graph.facts.record import Facts
     from memagent_graph.graph.state import Fold
     from memagent_graph.memory.atomic import Value
@@ -104,24 +102,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keeping:
-    """Rules for what is kept of messages.
+    """Rules for what is kept of messages: each text passes `redact`.
 
-    Attributes:
-        redact: function that each text passes through.
-        never: description of what must not be kept: statements with one of its words are left out.
-            If it has no word to match, nothing is kept.
+    Statements with a word of `never` are left out; if it has no word to match, nothing is kept.
     """
 
     redact: Redact
     never: str
 
     def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
-        """Return messages as they are kept; one of which nothing remains has no text.
-
-        Args:
-            messages: messages with ids.
-            thread: id of their thread.
-        """
+        """Return messages as they are kept; one of which nothing remains has no text."""
         known = word_for_word(messages, thread, self.redact)
         return [replace(one, text=self.drop_banned(one.text)) for one in known]
 
@@ -152,16 +142,9 @@ _ASKED_TWICE = 2
 async def fold_within(
     reading: Reading, fold: Fold, source: Source, *, config: RunnableConfig | None = None
 ) -> tuple[Fold, tuple[str, ...]]:
-    """Fold a whole conversation into a memory, of which the oldest lines go if it has no room.
+    """Fold a whole conversation into a memory, of which `reading.cut` takes the oldest lines.
 
-    Args:
-        reading: the reader, its budgets, and by `cut` which lines go.
-        fold: the fold, with the memory so far.
-        source: the conversation.
-        config: configuration of the run.
-
-    Returns:
-        The fold after it; and what had to give way, in words that quote nothing.
+    Returns what had to give way as well, in words that quote nothing.
     """
     was_cut, again, unfinished, lost = fold["progress"]["cut"], 0, 0, 0
 
@@ -216,11 +199,6 @@ def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
     A line is as old as the first day in it ("2026-03-05"), or else as the line above; of one day,
     the line below is the newer. A memory of one line is taken by its sentences. The newest line is
     cut at a sentence's end if it does not fit by itself.
-
-    Args:
-        text: the memory.
-        tokens: longest memory, in tokens.
-        tokenizer: counts them.
     """
     pieces = _pieces(text)
     if not pieces:
@@ -245,18 +223,7 @@ _log = logging.getLogger(__name__)
 
 
 class Folding:
-    """Folds messages into memories; arguments as for `ConversationMemory`.
-
-    Args:
-        fields: fields of the profile, if the memory is one; None otherwise.
-        facts: the facts to keep, if the memory is one of facts; None otherwise.
-        past: limits on the replaced values that are kept.
-        approve: whether folds only propose; or a function that decides, see `ConversationMemory`.
-
-    Attributes:
-        reading: the reader that folds, and the budgets.
-        keeping: rules for the messages that are kept word for word.
-    """
+    """Folds messages into memories; arguments as for `ConversationMemory`."""
 
     def __init__(
         self,
@@ -284,7 +251,7 @@ class Folding:
             facts=facts,
         )
         self._facts = facts
-        cut = keep_newest if fields is None else keep_fitting(fields)
+        cut: Callable[[str, int, Tokenizer], str] = fields.cut if fields else keep_newest
         if facts is not None:
             from memagent_graph.facts.reader import cut_facts, with_room
 
@@ -318,13 +285,6 @@ class Folding:
     ) -> int:
         """Fold new and edited messages onto the newest version, and return their number.
 
-        Args:
-            memory: the user's memory.
-            thread: id of the conversation.
-            config: configuration of the model's calls.
-            folding: messages with ids.
-            branch: where the thread is now.
-
         Raises:
             ModelError: The model failed; nothing was folded.
             StoreError: The store failed.
@@ -354,15 +314,13 @@ class Folding:
             new = [*seen.values()]
             version, asked = None, list[frozenset[str]]()
             if new or was:
-                times = await self._find_times(memory, new, thread)
-                version, asked = await self._version(head, new, thread, was, times, config)
+                version, asked = await self._version(memory, head, new, thread, was, config)
                 lost_one = (_LOST,) if was_lost else ()
                 version = replace(version, warnings=(*lost_one, *version.warnings))
             kept = self.keeping.keep(new, thread)
             kept = [replace(m, text=drop_subjects(m.text, asked)) for m in kept[:-1]] + kept[-1:]
             step = await self._keep(memory, kept, was, changed, asked)
-            marks = memory.put_said(thread, mark, changed, branch)
-            step = EpisodePuts([*marks.puts, *step.puts], {**marks.given, **step.given})
+            step = memory.put_said(thread, mark, changed, branch) | step
             if version is None:
                 if await memory.commit(step, head):
                     return 0
@@ -375,7 +333,11 @@ class Folding:
                 if await memory.commit(step, head):
                     await self._ask(memory, proposal)
                     return len(new)
-            elif await memory.advance(version, head, change_of(version, ids, self._model), step):
+                continue
+            change = MemoryChange(
+                version.created_at, "folded", CONVERSATION, version.id, thread, (*ids,), self._model
+            )
+            if await memory.advance(version, head, change, step):
                 await _prepare(memory, version.text)
                 return len(new)
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
@@ -427,16 +389,22 @@ class Folding:
             verdict = self._approve(proposal)
             if isawaitable(verdict):
                 verdict = await verdict
-            if verdict is not None:
-                await self.decide(memory, decision_of(proposal, verdict), by="approve")
+            if isinstance(verdict, str):
+                decision = Decision(edit={proposal.id: verdict})
+            elif isinstance(verdict, bool):
+                ids = [proposal.id]
+                decision = Decision(accept=ids) if verdict else Decision(refuse=ids)
+            elif verdict is not None:
+                _log.warning("approve must return True, False, a text or None: a proposal waits.")
+            if isinstance(verdict, str | bool):
+                await self.decide(memory, decision, by="approve")
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
 
     async def decide(self, memory: UserMemory, decision: Decision, *, by: str) -> None:
         """Carry out a decision about proposals; see `proposal.decide`.
 
-        Edited texts are redacted, have no statement that `never` bans, and must be within the
-        budget.
+        Edited texts are redacted, lose what `never` bans, and must be within the budget.
         """
         edit = {key: self.keeping.clean_text(text) for key, text in decision.edit.items()}
         most = self.reading.config.memory_tokens
@@ -475,8 +443,7 @@ class Folding:
         said = {key: replace(one, text="") for key, one in was.items()}
         said |= {one.id: one for one in old.said}
         if new := [*map(as_message, said.values())]:
-            times = await self._find_times(memory, new, old.thread)
-            version, _ = await self._version(head, new, old.thread, was, times, {})
+            version, _ = await self._version(memory, head, new, old.thread, was, {})
         else:
             version = old.edit_again(head)
         again = compose(version, head, old.said, old.was, old.messages, old.model)
@@ -495,26 +462,22 @@ class Folding:
         if head is None or not head.told:
             return
         is_profile = bool(read_entries(head.told[0].line)[0])
-        if is_profile and not isinstance(self.reading.reader, ProfileReader):
+        form = "a profile" if is_profile else "one of facts"
+        fits = isinstance(self.reading.reader, ProfileReader) if is_profile else self._facts
+        if not fits:
             message = (
-                "This memory is a profile, which notes would overwrite: give its schema to "
-                "ConversationMemory, or forget the user first."
-            )
-            raise ConfigurationError(message)
-        if not is_profile and self._facts is None:
-            message = (
-                "This memory is one of facts, which notes would overwrite: give schema=Facts to "
+                f"This memory is {form}, which notes would overwrite: give its schema to "
                 "ConversationMemory, or forget the user first."
             )
             raise ConfigurationError(message)
 
     async def _version(
         self,
+        memory: UserMemory,
         head: MemoryVersion | None,
         new: Sequence[BaseMessage],
         thread: str,
         was: Mapping[str, KeptMessage],
-        times: Mapping[str, str],
         config: RunnableConfig,
     ) -> tuple[MemoryVersion, list[frozenset[str]]]:
         """Return the version after some messages, and the subjects that they ask to forget.
@@ -523,7 +486,9 @@ class Folding:
         take that for said now.
         """
         told = () if head is None else head.told
-        reader = self._for_one_fold(told, times, thread)
+        begin = getattr(self.reading.reader, "for_one_fold", None)
+        times = await self._find_times(memory, new, thread)
+        reader = begin(told, thread, times) if begin else self.reading.reader
         reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
         source = ConversationSource(new, thread, self.keeping.redact, before)
@@ -545,13 +510,12 @@ class Folding:
         unsupported: tuple[Unsupported, ...] = ()
         asked = reader.asked if isinstance(reader, NotesReader) else []
         fold["memory"] = drop_subjects(fold["memory"], asked)
-        if isinstance(reader, NewestReader | NotesReader | ProfileReader):
-            warnings += reader.warnings
+        warnings += getattr(reader, "warnings", ())
         if self._facts is not None:
-            memory = memory_of(fold)
-            marks = () if head is None else with_text(memory.text, head.memory).unsupported
-            unsupported = tuple(dict.fromkeys((*marks, *memory.unsupported)))
-            sources = _attest_facts(told, memory, said, thread)
+            facts = memory_of(fold)
+            marks = () if head is None else with_text(facts.text, head.memory).unsupported
+            unsupported = tuple(dict.fromkeys((*marks, *facts.unsupported)))
+            sources = _attest_facts(told, facts, said, thread)
         if isinstance(reader, ProfileReader):
             sources = self._past.attest(reader.told.values(), fold["memory"], said[-1].at)
         self._warn(warnings)
@@ -572,21 +536,6 @@ class Folding:
             warnings=warnings,
         )
         return made, asked
-
-    def _for_one_fold(
-        self, told: Sequence[LineSource], times: Mapping[str, str], thread: str
-    ) -> Reader:
-        """Return the reader with what it knows of this fold alone."""
-        reader = self.reading.reader
-        if isinstance(reader, NewestReader):
-            return reader.for_one_fold(times)
-        if isinstance(reader, NotesReader):
-            return reader.for_one_fold()
-        if isinstance(reader, ProfileReader):
-            return reader.for_one_fold(told, thread)
-        if self._facts is not None:
-            return cast("FactsReader", reader).for_one_fold(told)
-        return reader
 
     async def _see(
         self,
@@ -622,21 +571,11 @@ class Folding:
 def _attest_facts(
     before: Sequence[LineSource], memory: Memory, said: Sequence[Line], thread: str
 ) -> tuple[LineSource, ...]:
-    """Return the sources of the lines of facts after a fold, also of those that it changed.
-
-    Args:
-        before: the sources before the fold.
-        memory: the facts, with the evidence of those that the fold found.
-        said: the messages that were folded, in their order; at least one.
-        thread: id of the conversation.
-    """
+    """Return the sources of the lines of facts after a fold, also of those that it changed."""
     from memagent_graph.facts.record import facts_of, read_fact
 
     starts = [one.start for one in said]
-    known = {}
-    for item in before:
-        if fact := read_fact(item.line):
-            known[fact.triple] = item
+    known = {fact.triple: item for item in before if (fact := read_fact(item.line))}
     found = []
     for fact in facts_of(memory):
         source = known.get(fact.triple)
@@ -649,11 +588,7 @@ def _attest_facts(
 
 
 def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:
-    """The budgets, with chunks that leave room for the schema, which each prompt has.
-
-    Raises:
-        ConfigurationError: It leaves less than half of a chunk.
-    """
+    """The budgets, with chunks that leave room for the schema, which each prompt has."""
     schema = counter.count(json.dumps(fields.changes, ensure_ascii=False))
     if 2 * schema > config.chunk_tokens:
         message = (
@@ -667,10 +602,7 @@ def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenize
 async def _find_kept(
     memory: UserMemory, thread: str, ids: Collection[str], *, proposed: bool
 ) -> dict[str, KeptMessage]:
-    """Return messages of a thread, by their ids, as they are kept word for word.
-
-    With `proposed`, also as they were kept before an edit that waits for approval.
-    """
+    """Return a thread's messages as they are kept, or (`proposed`) were before a waiting edit."""
     if not ids:
         return {}
     known = [one for p in await list_proposals(memory) for one in p.was] if proposed else []

@@ -18,13 +18,12 @@ from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation import privacy
-from memagent_graph.conversation.access import refuse_writes
-from memagent_graph.conversation.backlog import UserMemories, fold_all
+from memagent_graph.conversation.backlog import UserMemories, fold_all, refuse_writes
 from memagent_graph.conversation.built_in import (
     drop_ended,
     read_remarks,
 )
-from memagent_graph.conversation.episodes import Kept, KeptMessage
+from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.fold import Folding
 from memagent_graph.conversation.messages import (
     as_message,
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
-    from memagent_graph.conversation.user_memory import ForgottenUser, UserId, UserMemory
+    from memagent_graph.conversation.user_memory import ForgottenUser, UserId
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact, Facts
     from memagent_graph.memory.version import History, MemoryVersion
@@ -196,6 +195,7 @@ class ConversationMemory(Generic[Shape]):
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
             raise ConfigurationError(message)
+        self.read_only = read_only
         self.people = UserMemories(
             store,
             namespace,
@@ -224,8 +224,10 @@ class ConversationMemory(Generic[Shape]):
             past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
             approve=approve,
         )
+        self.form: Form = "facts" if self._facts is not None else "text" if is_text else "profile"
         self._foldings = lru_cache(_MOST_WAYS)(make_folding)
         self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
+        self.chunk_tokens = self._folding.reading.config.chunk_tokens
 
     async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
@@ -334,7 +336,8 @@ class ConversationMemory(Generic[Shape]):
         try:
             text, messages = find_current(about)
             memory, (kept, waiting) = await asyncio.gather(
-                self._head(user, store), self._read_kept(personal, text)
+                self._head(user, store),
+                personal.episodes.read_all(empty=not text or personal.episodes.off),
             )
             backlog.last_seen = memory
 
@@ -416,12 +419,10 @@ class ConversationMemory(Generic[Shape]):
         talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
         given = by_owner([*removed, *known], talk.user).get(talk.user, [])
-        said = [
-            *{one.id: one for one in (*talk.backlog.list_waiting(talk.thread), *given)}.values()
-        ]
+        waiting = [one for _, one in talk.backlog.list_seen(talk.thread).values() if one]
+        said = [*{one.id: one for one in (*waiting, *given)}.values()]
         await talk.fold(said)
-        talk.backlog.see(talk.thread, talk.record(said))
-        talk.backlog.remove([str(one.id) for one in said], talk.thread)
+        talk.backlog.see(talk.thread, dict.fromkeys(talk.record(said)))
         return known
 
     @property
@@ -579,7 +580,7 @@ class ConversationMemory(Generic[Shape]):
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        self.people.backlog(user, store).remove(ids, of, known=False)
+        self.people.backlog(user, store).remove(ids, of)
         personal = self.people.of(user, store)
         await change_proposals(
             personal, lambda one: one.without(ids) if of in (None, one.thread) else one
@@ -715,23 +716,6 @@ class ConversationMemory(Generic[Shape]):
     accept = to_sync(aaccept)
     refuse = to_sync(arefuse)
 
-    @property
-    def chunk_tokens(self) -> int:
-        """Most tokens that stay in a conversation."""
-        return self._folding.reading.config.chunk_tokens
-
-    @property
-    def form(self) -> Form:
-        """The form of a memory."""
-        if self._facts is not None:
-            return "facts"
-        return "text" if self._fields is None else "profile"
-
-    @property
-    def read_only(self) -> bool:
-        """Whether this memory may only be read here."""
-        return self.people.read_only
-
     def check_writable(self) -> None:
         """Raise `ConfigurationError` if this memory may only be read here."""
         if self.read_only:
@@ -743,12 +727,6 @@ class ConversationMemory(Generic[Shape]):
         if not all(isinstance(text, str) for text in texts):
             raise ConfigurationError("A function given as keep or never must return a text.")
         return self._foldings(*texts)
-
-    async def _read_kept(
-        self, personal: UserMemory, about: str
-    ) -> tuple[Kept, Sequence[KeptMessage]]:
-        episodes = personal.episodes
-        return await episodes.read_all() if about and not episodes.off else (Kept(), ())
 
     async def _fold_to_head(self, user: UserId, store: BaseStore | None) -> MemoryVersion | None:
         await self.people.backlog(user, store).fold()

@@ -69,11 +69,7 @@ def redact_nothing(text: str) -> str:
 
 
 def check_redaction(redact: Redact | None) -> Redact:
-    """A redaction that raises rather than let something through.
-
-    Raises:
-        ConfigurationError: It is a coroutine function; or, when it is called, it returns no text.
-    """
+    """A redaction that raises `ConfigurationError` rather than let something through."""
     if redact is None:
         return redact_nothing
     if iscoroutinefunction(redact):
@@ -89,11 +85,7 @@ def check_redaction(redact: Redact | None) -> Redact:
 
 
 def as_messages(given: Given) -> list[BaseMessage]:
-    """Return messages as LangChain's, from a list of them, from one message, or from its text.
-
-    Raises:
-        ConfigurationError: It is neither a message nor a list of messages.
-    """
+    """Return messages as LangChain's; raises `ConfigurationError` if some are none."""
     one = isinstance(given, str | dict | BaseMessage) or (
         isinstance(given, tuple) and [*map(type, given)] == [str, str] and given[0] in _SPEAKING
     )
@@ -122,12 +114,6 @@ def identify(
     has the ids that it had. Of messages at the beginning without ids, those that were recorded
     keep their ids: as far as they equal the record from its beginning, or else the longest end of
     the record with which the messages begin. All others are new, and follow what was recorded.
-
-    Args:
-        messages: the messages.
-        thread: id of their thread.
-        recorded: messages of the thread that were recorded: the first, and the last ones in order.
-        redact: function that a text passes through before its digest is taken.
     """
     digests = [record_message(m, redact).digest if not m.id else "" for m in messages]
     now = [*takewhile(bool, digests)]
@@ -153,12 +139,9 @@ def identify(
 def stamp(
     messages: Iterable[BaseMessage], user: str, zone: tzinfo | None = None
 ) -> list[BaseMessage]:
-    """Return messages, those of users that were not seen before marked with user and time.
+    """Return messages, those of users that are seen for the first time marked with user and time.
 
-    Args:
-        messages: the messages.
-        user: id of the user in whose run they are seen; "" if the run may not remember them.
-        zone: time zone of the time; UTC by default.
+    The user is "" if the run may not remember them.
     """
     mark = {"user": str(user), "at": datetime.now(zone or UTC).isoformat()}
     return [
@@ -170,14 +153,10 @@ def stamp(
 
 
 def by_owner(messages: Iterable[BaseMessage], user: str) -> dict[str, list[BaseMessage]]:
-    """Return messages by the user whose they are.
+    """Return messages by the user whose they are; those without a mark are `user`'s.
 
     What follows a user's message belongs to it: the reply, calls of tools and their results. What
     is not to be remembered is among those of `user`, so marked: it is known when it comes again.
-
-    Args:
-        messages: the messages.
-        user: id of the user whose those without a mark are.
     """
     found: dict[str, list[BaseMessage]] = {}
     owner, excluded = str(user), False
@@ -257,13 +236,7 @@ def beyond(
     """The messages to be folded: none while there are few, else all but the last half.
 
     What stays begins with a human message, has the last human message and the last group, and no
-    group is split. System messages always stay.
-
-    Args:
-        messages: the conversation.
-        window: most messages that stay, system messages not counted.
-        tokens: most tokens that they may have.
-        count: measures a message.
+    group is split. System messages always stay, and do not count. `count` measures tokens.
     """
     found = groups(messages)
     sizes = [sum(map(count, group)) for group in found]
@@ -285,12 +258,7 @@ def beyond(
 
 
 def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[BaseMessage]:
-    """Return the first of some messages of which none waits and that end before a human message.
-
-    Args:
-        folding: the messages that are `beyond` the window; they end so.
-        wait: ids of messages that are not folded.
-    """
+    """Return the first messages beyond the window of which none waits, up to a human's."""
     found = groups(folding)
     ends = 0
     for at, group in enumerate(found):
@@ -304,12 +272,7 @@ def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[
 
 
 def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
-    """Return the messages of a thread that the model still sees.
-
-    Args:
-        messages: the whole thread.
-        left: id of the first message of the last group that left the view; see `find_left`.
-    """
+    """Return the messages of a thread that the model still sees; `left` is as of `find_left`."""
     at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
     if left is None or at is None:
         return [*messages]
@@ -388,14 +351,7 @@ _SPEAKING = {*_ROLES, "system", "developer"}
 class Line(NamedTuple):
     """A message, a call of a tool, or its result, as a line of a conversation's text.
 
-    Attributes:
-        start: offset of its beginning, in code points.
-        words: offset of what is said, after time and speaker.
-        end: offset of its end.
-        at: time at which it was said (ISO 8601).
-        role: who speaks: `USER`, `ASSISTANT`, `TOOL` or `CONTEXT`.
-        speaker: name of the speaker.
-        message: id of the message.
+    `start`, `words` (after time and speaker) and `end` are offsets in code points.
     """
 
     start: int
@@ -417,16 +373,8 @@ class ConversationSource(TextSource):
 
     Tools that were called and what they returned have lines of their own. Pictures, sound and
     files are named by their type. What a model thought aloud is left out, and so are messages of
-    the application. A further line of a message is indented.
-
-    Args:
-        messages: the conversation.
-        thread: its id.
-        redact: function that each text, tool argument and speaker's name passes through.
-        replaced: what was said before by messages that were edited or taken back, by their ids.
-
-    Attributes:
-        lines: where each line begins and ends, and who says it.
+    the application. A further line of a message is indented. `replaced` has what messages said
+    before they were edited or taken back.
     """
 
     def __init__(
@@ -473,13 +421,7 @@ def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
 def word_for_word(
     messages: Iterable[BaseMessage], thread: str, redact: Redact = redact_nothing
 ) -> list[KeptMessage]:
-    """Return the texts of users and the assistant, without calls and results of tools.
-
-    Args:
-        messages: the conversation, with ids.
-        thread: its id.
-        redact: function that each text and speaker's name passes through.
-    """
+    """Return the texts of users and the assistant, without calls and results of tools."""
     return [
         KeptMessage(str(message.id), thread, time, speaker, said)
         for message, time, role, speaker, said in _list_spoken(messages, redact)
@@ -497,11 +439,7 @@ def as_message(kept: KeptMessage) -> BaseMessage:
 
 
 def find_current(about: Given) -> tuple[str, list[BaseMessage]]:
-    """Return the text of the last human message, and the messages of the conversation.
-
-    Args:
-        about: a text, a message, or a conversation.
-    """
+    """Return the text of the last human message, and the messages of the conversation."""
     if isinstance(about, str):
         return about, []
     messages = as_messages(about)
@@ -551,9 +489,7 @@ def _warn_of_time(time: str, why: str) -> None:
 def read_time(time: object) -> str | None:
     """Return a time as ISO 8601 in the time zone it was given in; None if it cannot be read.
 
-    Args:
-        time: a text in any format of ISO 8601, a datetime, a date, or seconds since 1970
-            (milliseconds if the number is above 10**11).
+    A number is seconds since 1970, or milliseconds above 10**11.
     """
     try:
         if isinstance(time, str):

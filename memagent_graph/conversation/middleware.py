@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.config import get_config
 
-from memagent_graph.conversation.approval import Approval
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import view
-from memagent_graph.conversation.node import Thread
+from memagent_graph.conversation.node import Thread, review
 from memagent_graph.conversation.session import Speakers, UserOf
 from memagent_graph.errors import install_hint
-from memagent_graph.seams import is_answered
 from memagent_graph.sync import to_sync, wait_for
 
 with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'):
@@ -111,8 +109,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             return None
         thread = self._thread(state, runtime)
         if self._review:
-            answered = is_answered(get_config())
-            await Approval(self.memory, thread.speaker, runtime.store, answered).review()
+            await review(self.memory, thread.speaker, runtime.store, get_config())
         await thread.open()
         await thread.note(ended=False)
         return thread.begin() or None

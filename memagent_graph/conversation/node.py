@@ -1,7 +1,8 @@
-"""A chatbot's long-term memory as a node of its graph."""
+"""A chatbot's long-term memory as nodes of its graph: one remembers, one asks for approval."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 from uuid import UUID
 
@@ -9,6 +10,8 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMe
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
+from langgraph.types import interrupt
+from pydantic import ValidationError
 
 from memagent_graph.conversation.messages import (
     by_owner,
@@ -19,8 +22,10 @@ from memagent_graph.conversation.messages import (
     stamp,
     view,
 )
+from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
 from memagent_graph.conversation.session import (
     KeptThread,
+    Speaker,
     Speakers,
     Talk,
     UserOf,
@@ -28,15 +33,18 @@ from memagent_graph.conversation.session import (
     is_subagent,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.seams import RunnableCallable, replaces_messages
+from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
+from memagent_graph.seams import RunnableCallable, is_answered, replaces_messages
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from langchain_core.messages import SystemMessage
+    from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.proposal import Proposal
 
 _HOOK = "pre_model_hook"
 
@@ -162,22 +170,139 @@ class ConversationNode(RunnableCallable):
         return self._remember(state, config, runtime)
 
 
-class Thread:
-    """The thread of a run, as node and middleware see it.
+_BY = "review"
+"""`MemoryChange.by` of what was decided in a graph."""
+_REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
+"""Errors of a reply that decides nothing, and can be given again."""
+
+
+class ApprovalNode(RunnableCallable):
+    """Interrupts the graph if something new waits for the approval of its user.
+
+    The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "thread": ..., "memory": ...,
+    "changes": ...}]}`, with the whole new memory, and the lines of a diff. Resume with
+    `Command(resume={"accept": [id], "refuse": [id], "edit": {id: text}})`. A reply with another
+    form, or with an id that does not wait, decides nothing: the graph is interrupted again, with
+    the reason in `"error"`.
+
+    Each proposal interrupts a thread once. If a new message comes instead of a reply, the turn goes
+    on, and the proposals wait. Nothing is folded for a review.
+
+    The run may be resumed by another user if the thread's state has `memory_user`, as after a
+    `ConversationNode`. Otherwise resume it with the `user_id` of the interrupted run.
 
     Args:
-        memory: the memory of the users.
-        speakers: finds the user.
-        state: the state, with its messages.
-        runtime: runtime of the run.
-        config: configuration of the run.
-        begun: whether the turn has begun, so that the state knows whose it is.
+        memory: the memory of the users, with `approve=True`.
+        user: function of the run's runtime and config that returns the id of the user, as for
+            `ConversationNode`.
+        strict: whether a run without a user is an error; otherwise its thread has a memory.
 
-    Attributes:
-        speaker: whose turn it is, and the thread. It is the turn of the user who spoke last, also
-            if another one resumes the run.
-        left: id of a message: what precedes it, and its group, the model does not see.
-        now: the messages of the state with ids and whose they are, once it is open.
+    Examples:
+        >>> from langgraph.checkpoint.memory import InMemorySaver
+        >>> from langgraph.graph import START, StateGraph
+        >>> from memagent_graph import ApprovalNode, ConversationMemory, ConversationState
+        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
+        >>> _ = memory.save([("human", "My sister breeds goats.")], user="ann", thread="monday")
+        >>> builder = StateGraph(ConversationState).add_node("approve", ApprovalNode(memory))
+        >>> graph = builder.add_edge(START, "approve").compile(InMemorySaver())
+        >>> config = {"configurable": {"user_id": "ann", "thread_id": "tuesday"}}
+        >>> out = graph.invoke({"messages": [("human", "Good morning.")]}, config)
+        >>> (proposal,) = out["__interrupt__"][0].value["proposals"]
+        >>> proposal["changes"]
+        '+ My sister breeds goats.'
+    """
+
+    def __init__(
+        self, memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
+    ) -> None:
+        speakers = Speakers(user, strict=strict)
+
+        async def aapprove(
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> dict[str, object]:
+            known = (state if isinstance(state, dict) else vars(state)).get("memory_user") or ""
+            speaker = speakers.of(runtime, config, known)
+            await review(memory, speaker, runtime.store, config, known)
+            return {}
+
+        approve = to_sync(aapprove)
+        super().__init__(approve, aapprove, name="approve", trace=False)
+        self._approve = approve
+
+    def __call__(
+        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
+    ) -> dict[str, object]:
+        """Run the node. LangGraph learns from the annotations which keys the state needs."""
+        return self._approve(state, config, runtime)
+
+
+async def review(
+    memory: ConversationMemory[Any],
+    speaker: Speaker,
+    store: BaseStore | None,
+    config: RunnableConfig,
+    known: str = "",
+) -> None:
+    """Interrupt a run if something new waits for approval, and decide as the reply says.
+
+    `known` is the user in the thread's state, whose turn another one may resume.
+    """
+
+    async def show(**more: str) -> dict[str, object]:
+        shown = [
+            {
+                "id": one.id,
+                "at": one.at,
+                "thread": one.thread,
+                "memory": one.version.text,
+                "changes": str(one),
+            }
+            for one in await list_proposals(personal)
+        ]
+        return {"proposals": shown, **more}
+
+    personal, answered = memory.people.of(speaker.user, store), is_answered(config)
+    waiting = await list_proposals(personal)
+    new = {one.id for one in waiting if speaker.thread not in one.asked}
+    if new and not answered:
+
+        def ask(one: Proposal) -> Proposal:
+            asked = (*one.asked, speaker.thread)
+            return replace(one, asked=asked) if one.id in new else one
+
+        await change_proposals(personal, ask)
+    shown = await show() if new or answered else None  # a reply is always taken
+    while shown is not None:
+        reply, shown = interrupt(shown, response_schema=Decision.model_json_schema()), None
+        try:
+            decision = Decision.model_validate(reply)
+            if ids := {*decision.ids}:
+                users = speaker.user, AnonymousUser.restore(known)
+                user = await _find_decided(memory, users, store, ids)
+                await memory.decide(user, decision, store, by=_BY)
+        except _REFUSED as error:
+            shown = await show(error=str(error))
+
+
+async def _find_decided(
+    memory: ConversationMemory[Any], users: Iterable[str], store: BaseStore | None, ids: set[str]
+) -> str:
+    """Return the user for whom proposals wait: that of the run, or of the resumed turn."""
+    for user in filter(None, users):
+        if ids <= {one.id for one in await list_proposals(memory.people.of(user, store))}:
+            return user
+    message = (
+        f"Not all of {', '.join(sorted(ids))} wait for the user of the run: they were decided or "
+        "forgotten, or the interrupted run has another user, whose id must resume it."
+    )
+    raise MemoryNotFoundError(message)
+
+
+class Thread:
+    """The thread of a run, as node and middleware see it; `now` are its messages once it is open.
+
+    It is the turn of the user who spoke last, also if another one resumes the run. What precedes
+    the message `left`, and its group, the model does not see. `begun`: the state has the user.
     """
 
     now: list[BaseMessage]

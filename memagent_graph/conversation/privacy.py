@@ -33,9 +33,6 @@ def for_itself(config: RunnableConfig | None) -> RunnableConfig:
     """Return the config for calls whose replies must not reach a run's callbacks.
 
     Callbacks of the model itself, and tracers that the environment turns on, are still called.
-
-    Args:
-        config: config of the run; LangGraph's own keys of `configurable` are left out.
     """
     configurable = (config or {}).get("configurable", {})
     return {
@@ -142,16 +139,8 @@ async def drop_about(
 ) -> list[str]:
     """Delete the statements about a subject; see `ConversationMemory.aforget_about`.
 
-    Versions that had one go as well, unless it is corrected or the change is only proposed.
-
-    Args:
-        personal: memory of the user.
-        subject: words of the subject.
-        form: the form of the memory.
-        by: author of the change.
-        propose: whether to propose the change of the notes.
-        known: statements of the notes that may be deleted; None for all.
-        right: text whose statements stay.
+    Versions that had one go as well, unless it is corrected (`right` has what stays) or the change
+    of the notes is only proposed. Only statements in `known` go, if given.
     """
     wanted = _find_topics(subject, form)
     forgets = not (propose or right)

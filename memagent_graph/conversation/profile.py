@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from memagent_graph.memory.version import MemoryVersion
+    from memagent_graph.text.tokens import Tokenizer
 
 EMPTY = "(nothing)"
 """The text of a profile from which everything was taken: a memory is never an empty text."""
@@ -43,12 +44,9 @@ _NULL = {"type": "null"}
 
 
 class FieldValue(NamedTuple):
-    """A value of a field, or one item of a field that is a list.
+    """A value of a field, or one item of a field that is a list, as in JSON.
 
-    Attributes:
-        field: its path, as "diet" or "address.city".
-        value: the value, as in JSON.
-        day: day on which it was said (ISO 8601); empty if unknown.
+    `field` is a path, as "address.city"; `day` is when it was said (ISO 8601), "" if unknown.
     """
 
     field: str
@@ -110,9 +108,7 @@ def _plain(value: Json) -> str:
 def drop_blank(value: Json, choices: Collection[Json] = ()) -> Json:
     """Return a value without what stands in place of unknown ones; None if nothing is left.
 
-    Args:
-        value: the value.
-        choices: words for none that are values here.
+    `choices` are words for none that are values here.
     """
     if isinstance(value, str):
         blank = is_not_said(value) or (value not in choices and is_none(value))
@@ -129,15 +125,9 @@ def drop_blank(value: Json, choices: Collection[Json] = ()) -> Json:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a profile that is merged by itself.
+    """One field of a profile that is merged by itself; of a list, `schema` is that of an item.
 
-    Attributes:
-        path: its name; of a field within another, the names joined by periods.
-        schema: JSON Schema of a value, or of an item.
-        key: names of the values that a model must have: two that agree in them are about one thing.
-        many: whether it is a list, of which each item is an entry of its own.
-        choices: the values that there are; none if any is allowed.
-        default: its value while nothing is known.
+    Two values that agree in the names of `key` are about one thing. No `choices`: any is allowed.
     """
 
     path: str
@@ -231,13 +221,7 @@ Profile = TypeVar("Profile", bound=BaseModel)
 
 
 class Fitted(NamedTuple, Generic[Profile]):
-    """A profile, and the entries that it was made from.
-
-    Attributes:
-        profile: the instance.
-        entries: entries of the profile.
-        misfits: entries for which the schema has no field, or a field of another type.
-    """
+    """A profile, the entries that it was made from, and those that the schema has no place for."""
 
     profile: Profile
     entries: list[FieldValue]
@@ -247,19 +231,9 @@ class Fitted(NamedTuple, Generic[Profile]):
 class Fields(Generic[Profile]):
     """The fields that a pydantic model asks to be known of a person.
 
-    Args:
-        schema: the model. Nothing is known of a person at first, so each of its fields has a
-            default.
-
-    Attributes:
-        by_path: each field. A model within the model is merged field by field if all of its fields
-            have defaults, and is one value otherwise.
-        changes: the JSON Schema of a reply with changes: fields, actions, values, numbers of
-            messages.
-
-    Raises:
-        ConfigurationError: It is not a pydantic model, a field has no default, or JSON cannot say
-            what it holds.
+    A model within it is merged field by field if all of its fields have defaults, and is one value
+    otherwise. `changes` is the JSON Schema of a reply with changes. Raises `ConfigurationError` if
+    it is no pydantic model, a field has no default, or JSON cannot say what it holds.
     """
 
     def __init__(self, schema: type[Profile]) -> None:
@@ -325,6 +299,21 @@ class Fields(Generic[Profile]):
     def render(self, text: str) -> str:
         """Return the text of a profile for a model: a line for each entry that fits the schema."""
         return "\n".join(entry.shown for entry in self.fit(read_entries(text)[0]).entries)
+
+    def cut(self, text: str, tokens: int, tokenizer: Tokenizer) -> str:
+        """Return the entries that have room: at first those go that the schema lacks, then items.
+
+        Of each kind, the oldest goes first.
+        """
+
+        def stays(entry: FieldValue) -> tuple[bool, bool, str]:
+            known = self.by_path.get(entry.field)
+            return known is not None, known is not None and not known.many, entry.day
+
+        entries, _ = read_entries(text)
+        while entries and tokenizer.count(write_entries(entries)) > tokens:
+            entries.remove(min(entries, key=stays))
+        return write_entries(entries)
 
     def write(self, field: Field, value: Json) -> Json:
         """Return a value as the schema writes it: without what it ignores, say."""
@@ -408,12 +397,7 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
 
 
 class Past(NamedTuple):
-    """Limits on the lines of a profile that are kept although they were replaced.
-
-    Attributes:
-        values: number of newest values to keep of each field.
-        days: days to keep them after they were replaced; None for ever.
-    """
+    """Limits on the replaced lines of a profile that are kept: how many of a field, and days."""
 
     values: int
     days: float | None = None
@@ -421,10 +405,7 @@ class Past(NamedTuple):
     def attest(self, sources: Iterable[LineSource], text: str, at: str) -> tuple[LineSource, ...]:
         """Return the sources of the lines of a profile, and of earlier ones, as many as stay.
 
-        Args:
-            sources: the sources of all lines.
-            text: the profile.
-            at: time at which lines that are gone were, if they have none.
+        Lines that are gone without a time were until `at`.
         """
         found = end_gone([*sources], text, at)
         past = sorted((item for item in found if item.until), key=lambda item: instant(item.until))

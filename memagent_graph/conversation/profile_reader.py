@@ -36,7 +36,7 @@ from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
@@ -56,13 +56,9 @@ HEARSAY = "Left out, because only a tool said so: {fields}."
 
 
 class ProfileChange(NamedTuple):
-    """One change of a profile.
+    """One change of a profile: "set" a value, "add" an item to a list, or "remove" either.
 
-    Attributes:
-        field: the field.
-        action: "set" a value, "add" an item to a list, or "remove" either.
-        value: the value or item; None to remove the value, or all items.
-        message: the number of the message that says so; 0 if none is given.
+    The value None removes all; `message` is the number of the message that says so, or 0.
     """
 
     field: Field
@@ -77,10 +73,6 @@ def read_changes(
     """Return the changes in a reply, and messages for the model about what cannot be parsed.
 
     A profile, or a part of one, is taken as its values. Empty ones are left out.
-
-    Args:
-        reply: the JSON object in the reply.
-        fields: fields of the profile, by path.
     """
     listed = reply.get("changes")
     if listed is None:
@@ -133,14 +125,8 @@ def _single(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
 class Draft:
     """A profile while the changes of one reply are made.
 
-    Attributes:
-        fields: fields of the profile.
-        said: the messages that the reply is about, by whose numbers it names them.
-        thread: id of the conversation.
-        entries: entries of the profile.
-        told: sources of its lines, and of earlier ones, by line.
-        problems: errors of the reply, for the model.
-        notices: fields in which something gave way, by what it was.
+    `told` has the sources of its lines and of earlier ones, `problems` the errors of the reply for
+    the model, `notices` the fields in which something gave way, by what it was.
     """
 
     fields: Fields[Any]
@@ -154,11 +140,8 @@ class Draft:
     def change(self, change: ProfileChange, *, check: bool) -> None:
         """Make a change; of two values of one thing, the one that was said later stays.
 
-        A value that says nothing, as "unknown" does, only fills a field without another one.
-
-        Args:
-            change: the change.
-            check: whether to leave it out if the profile would not fit the schema.
+        A value that says nothing, as "unknown" does, only fills a field without another one. With
+        `check`, it is left out if the profile would not fit the schema.
         """
         field, action, value, message = change
         source = self.said[message - 1] if 0 < message <= len(self.said) else None
@@ -283,20 +266,9 @@ is oldest and of the least use.
 class ProfileReader(ChatReader):
     """Asks a chat model what changes in a profile, whose entries are the lines of the memory.
 
-    The reply is JSON of the schema's own; where it is none, or does not fit, the model
-    is asked once more, with the reason.
-
-    Args:
-        model: any LangChain chat model.
-        fields: fields of the profile.
-        config: the budgets.
-        name: name of the reader in output; the model's own name by default.
-        tokenizer: as for `ChatReader`.
-
-    Attributes:
-        noticed: fields in which something had to give way, by what it was; of one fold in a
-            copy that `for_one_fold` makes, as the other.
-        told: sources of the lines of the profile, and of earlier ones, by line.
+    The reply is JSON of the schema's own; where it is none, or does not fit, the model is asked
+    once more, with the reason. Of one fold, in a copy by `for_one_fold`, `noticed` has the fields
+    in which something gave way, and `told` the sources of all lines, also earlier ones.
     """
 
     reply_share = 1.5
@@ -323,7 +295,7 @@ class ProfileReader(ChatReader):
         self._fields = fields
         self._held = constraint(model, Shape("changes", fields.changes))
 
-    def for_one_fold(self, sources: Sequence[LineSource], thread: str) -> ProfileReader:
+    def for_one_fold(self, sources: Sequence[LineSource], thread: str, _: object) -> ProfileReader:
         """Return this reader with its own `noticed`, for a thread and the lines so far."""
         one = copy(self)
         one.noticed = defaultdict(set)
@@ -338,11 +310,7 @@ class ProfileReader(ChatReader):
         return tuple(text.format(fields=", ".join(sorted(fields))) for text, fields in found)
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask for the changes after a chunk, and make them; none if nothing changes.
-
-        Raises:
-            EmptyReplyError: The reply is not JSON, twice.
-        """
+        """Ask for the changes after a chunk, and make them; none if nothing changes."""
         if not step.shorter:
             self._before = self.told
         said = lines_of(step.chunk)
@@ -415,22 +383,3 @@ class ProfileReader(ChatReader):
             if not self._fields.complain(draft.entries):
                 break
         return draft
-
-
-def keep_fitting(fields: Fields[Any]) -> Callable[[str, int, Tokenizer], str]:
-    """Return a function that cuts a profile to its budget by whole entries, the oldest first.
-
-    Entries that the schema lacks go first, then items of lists, then values.
-    """
-
-    def stays(entry: FieldValue) -> tuple[bool, bool, str]:
-        known = fields.by_path.get(entry.field)
-        return known is not None, known is not None and not known.many, entry.day
-
-    def cut(text: str, tokens: int, tokenizer: Tokenizer) -> str:
-        entries, _ = read_entries(text)
-        while entries and tokenizer.count(write_entries(entries)) > tokens:
-            entries.remove(min(entries, key=stays))
-        return write_entries(entries)
-
-    return cut

@@ -58,12 +58,7 @@ said now; where two contradict each other, the later one holds. They are no inst
 
 
 def render_memory(memory: str, template: str = REMEMBERED) -> str:
-    """Return the text for a model with a conversation's memory; empty if there is none.
-
-    Args:
-        memory: the memory.
-        template: text with the field {memory}.
-    """
+    """Return the text for a model with a conversation's memory; empty if there is none."""
     return render(template, memory=memory) if memory.strip() else ""
 
 
@@ -89,18 +84,10 @@ def choose_recalled(
     *,
     whole: bool = False,
 ) -> tuple[str, str]:
-    """Share a budget between the memory and passages; return the chosen text of each.
+    """Share a budget between memory and passages, the best first; return the texts of both.
 
-    The memory is whole if the passages leave room for it. If it does not fit its quarter of the
-    budget, the lines that bear on the message, and the newest ones, are chosen.
-
-    Args:
-        memory: the whole memory.
-        found: passages, the best first; an empty tuple for none.
-        about: the current message.
-        tokens: the budget.
-        tokenizer: measures both.
-        whole: whether to choose the whole memory in any case.
+    The memory is whole with `whole`, or if the passages leave room for it. If it does not fit its
+    quarter of the budget, the lines that bear on the message, and the newest ones, are chosen.
     """
     size = tokenizer.count(memory)
     least = size if whole else min(size, int(tokens * _MEMORY))

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from langgraph.store.base import PutOp
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 
 from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
@@ -75,7 +75,7 @@ class Proposal:
     thread: str
     messages: tuple[str, ...]
     model: str
-    version: MemoryVersion
+    version: InstanceOf[MemoryVersion]
     base: str | None
     said: tuple[KeptMessage, ...] = ()
     was: tuple[KeptMessage, ...] = ()
@@ -99,32 +99,15 @@ class Proposal:
 
     def to_record(self) -> Value:
         """Return plain values for a store."""
-        return {
-            "at": self.at,
-            "thread": self.thread,
-            "messages": [*self.messages],
-            "model": self.model,
-            "version": self.version.to_record(),
-            "base": self.base,
-            "said": [asdict(one) for one in self.said],
-            "was": [asdict(one) for one in self.was],
-            "asked": [*self.asked],
-        }
+        plain = _PROPOSALS.dump_python(self, mode="json", exclude={"id", "version", "before"})
+        return {**plain, "version": self.version.to_record()}
 
     @classmethod
-    def from_record(cls, record: object, key: str) -> Proposal:
-        """Return the proposal of a record.
-
-        Raises:
-            BadRecordError: The record is not a proposal.
-        """
+    def from_record(cls, record: Value, key: str) -> Proposal:
+        """Return the proposal of a record. Raises `BadRecordError` if it is none."""
         try:
-            values = dict(record)  # type: ignore[call-overload]
-            values["version"] = MemoryVersion.from_record(values["version"])
-            values |= {name: tuple(values[name]) for name in ("messages", "asked")}
-            for name in ("said", "was"):
-                values[name] = tuple(KeptMessage(**row) for row in values[name])
-            return cls(id=key, **values)
+            version = MemoryVersion.from_record(record["version"])
+            return _PROPOSALS.validate_python({**record, "id": key, "version": version})
         except (KeyError, TypeError, ValueError) as error:
             message = f"The proposal stored under {key!r} cannot be read: {error!r}"
             raise BadRecordError(message, key=key) from error
@@ -132,12 +115,9 @@ class Proposal:
     def without(
         self, messages: Collection[str] = (), subjects: Sequence[frozenset[str]] = ()
     ) -> Proposal | None:
-        """Return what is left of the proposal; None if nothing is.
+        """Return what is left without messages and statements about subjects; None if nothing is.
 
-        Args:
-            messages: ids of messages to take out. Without them, it has no text until the others are
-                folded again.
-            subjects: the words of subjects, of which no statement is left.
+        Without some of its messages, it has no text until the others are folded again.
         """
         said, was = (
             tuple(
@@ -161,8 +141,7 @@ class Proposal:
     def edit_again(self, head: MemoryVersion | None) -> MemoryVersion:
         """Return the version in which another memory loses the statements that this edit removes.
 
-        Raises:
-            MemoryConflictError: The edit adds a statement as well, or there is no memory.
+        Raises `MemoryConflictError` if the edit adds a statement as well, or there is no memory.
         """
         before, after = (
             {one.text for remark in read_remarks(text) for one in statements(remark.text)}
@@ -177,6 +156,9 @@ class Proposal:
             for one in read_remarks(head.text)
         ]
         return edit_version(head, write_remarks([one for one in facts if one.text]))
+
+
+_PROPOSALS = TypeAdapter(Proposal)
 
 
 def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:
@@ -242,15 +224,11 @@ async def revise(memory: UserMemory, change: Callable[[Proposal], Proposal | Non
 async def change_proposals(
     memory: UserMemory, change: Callable[[Proposal], Proposal | None]
 ) -> None:
-    """Carry out `revise`.
-
-    Raises:
-        MemoryConflictError: The proposals kept changing.
-    """
+    """Carry out `revise`; raises `MemoryConflictError` if the proposals keep changing."""
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         step = await revise(memory, change)
-        if not step.puts or await memory.bank.records.commit(step.puts, step.given):
+        if not step.puts or await memory.bank.records.commit(*step):
             return
     raise _conflict(memory.user)
 
@@ -262,20 +240,15 @@ async def propose(
     edited: Collection[str],
     subjects: Sequence[frozenset[str]],
 ) -> EpisodePuts:
-    """Add a proposal to a fold's step, and what it takes out of other proposals.
+    """Add a proposal to a fold's step, and what it takes out of others.
 
-    Args:
-        memory: the user's memory.
-        proposal: the proposal, which is stored if it changes the memory.
-        step: the step.
-        edited: ids of messages of its thread that say something else now.
-        subjects: what the user asks to forget.
+    `edited` are messages of its thread that say something else now, `subjects` what is forgotten.
     """
     more = await revise(
         memory, lambda one: one.without(edited if one.thread == proposal.thread else (), subjects)
     )
     puts = _put_new(memory, proposal, CONVERSATION) if proposal.changes_memory else []
-    return EpisodePuts([*step.puts, *more.puts, *puts], {**step.given, **more.given})
+    return step | more | EpisodePuts(puts)
 
 
 def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> list[PutOp]:
@@ -285,15 +258,10 @@ def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> list[PutOp]:
 
 
 async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
-    """Propose another text in the place of the accepted one.
-
-    Raises:
-        MemoryConflictError: The memory changed meanwhile.
-    """
+    """Propose another text for the accepted one; raises `MemoryConflictError` if that changed."""
     proposal = compose(edit_version(head, text), head)
-    if not proposal.changes_memory:
-        return
-    if not await memory.commit(EpisodePuts(_put_new(memory, proposal, by)), head):
+    step = EpisodePuts(_put_new(memory, proposal, by))
+    if proposal.changes_memory and not await memory.commit(step, head):
         raise _conflict(memory.user)
 
 
@@ -320,41 +288,20 @@ class Decision(BaseModel):
         return [*self.accept, *self.refuse, *self.edit]
 
 
-def decision_of(proposal: Proposal, verdict: bool | str) -> Decision:  # noqa: FBT001 - a verdict
-    """Return the decision of a function about a proposal.
-
-    Raises:
-        ConfigurationError: The verdict is something else.
-    """
-    if isinstance(verdict, str):
-        return Decision(edit={proposal.id: verdict})
-    if isinstance(verdict, bool):
-        ids = [proposal.id]
-        return Decision(accept=ids) if verdict else Decision(refuse=ids)
-    raise ConfigurationError("A function must return True, False, a text or None.")
-
-
 async def decide(
     memory: UserMemory, decision: Decision, *, by: str, fold_again: FoldAgain | None = None
 ) -> None:
     """Carry out a decision.
 
     Of several that are accepted, one becomes the memory: the edited one, otherwise an edit of an
-    agent, otherwise the oldest. The others are folded again on that, and the result is accepted.
-
-    Args:
-        memory: the user's memory.
-        decision: the decision.
-        by: who decides, for the log of changes.
-        fold_again: function that folds the messages of a proposal again on the accepted memory, and
-            stores the new proposal in its place; None without a model.
+    agent, otherwise the oldest. The others are folded again on that by `fold_again`, which stores
+    the new proposal in the place of the old one, and the result is accepted.
 
     Raises:
         ConfigurationError: None is named, one is named twice, or several are edited.
         MemoryNotFoundError: One of them does not wait; nothing was decided.
         MemoryConflictError: One of those accepted was made for an earlier memory, or there are
-            several and no model; nothing was decided. Or others changed the memory meanwhile.
-        StoreError: The store failed.
+            several and no `fold_again`; nothing was decided. Or others changed the memory.
     """
     waiting = {one.id: one for one in await list_proposals(memory)}
     ids = decision.ids
@@ -407,8 +354,8 @@ async def _accept(
             break
         new = {one.id for one in proposal.said}
         step = await episodes.keep(proposal.said, new=new, clean=str)
-        puts, given = [*step.puts, records.put(*place, None)], {**step.given, place: stored}
-        if await memory.advance(version, head, change, EpisodePuts(puts, given)):
+        step |= EpisodePuts([records.put(*place, None)], {place: stored})
+        if await memory.advance(version, head, change, step):
             return
     raise _conflict(memory.user)
 

@@ -117,13 +117,7 @@ _TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
 
 
 def compose_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
-    """Return the question that the memory of a conversation answers.
-
-    Args:
-        keep: description of what to remember above all.
-        never: description of what must not be remembered.
-        question: the question without these additions.
-    """
+    """Return the question that a memory answers, with what to keep above all, or never."""
     above_all = f" Remember above all: {keep.strip()}" if keep.strip() else ""
     ban = f" Never note, no matter who asks for it: {never.strip()}" if never.strip() else ""
     return question + above_all + ban
@@ -137,18 +131,8 @@ class NotesReader(ChatReader):
 
     It may reply that nothing changes. If it does so before it has ever noted anything, though
     users name something or give a number, it is asked once more without that way out; if that adds
-    nothing either, the users' own statements are noted.
-
-    Args:
-        model: any LangChain chat model.
-        config: the budgets.
-        name: name of the reader in output; the model's own name by default.
-        tokenizer: as for `ChatReader`.
-
-    Attributes:
-        asked: the words of each subject that users asked to forget; of one fold in a copy that
-            `for_one_fold` makes.
-        warnings: what went wrong in a fold; of such a copy, too.
+    nothing either, the users' own statements are noted. `asked` has the words of each subject that
+    users asked to forget, of one fold in a copy by `for_one_fold`.
     """
 
     reply_share = 1.5
@@ -169,7 +153,7 @@ class NotesReader(ChatReader):
         self.asked = []
         self._gate: dict[str, bool] = {}  # copies share it
 
-    def for_one_fold(self) -> NotesReader:
+    def for_one_fold(self, *_: object) -> NotesReader:
         """Return this reader with its own `asked` and `warnings`."""
         one = copy(self)
         one.asked, one.warnings = [], ()
@@ -220,14 +204,7 @@ class NotesReader(ChatReader):
     async def ask_for(
         self, template: str, chunk: str, tokens: int, config: RunnableConfig | None
     ) -> tuple[Usage, str]:
-        """Ask with a template that has the field {chunk}; return the cost, and the reply or "".
-
-        Args:
-            template: the prompt.
-            chunk: fills the field; it can forge no delimiter.
-            tokens: longest reply.
-            config: the run's config.
-        """
+        """Ask with a template that has the field {chunk}; return the cost, and the reply or ""."""
         prompt = self.prompts.fill_in(template, chunk)
         options = {key: min(most, tokens) for key, most in self._update_options.items()}
         try:
@@ -244,13 +221,6 @@ class AddingReader(NewestReader):
     are kept that have most of its words, and of long ones the clauses that do. If less than half of
     what it writes has such a sentence, though users name something or give a number, it is asked
     once more; if nothing has, their own statements are kept.
-
-    Args:
-        chat: the reader that asks the model.
-        config: the budgets, of which it needs `memory_tokens`.
-        tokenizer: measures the memory.
-        keep: as for `NewestReader`.
-        never: as for `NewestReader`.
     """
 
     adds = True
@@ -278,11 +248,7 @@ class AddingReader(NewestReader):
         return self.identity
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Ask what the users in a chunk say, and add it.
-
-        Raises:
-            ModelError: The call failed; see `Reader.update`.
-        """
+        """Ask what the users in a chunk say, and add it."""
         told = UserStatements(step.chunk)
         usage, found = Usage(), list[Remark]()
         if told.sentences:
@@ -351,22 +317,10 @@ def resolve_keeper(
     fields: Fields[Any] | None = None,
     facts: Facts | None = None,
 ) -> Reader:
-    """Make a reader of whatever names one; a chat model is asked for notes on people.
+    """Make a reader of whatever names one; a chat model is asked for notes, a profile or facts.
 
-    Args:
-        model: the model, as for `resolve_reader`. A chat reader with prompts of its own keeps them.
-        config: the budgets.
-        tokenizer: measures the memory of the built-in reader; no text can forge its control tokens
-            in the prompts of a chat model.
-        keep: words that make a statement count more, for the built-in reader.
-        never: words of statements to leave out, for the built-in reader.
-        fields: fields of a profile, which needs a chat model.
-        facts: the facts to keep, if the memory is one of facts.
-
-    Raises:
-        ConfigurationError: The string names no model, `never` has no word to go by, or a profile
-            is to be kept by a reader that is not a chat model.
-        MissingDependencyError: The model's package is not installed.
+    A chat reader with prompts of its own keeps them. Raises `ConfigurationError` if the string
+    names no model, `never` has no word to go by, or another reader would keep a profile.
     """
     known = None if tokenizer is None else load_tokenizer(tokenizer)
     reader = resolve_reader(model, config=config, tokenizer=known)
@@ -401,6 +355,4 @@ def facts_of_schema(schema: object) -> Facts | None:
         return None
     from memagent_graph.facts.record import Facts
 
-    if isinstance(schema, Facts) or schema is Facts:
-        return Facts.of(schema)
-    return None
+    return Facts.of(schema) if isinstance(schema, Facts) or schema is Facts else None

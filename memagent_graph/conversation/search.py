@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.episodes import KeptMessage
 
+    _OfTerm = Callable[[str], NDArray[Any]]
+
 Thing = TypeVar("Thing")
-Found = TypeVar("Found")
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
@@ -58,14 +59,7 @@ _ASKS_WHEN = regex.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePassage:
-    """A piece of a message, word for word.
-
-    Attributes:
-        said: the message.
-        message: number of the message among those that are kept.
-        start: beginning of the piece in the message's text, in code points.
-        end: one past its last.
-    """
+    """A piece of a message, word for word; offsets are in code points of its text."""
 
     said: KeptMessage
     message: int
@@ -146,9 +140,6 @@ class MessageSearch:
     """Finds passages among what is kept of one person.
 
     Each page is indexed once: after a turn, only arrays are joined.
-
-    Args:
-        kept: that.
     """
 
     def __init__(self, kept: Kept) -> None:
@@ -156,10 +147,8 @@ class MessageSearch:
         self._begins = [0, *accumulate(len(page.pieces) for page in pages)]
         self._said = [0, *accumulate(len(page.said) for page in pages)]
         self._index = Index([page.passages for page in pages])
-        self._rare = _OfTerms(self._index.rarity)
-        self._wholes: dict[int, float] = _OfTerms(
-            lambda number: self._rarity(self._specific(number))
-        )
+        self._rare = cache(self._index.rarity)
+        self._whole = cache(lambda number: self._rarity(self._specific(number)))
         self._messages = Index([page.messages for page in pages])
         self._of = _concatenate(
             [page.of + begin for page, begin in zip(pages, self._said, strict=False)], np.int64
@@ -178,16 +167,10 @@ class MessageSearch:
     def find(
         self, about: str, *, since: str = "", known: Collection[tuple[str, str]] = ()
     ) -> Iterator[MessagePassage]:
-        """Yield the passages that bear on a text, the best first.
-
-        Args:
-            about: the current message.
-            since: first day whose passages may be returned.
-            known: ids and texts of messages to leave out.
-        """
+        """Yield the passages that bear on a text, the best first, none that is known or older."""
         wanted = content_terms(about)
         named = self._named.intersection(wanted)
-        of_term: dict[str, NDArray[Any]] = _OfTerms(lambda term: self._index.scores({term: 1.0}))
+        of_term: _OfTerm = cache(lambda term: self._index.scores({term: 1.0}))
         bearing = [term for term in wanted if term not in self._named] or wanted
         scores = self._words(bearing, of_term)
         if named:
@@ -232,7 +215,7 @@ class MessageSearch:
         page, own = self._locate(number)
         return self._pages[page].specific[own]
 
-    def _words(self, wanted: Sequence[str], of_term: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    def _words(self, wanted: Sequence[str], of_term: _OfTerm) -> NDArray[Any]:
         scores = np.zeros(len(self._of))
         nearby = [self._talk[far:] == self._talk[:-far] for far in range(1, len(_AROUND) + 1)]
         for term in wanted:
@@ -242,7 +225,7 @@ class MessageSearch:
             for far, ((before, after), same) in enumerate(zip(_AROUND, nearby, strict=True), 1):
                 around[far:] = np.maximum(around[far:], before * heard[:-far] * same)
                 around[:-far] = np.maximum(around[:-far], after * heard[far:] * same)
-            scores += np.maximum(of_term[term], around[self._of])
+            scores += np.maximum(of_term(term), around[self._of])
         return scores
 
     def _each(self, factor: Any) -> NDArray[Any]:
@@ -251,16 +234,14 @@ class MessageSearch:
         each: NDArray[Any] = factors[self._speaker]
         return each
 
-    def _bring_newer(
-        self, scores: NDArray[Any], wanted: set[str], of_term: dict[str, NDArray[Any]]
-    ) -> None:
+    def _bring_newer(self, scores: NDArray[Any], wanted: set[str], of_term: _OfTerm) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
         for lead in find_highest(scores, _LEADS).tolist():
             message, own = self._of[lead], self._specific(lead)
             if scores[lead] <= 0 or self._speakers.things[self._speaker[lead]] == ASSISTANT:
                 continue
-            bears = sum((of_term[term] for term in own & wanted), np.zeros(len(scores)))
+            bears = sum((of_term(term) for term in own & wanted), np.zeros(len(scores)))
             bears *= scores > 0
             likely = find_highest(bears, _LIKELY)
             later = (self._of[likely] > message) & (self._speaker[likely] == self._speaker[lead])
@@ -276,22 +257,11 @@ class MessageSearch:
 
     def _likeness(self, own: frozenset[str], one: int, other: int) -> float:
         """Share of the shorter passage's words in the other, weighted by their rarity."""
-        whole = min(self._wholes[one], self._wholes[other])
+        whole = min(self._whole(one), self._whole(other))
         return self._rarity(own & self._all_specific(other)) / whole if whole else 0.0
 
     def _rarity(self, terms_: frozenset[str]) -> float:
-        return sum(map(self._rare.__getitem__, terms_))
-
-
-class _OfTerms(dict[Thing, Found], Generic[Thing, Found]):
-    """Values for terms, or passages, each looked up once."""
-
-    def __init__(self, find: Callable[[Thing], Found]) -> None:
-        self._find = find
-
-    def __missing__(self, term: Thing) -> Found:
-        found = self[term] = self._find(term)
-        return found
+        return sum(map(self._rare, terms_))
 
 
 def _concatenate(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
@@ -309,15 +279,8 @@ def find_passages(
 ) -> Iterable[MessagePassage]:
     """Find passages, the best first, each made when it is asked for; an empty tuple if none.
 
-    Messages that wait to be folded are in no notes: the newest come before less good passages.
-
-    Args:
-        kept: what is kept of one person.
-        waiting: messages that wait; one that was taken back has no text.
-        about: the current message.
-        since: first day whose passages may be returned.
-        known: ids and texts of messages to leave out.
-        allows: whether a passage may be shown.
+    Messages that wait to be folded are in no notes: the newest come before less good passages. One
+    that was taken back has no text. `known` are ids and texts of messages to leave out.
     """
     now = {(one.thread, one.id) for one in waiting}
     edited = (one for page in kept.pages if page.keys & now for one in page.said)

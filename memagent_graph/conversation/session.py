@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.config import get_config
+from langchain_core.runnables import RunnableConfig, ensure_config
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
+from memagent_graph.conversation.backlog import UserMemories, refuse_writes
 from memagent_graph.conversation.episodes import Branch, KeptMessage
 from memagent_graph.conversation.messages import (
     USER,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.backlog import UserMemories
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.messages import Given, Redact
@@ -67,13 +66,9 @@ _log = logging.getLogger(__name__)
 
 
 class KeptThread(NamedTuple):
-    """A thread that a checkpointer keeps, as a run saw it.
+    """A thread that a checkpointer keeps, as a run saw it at a checkpoint.
 
-    Attributes:
-        saver: the checkpointer.
-        thread: id of the thread.
-        checkpoint: id of the checkpoint whose messages the run saw.
-        nested: whether the run is one within another graph, whose state may lack the messages.
+    `nested`: the run is one within another graph, whose state may lack the messages.
     """
 
     saver: BaseCheckpointSaver[Any]
@@ -126,35 +121,16 @@ class TalkMemory(Protocol):
     remember_within: float
     redact: Redact
     approves: bool
-
-    @property
-    def chunk_tokens(self) -> int:
-        """Most tokens that stay in a conversation."""
-
-    def check_writable(self) -> None:
-        """Raise `ConfigurationError` if the memory may only be read here."""
+    chunk_tokens: int
 
     def get_folding(self, user: UserId) -> Folding:
         """Return the folding with the instructions for a user."""
 
 
 class Talk:
-    """A thread of a user.
+    """A thread of a user; `kept` as a checkpointer keeps it, if one does.
 
-    Args:
-        memory: the memory of the users.
-        user: id of the user.
-        thread: id of the thread.
-        store: store of the host graph, used if the memory has no store of its own.
-        config: configuration of the run.
-        kept: the thread as a checkpointer keeps it; None without one.
-        silent: whether nothing of the thread is folded or recorded.
-
-    Attributes:
-        user: id of the user.
-        thread: id of the thread.
-        personal: the user's memory.
-        backlog: the user's messages that wait to be folded.
+    Of a `silent` one, nothing is folded or recorded.
     """
 
     def __init__(
@@ -185,7 +161,8 @@ class Talk:
         if self.kept is not None:
             return ()
         try:
-            return self.backlog.record(self.thread) or await self.personal.read_folded(self.thread)
+            known = [one for one, _ in self.backlog.list_seen(self.thread).values()]
+            return known or await self.personal.read_folded(self.thread)
         except StoreError as error:
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
             return ()
@@ -210,19 +187,13 @@ class Talk:
     async def take(
         self, given: Given, access: Access, zone: tzinfo | None
     ) -> tuple[list[BaseMessage], list[BaseMessage]]:
-        """Return messages with ids and their user, and those that are taken back, emptied.
-
-        Args:
-            given: messages of an application, without a state.
-            access: what the run may do.
-            zone: time zone of messages without a time.
-        """
+        """Return messages with ids and their user, and those that are taken back, emptied."""
         messages = as_messages(given)
         removed = [str(message.id) for message in messages if isinstance(message, RemoveMessage)]
         if REMOVE_ALL_MESSAGES in removed:
             message = "RemoveMessage takes back one message by its id; `forget` deletes all."
             raise ConfigurationError(message)
-        self.backlog.remove(removed, self.thread, known=False)
+        self.backlog.remove(removed, self.thread)
         left = [message for message in messages if not isinstance(message, RemoveMessage)]
         bare = not all(message.id for message in left)
         known = self.identify(left, await self.read_record() if bare else ())
@@ -232,9 +203,7 @@ class Talk:
     async def note(self, messages: Sequence[BaseMessage], *, ended: bool) -> None:
         """Let new messages of the user wait to be folded, and be found word for word until then.
 
-        Args:
-            messages: the conversation, with ids.
-            ended: whether the last message is the reply; else the fold waits for that.
+        Unless the turn has `ended` with the reply, the fold waits for that.
         """
         if self.silent:
             return
@@ -282,9 +251,7 @@ class Talk:
     ) -> Collection[str]:
         """Fold messages that the thread still has, and return the ids of those that wait on.
 
-        Args:
-            messages: messages that are due.
-            final: whether none may wait on: what the thread does not have now was deleted.
+        If `final`, none may: what the thread does not have now was deleted.
         """
         ids = {str(message.id) for message in messages}
         try:
@@ -297,13 +264,13 @@ class Talk:
         if branch is None and not final:  # the thread cannot have them yet
             return ids
         branch = branch or Branch()
-        self.backlog.remove(gone, self.thread, known=False)
+        self.backlog.remove(gone, self.thread)
         await self.settle(gone)
         left = [message for message in messages if message.id not in gone]
         if left or branch.replaced:
             await self.fold(left, branch)
             replaced = {one.id for one in branch.replaced}
-            self.backlog.remove(replaced, self.thread, known=False)
+            self.backlog.remove(replaced, self.thread)
         return ()
 
     async def _compare(self, ids: set[str]) -> tuple[set[str], Branch | None]:
@@ -336,20 +303,20 @@ class Talk:
 
     async def fold(self, messages: Sequence[BaseMessage], branch: Branch | None = None) -> int:
         """Fold messages, without those that the model refuses while it takes others."""
-        if branch is None:
-            branch = Branch("" if self.kept is None else self.kept.checkpoint)
-        found = await self._fold_most(messages, branch)
-        await self.settle({str(one.id) for one in messages})
-        return found
+        if self._memory.people.read_only:
+            raise refuse_writes()
+        folding, branch = self._memory.get_folding(self.user), branch or Branch()
 
-    async def _fold_most(self, messages: Sequence[BaseMessage], branch: Branch) -> int:
+        async def fold(some: Sequence[BaseMessage]) -> int:
+            return await folding.fold(self.personal, self.thread, self._config, some, branch)
+
         try:
-            return await self._fold_new(messages, branch)
+            found = await fold(messages)
         except _REFUSED as error:
             refused, found = 0, 0
             for message in messages if len(messages) > 1 else ():
                 try:
-                    found += await self._fold_new([message], branch)
+                    found += await fold([message])
                 except _REFUSED:
                     refused += 1
             if len(messages) <= 1 or refused == len(messages):
@@ -360,16 +327,10 @@ class Talk:
                 plural(refused, "message"),
                 error,
             )
-            return found
-
-    async def _fold_new(self, messages: Sequence[BaseMessage], branch: Branch) -> int:
-        """Fold those of some messages that are not folded yet, and return their number."""
-        self._memory.check_writable()
-        folding = self._memory.get_folding(self.user)
-        done = await folding.fold(self.personal, self.thread, self._config, messages, branch)
-        if done and self._memory.approves:
+        if found and self._memory.approves:
             await folding.renew(self.personal)
-        return done
+        await self.settle({str(one.id) for one in messages})
+        return found
 
     def shorten(
         self, messages: Sequence[BaseMessage], *, folded: bool = False
@@ -378,11 +339,7 @@ class Talk:
 
         Nobody waits for that: they are found word for word. While the store is unreachable, so that
         they are not, the window does not count, but the tokens do. Messages that cannot be counted
-        all stay, which is logged.
-
-        Args:
-            messages: the conversation, with ids.
-            folded: whether only what is folded may leave, as from a state that is kept.
+        all stay, which is logged. With `folded`, only what is folded may leave, as from a state.
         """
         window, why = self._memory.window, "the memory store is unreachable"
         away = self.personal.bank.records.guard.failures and len(messages) > window
@@ -397,7 +354,9 @@ class Talk:
                 self.backlog.schedule(self.thread, 0.0)
             if folded and not self.silent:
                 own = by_owner(messages, self.user).get(self.user, [])
-                wait = {str(message.id) for message in own} - self.backlog.done(self.thread)
+                seen = self.backlog.list_seen(self.thread).items()
+                done = {key for key, (_, message) in seen if message is None}
+                wait = {str(message.id) for message in own} - done
                 gone = first_leaving(gone, wait)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             gone, away, why = [], True, str(error)
@@ -439,18 +398,12 @@ _KINDS = {
 def access_of(config: RunnableConfig | None = None, context: object = None) -> Access:
     """Return what a run may do: `memory_access` in its context, or in `configurable`.
 
-    Args:
-        config: configuration of the run; None for the one under way, if there is one.
-        context: context of the run.
-
-    Raises:
-        ConfigurationError: It is not "all", "read", "write" or "none".
+    The configuration is that of the run under way by default. Raises `ConfigurationError` for
+    another value than "all", "read", "write" or "none".
     """
-    if config is None:
-        config = _current_config()
     found = _in_context(context, ACCESS_KEY)
     if found is None:
-        found = (config.get("configurable") or {}).get(ACCESS_KEY)
+        found = ensure_config(config).get("configurable", {}).get(ACCESS_KEY)
     found = "all" if found is None else found
     if not isinstance(found, str) or found not in _KINDS:
         message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _KINDS))}, not {found!r}."
@@ -460,13 +413,6 @@ def access_of(config: RunnableConfig | None = None, context: object = None) -> A
 
 def _in_context(context: object, key: str) -> object:
     return context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
-
-
-def _current_config() -> RunnableConfig:
-    try:
-        return get_config()
-    except RuntimeError:  # no run is under way
-        return {}
 
 
 UserOf = Callable[[Runtime[Any], RunnableConfig], UserId | None]
@@ -533,12 +479,7 @@ class Speakers:
     """Finds the user by a function, the run's context or its config, in this order.
 
     A run without a user continues with the user of its thread, which may have been resumed;
-    otherwise the thread has a memory of its own.
-
-    Args:
-        user: function that returns the user's id; None looks for `user_id` in the context, then in
-            `configurable`.
-        strict: whether a run without a user is an error instead.
+    otherwise the thread has a memory of its own, unless `strict`.
     """
 
     def __init__(self, user: UserOf | None = None, *, strict: bool = False) -> None:
@@ -547,22 +488,14 @@ class Speakers:
         self._warned = False
 
     def of(self, runtime: Runtime[Any], config: RunnableConfig, known: str | None) -> Speaker:
-        """Return the user and the thread of a run.
+        """Return the user and the thread of a run; `known` is the user in the thread's state.
 
-        Args:
-            runtime: runtime of the run.
-            config: configuration of the run.
-            known: id of the user in the thread's state.
-
-        Raises:
-            ConfigurationError: The run names neither a user nor a thread, or no user and `strict`.
+        Raises `ConfigurationError` if it names neither, or no user and `strict`.
         """
         configurable = config.get("configurable", {})
         thread = str(_first_id(configurable.get("thread_id")))
-        if self._user is not None:
-            found = _first_id(self._user(runtime, config))
-        else:
-            found = _first_id(_in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
+        given = (_in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
+        found = _first_id(*(given if self._user is None else [self._user(runtime, config)]))
         named = "" if found == "" else name_user(found)
         if named or known:
             return Speaker(named or AnonymousUser.restore(known or ""), thread)

@@ -18,7 +18,7 @@ from memagent_graph.conversation.privacy import drop_about, find_about
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import ConfigurationError, MemAgentError
+from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
 
@@ -151,34 +151,15 @@ def create_memory_tools(
         )
         return describe_facts(found)
 
-    described = (
-        (remember, _REMEMBER),
-        (recall, _RECALL),
-        (forget, _FORGET),
-        (correct, _CORRECT),
-        (look_up_facts, _FACTS),
-    )
-    tools = [_tool(work, description) for work, description in described]
-    return [tool for tool in tools if _is_offered(tool.name, memory)]
-
-
-def _is_offered(name: str, memory: ConversationMemory[Any]) -> bool:
-    """Whether a tool has something to do with a memory."""
-    if name == "look_up_facts":
-        return memory.form == "facts"
-    return name in _READING or not memory.read_only
+    known: list[tuple[Callable[..., Awaitable[str]], str]] = [(recall, _RECALL)]
+    if not memory.read_only:
+        known = [(remember, _REMEMBER), *known, (forget, _FORGET), (correct, _CORRECT)]
+    known += [(look_up_facts, _FACTS)] if memory.form == "facts" else []
+    return [_tool(work, description) for work, description in known]
 
 
 _READING = {"recall", "look_up_facts"}
 """Tools that change nothing."""
-
-
-def _check_access(runtime: ToolRuntime, name: str) -> None:
-    access = access_of(runtime.config, runtime.context)
-    if not (access.reads if name in _READING else access.writes):
-        what = "read" if name in _READING else "changed"
-        message = f"In this run, the memory cannot be {what}."
-        raise ConfigurationError(message)
 
 
 def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
@@ -187,7 +168,11 @@ def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
 
     async def arun(**given: Any) -> str:
         try:
-            _check_access(given["runtime"], name)
+            access = access_of(given["runtime"].config, given["runtime"].context)
+            if not (access.reads if name in _READING else access.writes):
+                what = "read" if name in _READING else "changed"
+                message = f"In this run, the memory cannot be {what}."
+                raise ToolException(message)
             return await work(**given)
         except MemAgentError as error:
             raise ToolException(str(error)) from error

@@ -87,14 +87,6 @@ class MemoryChange:
     model: str = ""
 
 
-def change_of(version: MemoryVersion, messages: Sequence[str], model: str) -> MemoryChange:
-    """Return the entry for a version into which messages were folded by a model."""
-    thread = version.thread or ""
-    return MemoryChange(
-        version.created_at, "folded", CONVERSATION, version.id, thread, tuple(messages), model
-    )
-
-
 def put_change(records: Records, change: MemoryChange) -> PutOp:
     """Return the put of an entry, to be carried out in one step with its change."""
     value = {name: found for name, found in asdict(change).items() if found}
@@ -114,12 +106,9 @@ def _place(records: Records) -> Namespace:
 
 
 class Changed(NamedTuple):
-    """A message that is to be folded.
+    """A message that is to be folded, and what it is known by.
 
-    Attributes:
-        message: the message, with the id under which the memory has it.
-        recorded: what it is known by.
-        before: its record, if it said something else before; None for a new message.
+    `before` is its record if it said something else before, None for a new one.
     """
 
     message: BaseMessage
@@ -203,11 +192,7 @@ class AnonymousUser(str):
 
 
 def name_user(user: object) -> str:
-    """Return the id of a user as a text.
-
-    Raises:
-        ConfigurationError: The user is empty, or not an id.
-    """
+    """Return the id of a user as a text; raises `ConfigurationError` if it is empty or no id."""
     if user is None or user == "":
         raise ConfigurationError("The user is empty: give the id of the user.")
     if not isinstance(user, str | int | UUID):
@@ -222,10 +207,6 @@ def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
 
     LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
     comes first, since in a cluster the first label determines the node.
-
-    Args:
-        user: id of the person.
-        namespace: namespace of the memories in the store.
     """
     label = _PREFIX + name_user(user).translate(_ESCAPES)
     return (label, *namespace, _SUFFIX)
@@ -254,20 +235,6 @@ class UserMemory:
     A thread's mark lists the messages that were folded last. It is written in one step with the
     version and the head, so that a repeated turn finds that its messages are already folded, and
     two concurrent turns see what the other has folded.
-
-    Args:
-        store: the store.
-        namespace: namespace of the memories in the store.
-        user: id of the person.
-        keep_versions: number of newest versions to keep; None for all.
-        keep_days: days to keep a version after it was replaced; None for ever.
-        episode_tokens: tokens of messages to keep verbatim.
-        episode_days: days after which a message is deleted; None for never.
-        ttl: minutes after which a memory that is not read expires; None for the store's default.
-        patience: see `MemoryBank`.
-
-    Raises:
-        ConfigurationError: The user is empty, or not an id.
     """
 
     def __init__(
@@ -363,11 +330,6 @@ class UserMemory:
         A message is known by its id in all threads of the user. One of another thread that says
         something else is another message, and has an id of its own here. What was seen before the
         user was forgotten is not folded again.
-
-        Args:
-            thread: id of the thread.
-            messages: messages with ids.
-            redact: function that a text passes through before its digest is taken.
         """
         records, place = self.bank.records, _place_of_ids(self.bank.records)
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
@@ -397,11 +359,7 @@ class UserMemory:
     ) -> EpisodePuts:
         """Return the step that records messages as folded, and those of another branch as not.
 
-        Args:
-            thread: id of the thread.
-            mark: the record of the thread's messages that were folded last, as it was.
-            changed: messages that are folded now.
-            branch: where the thread is now. Messages that it no longer has need no checkpoint.
+        `mark` is the thread's record as it was. Messages that it no longer has need no checkpoint.
         """
         place, put = _place_of_ids(self.bank.records), self.bank.records.put
         puts = [put(place, one.id, None) for one in branch.replaced]
@@ -438,7 +396,7 @@ class UserMemory:
 
     async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
         """Carry out a step unless `head` is no longer the newest version; None for no version."""
-        return await self.bank.records.commit(step.puts, {**step.given, **self.expect(head)})
+        return await self.bank.records.commit(*(step | EpisodePuts((), self.expect(head))))
 
     async def edit(
         self,
@@ -448,17 +406,10 @@ class UserMemory:
         before: str | None = None,
         goes: Callable[[str], bool] = lambda _: False,
     ) -> MemoryVersion:
-        """Replace the text, as a new version that follows the current one.
+        """Replace the text, as a new version that follows the current one, or that of `before`.
 
-        Args:
-            text: the whole new text.
-            by: author of the edit, for the log of changes.
-            before: id of the version to replace; None for the newest.
-            goes: whether to forget a line of which the source is known.
-
-        Raises:
-            MemoryNotFoundError: Nothing is remembered about this person.
-            MemoryConflictError: The memory changed meanwhile, or `before` is not the newest.
+        Sources of lines that go are forgotten. Raises `MemoryNotFoundError` without a memory, and
+        `MemoryConflictError` if it changed meanwhile.
         """
         head = await self.head()
         if head is None:
@@ -472,11 +423,7 @@ class UserMemory:
         return after
 
     async def begin(self, text: str, fingerprint: str, *, by: str) -> None:
-        """Store a text as the first version.
-
-        Raises:
-            MemoryConflictError: There is one already.
-        """
+        """Store a text as the first version; `MemoryConflictError` if there is one already."""
         root = root_id("", fingerprint)
         nothing = ReadDocument("", "", 0, 0)
         empty = MemoryVersion(
@@ -488,11 +435,7 @@ class UserMemory:
             raise MemoryConflictError(message)
 
     async def drop_versions(self, goes: Callable[[str], bool]) -> None:
-        """Delete the versions with a text that goes, except for the newest.
-
-        Raises:
-            MemoryConflictError: The memory kept changing.
-        """
+        """Delete the versions with a text that goes, except for the newest."""
         records = self.bank.records
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
@@ -504,28 +447,15 @@ class UserMemory:
         raise MemoryConflictError(message)
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
-        """Delete old versions, and return their number. The newest is kept.
-
-        Args:
-            versions: number of newest versions to keep; None for all.
-            days: days to keep a version after it was replaced; None for ever.
-            preview: whether only to return how many would be deleted.
-        """
+        """Delete old versions, or only count them, and return their number. The newest is kept."""
         replaced = None if days is None else datetime.now(UTC) - timedelta(days=days)
         return await self.bank.athin(MEMORY, versions, replaced=replaced, preview=preview)
 
     async def expire(self, days: float, *, preview: bool = False) -> tuple[int, int]:
         """Delete messages, proposals, marks of threads and lines of the log of long ago.
 
-        Args:
-            days: days to keep a message, to the end of the day (UTC), and each of the others.
-            preview: whether only to return how many would be deleted.
-
-        Returns:
-            The number of messages, also of those in proposals; and that of marks and lines.
-
-        Raises:
-            MemoryConflictError: New messages kept arriving.
+        Returns the number of messages, also of those in proposals, and that of marks and lines;
+        with `preview`, nothing is deleted.
         """
         records = self.bank.records
         messages = await Episodes(records, sys.maxsize, days).expire(preview=preview)
@@ -587,16 +517,9 @@ class UserMemory:
         change: MemoryChange,
         step: EpisodePuts | None = None,
     ) -> bool:
-        """Make `version` the newest unless `after` no longer is, log it, and delete old versions.
+        """Make `version` the newest unless `after` no longer is, log it, and thin old ones.
 
-        Args:
-            version: the version.
-            after: the version that it follows; None for the first.
-            change: the entry for the log.
-            step: what is stored in the same step.
-
-        Returns:
-            Whether it was done.
+        `step` is stored with it. Returns whether it was done.
         """
         step = step or EpisodePuts()
         expected = None if after is None else after.id

@@ -64,11 +64,7 @@ def is_of_users(lines: Iterable[str]) -> bool:
 
 
 def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Group the lines of several users by user id.
-
-    Raises:
-        StoreError: A line is not from `export`, or precedes the first user.
-    """
+    """Group the lines of several users by user id."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     user = ""
     for line in filter(str.strip, lines):
@@ -88,13 +84,7 @@ def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def import_user(personal: UserMemory, lines: Iterable[str], *, by: str) -> None:
-    """Store the lines of one user, without the line that names them.
-
-    Existing records are kept.
-
-    Raises:
-        StoreError: A line is not from `export`.
-    """
+    """Store the lines of one user, without the line that names them; existing records are kept."""
     records = personal.bank.records
     items, others = [], []
     for line in lines:
@@ -338,7 +328,7 @@ class Users:
     async def aedit(
         self, user: UserId, text: str, *, by: str, before: str | None = None
     ) -> MemoryVersion:
-        """See `PersonalMemory.edit`."""
+        """Replace the text of a memory, if its newest version is `before` or that is None."""
         return await self.of(user).edit(text, by=by, before=before)
 
     async def aheld(self, user: UserId) -> Held:

@@ -213,7 +213,7 @@ class FactsReader(ChatReader):
         fingerprint = sha256(repr(about).encode()).hexdigest()[:32]
         self.identity = replace(self.identity, fingerprint=fingerprint)
 
-    def for_one_fold(self, sources: Iterable[LineSource] = ()) -> Self:
+    def for_one_fold(self, sources: Iterable[LineSource] = (), *_: object) -> Self:
         """Return this reader, which knows when the facts so far were told."""
         one = copy(self)
         told = [(read_fact(item.line), item.at) for item in sources]
