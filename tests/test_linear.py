@@ -520,8 +520,7 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
         ("", "🇫", ""),
     ],
     "memagent_graph.text.chunks._SAFE": [("", "é", "")],
-    "memagent_graph.text.tokens._CJK": [("", "汉a", "")],
-    "memagent_graph.text.tokens._WORD_GAP": [("", "a,", "")],
+    "memagent_graph.text.tokens._KIND": [],
     "memagent_lm_eval.prompts._ASKS": [("", "a", ""), ("", "\na", ""), ("", "?", "")],
     "memagent_lm_eval.prompts._MARKER": [("", " ", "a"), ("", "\n ", ""), ("q", " ", "")],
     "memagent_lm_eval.prompts._PARAGRAPH": [

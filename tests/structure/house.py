@@ -47,9 +47,9 @@ CEILINGS = {
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(795, 500),
-    "modules": Ceiling(168, 130),
-    "lines": Ceiling(52_426, 39_000),
+    "lines of the largest module": Ceiling(789, 500),
+    "modules": Ceiling(167, 130),
+    "lines": Ceiling(51_562, 39_000),
 }
 
 
