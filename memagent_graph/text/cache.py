@@ -77,7 +77,8 @@ class Cache:
 
     def find(self, key: str, most: int) -> bytes | None:
         """Return the entry of a key; None without one, or if it is longer than `most` bytes."""
-        path, found = self.folder / key, None
+        path = self.folder / key
+        found: bytes | None = None
         with suppress(OSError):
             if self._is_private():
                 try:

@@ -272,9 +272,6 @@ if hasattr(os, "register_at_fork"):
 _FORM = 8
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
-_READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
-"""Suffixes of formats that have pictures."""
-
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
@@ -387,7 +384,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES.values())]} {_FORM}"
-        if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
+        if has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None

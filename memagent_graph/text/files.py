@@ -174,7 +174,7 @@ def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
     source = FileSource(path, name, "utf-8", opener=opener)
     if not source.invalid:
         return source
-    encoding, confidence = "utf-8", 1.0  # type: str | None, float
+    encoding, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
     if source.invalid * 10 > source.beyond_ascii:
         encoding, confidence = guess_encoding(source.lines_beyond_ascii())
     hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
@@ -312,7 +312,8 @@ class FileSource:
 
     def _block(self, number: int) -> str:
         cached, text = self._cached
-        entry, block = self._index[number], None
+        entry = self._index[number]
+        block: bytes | None = None
         with suppress(OSError):  # it is gone, or a link
             if _version_of(self._path) == self._version:
                 if cached == number:

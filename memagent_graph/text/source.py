@@ -6,7 +6,7 @@ import json
 import re
 from bisect import bisect_right
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import accumulate
 from math import inf
@@ -60,8 +60,9 @@ class Converted:
     @classmethod
     def decode(cls, content: bytes) -> Converted:
         """Return the record of these bytes; another content is a `ValueError` or `TypeError`."""
-        found = cls(**json.loads(content.decode("utf-8", "surrogatepass")))
-        return replace(found, pictures=[Picture(**one) for one in found.pictures])
+        fields = json.loads(content.decode("utf-8", "surrogatepass"))
+        pictures = [Picture(**one) for one in fields.pop("pictures")]
+        return cls(pictures=pictures, **fields)
 
 
 ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=inf)

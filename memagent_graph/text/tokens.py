@@ -111,7 +111,7 @@ class HuggingFaceTokenizer:
         """Return the length, in code points, of the first `tokens` tokens of `text`, or of all."""
         found = self.backend.encode(replace_surrogates(text), add_special_tokens=False)
         place = found.token_to_chars(tokens) if tokens < len(found) else None
-        return place[0] if place else len(text)
+        return int(place[0]) if place else len(text)
 
 
 def least_tokens(text: str) -> int:

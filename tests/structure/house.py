@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(789, 500),
     "modules": Ceiling(167, 130),
-    "lines": Ceiling(51_562, 39_000),
+    "lines": Ceiling(51_518, 39_000),
 }
 
 
