@@ -20,18 +20,11 @@ _LONGEST_CAPTION = 400
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A reference to a picture of a document.
+    """A reference to a picture of a document, which `place` finds in the file.
 
-    Attributes:
-        number: its number in the document, from 1.
-        place: finds its bytes in the file, in a form of the file's format.
-        digest: SHA-256 of its bytes in the file, in hex.
-        media_type: "image/png" and the like.
-        width: in pixels.
-        height: in pixels.
-        caption: its caption or alternative text; "" without one.
-        page: page or slide, from 1; None if there are none.
-        start: offset of its mark in the text, in code points; that of its page if it is the page.
+    The digest is that of its bytes, SHA-256 in hex, and the size is in pixels. The caption may be
+    its alternative text; a page, or slide, counts from 1. `start` is the offset of its mark in the
+    text, in code points, or that of its page if it is the page.
     """
 
     number: int
@@ -97,9 +90,7 @@ calculate image costs", docs.anthropic.com)."""
 def price(picture: Picture, model: BaseChatModel) -> int:
     """Return the tokens that a model charges for a picture.
 
-    Args:
-        picture: the picture.
-        model: the model. Its own `picture_tokens(width, height)` decides, if it has one.
+    The model's own `picture_tokens(width, height)` decides, if it has one.
     """
     own = getattr(model, "picture_tokens", None)
     if own is not None:

@@ -63,11 +63,7 @@ def sees(model: BaseChatModel) -> bool:
 
 
 def check_sight(model: object) -> BaseChatModel:
-    """Return the model of a reader that is to be shown pictures.
-
-    Raises:
-        ConfigurationError: It is not known to see.
-    """
+    """Return the model of a reader that is to be shown pictures, if it is known to see."""
     found = cast("BaseChatModel | None", model)
     if found is None or not sees(found):
         message = (
@@ -79,13 +75,7 @@ def check_sight(model: object) -> BaseChatModel:
 
 
 def between(parts: Iterable[tuple[object, int]], start: int, end: int) -> list[Sight]:
-    """Return the pictures whose marks begin between two offsets.
-
-    Args:
-        parts: the single documents there, each with where it begins.
-        start: first offset.
-        end: one past the last offset.
-    """
+    """Return the pictures whose marks are between two offsets of documents, each with its begin."""
     return [
         Sight(picture, cast("Pictured", part))
         for part, begin in parts
@@ -131,13 +121,9 @@ def fits(found: Sequence[Sight], tokens: int, model: BaseChatModel) -> bool:
 def choose(
     reply: str, found: Sequence[Sight], tokens: int, model: BaseChatModel
 ) -> tuple[tuple[Sight, ...], dict[str, int]]:
-    """Return the pictures that a reply asks for, as far as there is room, and what is left out.
+    """Return the pictures that a reply asks for by marks or numbers, within a budget of tokens.
 
-    Args:
-        reply: the reply, with marks or numbers.
-        found: the pictures that it may ask for.
-        tokens: the budget.
-        model: the model, which has a price for each.
+    Others are counted by why they are left out.
     """
     known = {str(one.picture.number): one for one in found}
     words = "".join(sign if sign.isdecimal() else " " for sign in reply).split()
@@ -181,13 +167,8 @@ async def describe(
     """Return a message with a mark and a description in place of each picture that it holds.
 
     Nothing is downloaded: a picture that is only linked stays as it is, and so does one that is
-    broken, or exceeds a limit.
-
-    Args:
-        message: the message of a user.
-        model: describes them; if it does not see, or fails, words from OCR do. None for no model.
-        config: configuration of the call.
-        opened: opens the file of a picture as a document.
+    broken, or exceeds a limit. Where the model does not see, fails, or is None, words from OCR
+    describe it. `opened` opens a picture's file as a document.
     """
     blocks = message.content_blocks
     if isinstance(message.content, str) or len(blocks) != len(message.content):

@@ -6,14 +6,12 @@ damaged or foreign entry, or one that cannot be decrypted, is removed and counts
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from itertools import accumulate, pairwise
 from pathlib import Path
 from stat import S_ISDIR
 from tempfile import mkstemp
@@ -24,75 +22,50 @@ from typing import TYPE_CHECKING
 from memagent_graph.config import from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from langgraph.checkpoint.serde.base import CipherProtocol
 
-_FORM = "memagent-cached 2"
-"""Format of an entry, with which it begins; raised when the format changes."""
-
-_PLAIN = "plain"
+_FORM, _PLAIN = "memagent-cached 3", "plain"
+"""Format of an entry, with which it begins, raised when it changes; and one not encrypted."""
 
 
-def seal(key: str, parts: Sequence[bytes], cipher: CipherProtocol | None = None) -> bytes:
-    """Return the bytes of an entry.
-
-    Args:
-        key: the key that it is found by.
-        parts: the content.
-        cipher: encrypts it; None keeps plain text.
-    """
-    about = json.dumps({"key": key, "sizes": [len(part) for part in parts]})
-    kind, body = _PLAIN, b"".join([about.encode(), b"\n", *parts])
+def seal(key: str, content: bytes, cipher: CipherProtocol | None = None) -> bytes:
+    """Return the bytes of the entry of a key; without a cipher they are plain text."""
+    kind, body = _PLAIN, f"{key}\n".encode() + content
     if cipher is not None:
         kind, body = cipher.encrypt(body)
     return f"{_FORM} {kind} {sha256(body).hexdigest()}\n".encode() + body
 
 
-def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> tuple[bytes, ...]:
-    """Return the parts that `seal` put into an entry, given the same key and cipher.
-
-    Raises:
-        ValueError: The bytes are something else.
-    """
+def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> bytes:
+    """Return what `seal` put into an entry; other bytes, or another key's, are a `ValueError`."""
     head, _, body = entry.partition(b"\n")
-    *form, kind, checksum = ["", *head.decode().split(" ")]
-    if form != ["", *_FORM.split(" ")] or checksum != sha256(body).hexdigest():
+    form, kind, checksum = head.decode().rsplit(" ", 2)
+    if form != _FORM or checksum != sha256(body).hexdigest():
         raise ValueError
     if (kind == _PLAIN) != (cipher is None):
         raise ValueError
     if cipher is not None:
         body = cipher.decrypt(kind, body)
-    line, _, content = body.partition(b"\n")
-    about = json.loads(line)
-    if about["key"] != key:
+    named, _, content = body.partition(b"\n")
+    if named.decode() != key:
         raise ValueError
-    ends = [0, *accumulate(about["sizes"])]
-    if ends[-1] != len(content):
-        raise ValueError
-    return tuple(content[start:end] for start, end in pairwise(ends))
+    return content
 
 
 _PARTS = 16
 """Parts of the limit; entries are pruned after each part that is written."""
-
 _NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\..+\.new)?")
 """File name of an entry, finished or being written; other files are left alone."""
-
-_UNFINISHED = ".new"
-_UNFINISHED_SECONDS = 3600
-"""Age, in seconds, at which an unfinished entry of a killed process is removed."""
+_UNFINISHED, _UNFINISHED_SECONDS = ".new", 3600
+"""An entry that is being written, and the age at which that of a killed process is removed."""
 
 
 class Cache:
-    """Entries in a folder that only this user can enter.
+    """Entries in a folder that only this user can enter; several processes may use it at once.
 
-    Several processes may use it at once.
-
-    Args:
-        folder: the folder; created with the first entry.
-        limit: size of all entries, in bytes; the least recently used are removed first.
-        cipher: encrypts the entries; None keeps plain text.
+    The least recently used are removed beyond the limit, in bytes; a cipher encrypts them.
     """
 
     def __init__(self, folder: Path, limit: int, cipher: CipherProtocol | None = None) -> None:
@@ -102,33 +75,26 @@ class Cache:
         self._cipher = cipher
         self._unseen = limit  # bytes written since entries were last pruned
 
-    def find(self, key: str, most: int) -> tuple[bytes, ...] | None:
+    def find(self, key: str, most: int) -> bytes | None:
         """Return the entry of a key; None without one, or if it is longer than `most` bytes."""
         path = self.folder / key
-        if not self._is_private():
-            return None
-        try:
-            entry = path.read_bytes()
-        except OSError:
-            return None
-        try:
-            found = unseal(key, entry, self._cipher)
-        except (ValueError, KeyError, TypeError):
-            with suppress(OSError):
-                path.unlink()
-            return None
+        found: bytes | None = None
         with suppress(OSError):
-            os.utime(path)
-        return found if sum(map(len, found)) <= most else None
+            if self._is_private():
+                try:
+                    found = unseal(key, path.read_bytes(), self._cipher)
+                except ValueError:
+                    path.unlink()
+                else:
+                    os.utime(path)
+        return found if found is not None and len(found) <= most else None
 
-    def keep(self, key: str, parts: Sequence[bytes]) -> None:
+    def keep(self, key: str, content: bytes) -> None:
         """Keep an entry. If the folder cannot be written or the disk is full, nothing happens.
 
-        Args:
-            key: the document's digest in hex, a hyphen, and 16 hexadecimal digits.
-            parts: the content, in parts that `find` returns as they are.
+        A key is the document's digest in hex, a hyphen, and 16 hexadecimal digits.
         """
-        entry = seal(key, parts, self._cipher)
+        entry = seal(key, content, self._cipher)
         if len(entry) > self._seen_limit:
             return
         with suppress(OSError):
@@ -138,11 +104,7 @@ class Cache:
                 self._prune(len(entry))
 
     def forget(self, digest: str | None = None, *, preview: bool = False) -> int:
-        """Remove the entries of the document with this digest, or all, and return their number.
-
-        Raises:
-            OSError: An entry cannot be removed.
-        """
+        """Remove the entries of the document with this digest, or all; return how many."""
         prefix = "" if digest is None else f"{digest}-"
         named = [path for path, _ in self._entries() if path.name.startswith(prefix)]
         for path in named if not preview else ():
@@ -189,21 +151,17 @@ class Cache:
                     path.unlink()
 
     def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        try:
-            files = list(os.scandir(self.folder))
-        except OSError:
-            return
+        files = list[os.DirEntry[str]]()
+        with suppress(OSError):
+            files += os.scandir(self.folder)
         for file in files:
             with suppress(OSError):  # another process may just have removed it
                 if _NAME.fullmatch(file.name) and not file.is_dir():
                     yield Path(file.path), file.stat(follow_symlinks=False)
 
 
-OFF = "off"
-
-_FOLDER = "converted"
-_LIMIT_MB = 1024
-_MB = 1 << 20
+OFF, _FOLDER = "off", "converted"
+_MB, _LIMIT_MB = 1 << 20, 1024
 
 _no_plain_text = Event()
 
@@ -224,9 +182,6 @@ def open_cache() -> Cache | None:
     `MEMAGENT_CACHE` is a folder or "off"; `MEMAGENT_CACHE_MB` is its limit. `LANGGRAPH_AES_KEY`,
     the key of LangGraph's `EncryptedSerializer`, also encrypts the entries. If encryption fails, or
     after `keep_no_plain_text` there is no key, nothing is kept.
-
-    Raises:
-        ConfigurationError: `MEMAGENT_CACHE_MB` is not a number above 0.
     """
     folder = folder_of_converted()
     if os.environ.get("MEMAGENT_CACHE") == OFF or folder is None:
@@ -237,31 +192,18 @@ def open_cache() -> Cache | None:
 
 
 def forget_converted(digest: str | None = None, *, preview: bool = False) -> int:
-    """Remove a document's text and index, or all entries, from the cache, even if it is off now.
+    """Remove a document's text and index, or all entries, and return how many.
 
-    Args:
-        digest: SHA-256 of the file's bytes, in hex: the `digest` of its source; None for all.
-        preview: whether to count only.
-
-    Returns:
-        Number of entries removed, or that would be.
-
-    Raises:
-        OSError: An entry cannot be removed.
+    The cache may be off now. The digest is that of the document's source; a preview only counts.
     """
-    cache = _all_entries()
-    return cache.forget(digest, preview=preview) if cache else 0
+    folder = folder_of_converted()
+    return Cache(folder, 0).forget(digest, preview=preview) if folder else 0
 
 
 def size_of_converted() -> int:
     """Return the size of all entries, in bytes."""
-    cache = _all_entries()
-    return cache.size() if cache else 0
-
-
-def _all_entries() -> Cache | None:
     folder = folder_of_converted()
-    return Cache(folder, 0) if folder else None
+    return Cache(folder, 0).size() if folder else 0
 
 
 @lru_cache(maxsize=8)

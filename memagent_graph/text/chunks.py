@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import regex
 
 from memagent_graph.templates import same_line_ends
-from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,18 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a source.
+    """A part of a source, from `start` to `end`, with its length in tokens.
 
-    Attributes:
-        text: the text, exactly as decoded.
-        start: offset of its first code point in the source.
-        end: offset one past its last code point.
-        tokens: its length in tokens.
-        source: the source that it was cut from.
-        header: the header of the table within which it begins, to be shown before it; no part of
-            the text.
-        pictures: what a model that sees is shown with it.
-        crowded_out: number of its pictures that there is no room for.
+    The text is exactly as decoded. `header` is that of the table within which it begins, which is
+    shown before it and no part of it; `pictures` are what a model that sees is shown with it, and
+    `crowded_out` counts those that there is no room for.
     """
 
     text: str
@@ -67,25 +59,13 @@ def next_chunk(
     chunk_tokens: int,
     exact_cuts: bool = False,
 ) -> Chunk | None:
-    """Cut the chunk that begins at `offset`. All chunks joined are the source.
+    """Cut the chunk that begins at `offset`; None at the end. All chunks joined are the source.
 
     The chunk ends at the last paragraph, sentence, line or word end within the final tenth of the
     budget, if there is one; within a table, after the last row that fits. A grapheme is split only
-    if it alone is over the budget; only a single code point may exceed the budget.
-
-    Args:
-        source: the source.
-        offset: beginning of the chunk, in code points.
-        tokenizer: counts tokens.
-        chunk_tokens: the budget, in tokens of the chunk's own text.
-        exact_cuts: cut after exactly `chunk_tokens` tokens of the text ahead, even within a word,
-            as the paper does (arXiv 2507.02259).
-
-    Returns:
-        The chunk, or None at the end of the source.
-
-    Raises:
-        SourceChangedError: The source changed since it was opened.
+    if it alone is over the budget; only a single code point may exceed the budget. With
+    `exact_cuts` it is cut after exactly `chunk_tokens` tokens of the text ahead, even within a
+    word, as the paper does (arXiv 2507.02259).
     """
     window, fits = _prefix_that_fits(source, offset, tokenizer, chunk_tokens)
     if not window:
@@ -115,14 +95,8 @@ def chunks(
     exact_cuts: bool = False,
 ) -> Iterator[Chunk]:
     """Yield all chunks of a source from `offset` on; the arguments are those of `next_chunk`."""
-    cut = partial(
-        next_chunk,
-        source,
-        tokenizer=tokenizer,
-        chunk_tokens=chunk_tokens,
-        exact_cuts=exact_cuts,
-    )
-    while chunk := cut(offset):
+    of: Any = {"tokenizer": tokenizer, "chunk_tokens": chunk_tokens, "exact_cuts": exact_cuts}
+    while chunk := next_chunk(source, offset, **of):
         yield chunk
         offset = chunk.end
 
@@ -138,7 +112,7 @@ _RULE = regex.compile(r"\|(?:[ :]*+-++[ :]*+\|)++\n")
 
 def table_header(source: Source, offset: int, text: str) -> str:
     """Return the header of the table that continues at `offset`, with `text`; "" outside of one."""
-    part, begin = _part_at(source, offset)
+    part, begin = next(parts_with_offsets(source, offset))
     if offset <= begin:
         return ""
     if _has_rows(part):
@@ -165,15 +139,6 @@ def _look_back(source: Source, begin: int, offset: int) -> str:
     return ""
 
 
-def _part_at(source: Source, offset: int) -> tuple[Source, int]:
-    """Return the single source at an offset, and where it begins."""
-    begin = 0
-    while isinstance(source, JoinedSource):
-        source, start = source.part_at(offset - begin)
-        begin += start
-    return source, begin
-
-
 def _has_rows(part: Source) -> bool:
     return PurePosixPath(part.name).suffix.lower() in _ROWS
 
@@ -181,7 +146,7 @@ def _has_rows(part: Source) -> bool:
 def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
     """Return where the last whole row before `end` ends; 0 outside of a table."""
     text = same_line_ends(window)
-    part, begin = _part_at(source, offset + end - 1)
+    part, begin = next(parts_with_offsets(source, offset + end - 1))
     is_file = _has_rows(part) and begin <= offset + end - 1
     first = max(begin - offset, 0)
     at = text.rfind("\n", first, end) + 1
@@ -321,14 +286,8 @@ def cut_at_sentence(text: str, tokens: int, tokenizer: Tokenizer) -> str:
 def last_sentence_end(text: str, end: int | None = None) -> int:
     """Return where the last sentence or line before `end` ends, or else the last word."""
     end = len(text) if end is None else end
-    _, sentence, line, word = _ENDS
-    for patterns in ((sentence, line), (word,)):
-        ends = [
-            found.end()
-            for pattern in patterns
-            for found in pattern.finditer(text)
-            if found.end() <= end
-        ]
-        if ends:
-            return int(max(ends))
+    for patterns in (_ENDS[1:3], _ENDS[3:]):
+        found = (at.end() for pattern in patterns for at in pattern.finditer(text))
+        if last := max((at for at in found if at <= end), default=0):
+            return int(last)
     return end

@@ -1,14 +1,11 @@
 """The process that converts documents: `python -m memagent_graph.text.conversion`.
 
 It reads one `Request` per line from standard input. To standard output it writes one `Reply` per
-line, followed by the text, the offsets of its pages and what was not read. It exits at once when
-standard input ends.
+line, followed by a `Converted`. It exits at once when standard input ends.
 
 The kernel's limits hold where the parent's would come too late or not at all: for a document that
 allocates gigabytes at once, or after the parent was killed. macOS ignores the limit on memory, and
 Windows has none of these limits; there, only the parent's checks hold.
-
-This runs in the process that converts documents.
 """
 
 from __future__ import annotations
@@ -19,21 +16,18 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from memagent_graph.text.formats import convert, load, load_picture
 from memagent_graph.text.source import ENDS_AT, Converted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 if sys.platform != "win32":
     import resource
@@ -70,11 +64,9 @@ def _refuse(event: str, _arguments: object) -> None:
         raise PermissionError(message)
 
 
-@contextmanager
-def limits(seconds: float, memory: int) -> Iterator[None]:
+def _limit(seconds: float, memory: int) -> None:
     """End this process after `seconds`, and limit it to `memory` bytes, both with some grace."""
     if sys.platform == "win32":
-        yield
         return
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = int(memory * _GRACE_MEMORY)
@@ -83,18 +75,13 @@ def limits(seconds: float, memory: int) -> Iterator[None]:
     with suppress(OSError, ValueError):  # macOS
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
     signal.alarm(math.ceil(seconds) + _GRACE_SECONDS)
-    yield
-    signal.alarm(0)
 
 
 Limit: TypeAlias = Literal["time", "memory", "output"]
 
 _LOCKED = "it is encrypted and needs a password; save a copy without one"
-
 _OLDER = "it is an older Office document, whatever its name says; save it as DOCX, XLSX or PPTX"
-
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-
 _OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
 """First bytes of an encrypted DOCX, PPTX or XLSX (otherwise a ZIP archive), and of a DOC."""
 
@@ -104,16 +91,11 @@ _LONGEST_ERROR = 2000
 
 @dataclass(frozen=True)
 class Request:
-    """A document to convert, with limits.
+    """A document to convert: an absolute path, and the suffix of its format, with limits.
 
-    Attributes:
-        path: absolute path of the file.
-        suffix: suffix of its format.
-        seconds: limit on wall-clock time, in seconds.
-        memory: limit on the process's memory, libraries included, in bytes.
-        output: limit on the text in UTF-8 with its page offsets, in bytes.
-        picture: place of a picture, which is the reply in place of the text, as base64, with its
-            media type for a warning; None for the text.
+    These are on wall-clock time, in seconds, on the memory of the process, libraries included, and
+    on the `Converted`, in bytes. If `picture` is the place of one, the reply is that picture:
+    base64 for the text, and its media type for a warning.
     """
 
     path: str
@@ -126,17 +108,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a conversion.
+    """The outcome of a conversion: the size of the `Converted` that follows, in bytes, or why not.
 
-    Attributes:
-        sizes: lengths of text, pages and warnings that follow, in bytes.
-        digest: SHA-256, in hex, of the bytes that were converted.
-        error: why there is no text.
-        limit: the limit that the conversion exceeded.
-        missing: whether a required package is not installed.
+    The digest is SHA-256, in hex, of the bytes that were converted; `limit` is one that it
+    exceeded, and `missing` says that a package is not installed.
     """
 
-    sizes: Sequence[int] = ()
+    size: int = 0
     digest: str = ""
     error: str | None = None
     limit: Limit | None = None
@@ -168,9 +146,10 @@ def main() -> None:
     while True:
         request = Request(**json.loads(lines.get()))
         ENDS_AT.set(monotonic() + request.seconds)
-        with limits(request.seconds, request.memory):
-            reply, text = _convert(request)
-        _send(replies, reply, text)
+        _limit(request.seconds, request.memory)
+        _send(replies, *_convert(request))
+        if sys.platform != "win32":
+            signal.alarm(0)
 
 
 def _listen(asked: IO[str], lines: SimpleQueue[str]) -> None:
@@ -196,10 +175,10 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         if unpacked > request.memory:
             return Reply(error=f"unpacks to {unpacked:,} bytes", limit="memory"), b""
         if request.picture is None:
-            parts = convert(content, suffix).encode()
+            found = convert(content, suffix).encode()
         else:
             media_type, encoded = load_picture(content, suffix, request.picture)
-            parts = Converted(encoded, (), (media_type,)).encode()
+            found = Converted(encoded, (), (media_type,)).encode()
     except BadZipFile as error:
         return Reply(error=f"a broken archive: {error}"), b""
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
@@ -215,10 +194,9 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         missing = "ModuleNotFoundError" in kinds
         said = str(error).strip() or type(error).__name__
         return Reply(error=said[:_LONGEST_ERROR], missing=missing), b""
-    sizes = [*map(len, parts)]
-    if sum(sizes) > request.output:
+    if len(found) > request.output:
         return Reply(limit="output"), b""
-    return Reply(sizes, sha256(content).hexdigest()), b"".join(parts)
+    return Reply(len(found), sha256(content).hexdigest()), found
 
 
 def _count_unpacked(content: bytes) -> int:

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from hashlib import file_digest, sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING, cast
@@ -41,33 +42,21 @@ if TYPE_CHECKING:
 
     from memagent_graph.pictures.picture import Picture
 
-LOOK_SECONDS = 0.02
-"""Interval of checks on a process's memory, and on whether the caller still waits, in seconds."""
-
-_START_SECONDS = 120.0
-"""Time in which a process must have started, in seconds."""
-
+_LOOK_SECONDS, _START_SECONDS = 0.02, 120.0
+"""Interval of checks on a process and its caller, and the time in which one must have started."""
 _LONGEST_LINE = 1 << 16
 """Longest header line of a reply, in bytes."""
-
 _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTHONUTF8 SYSTEMROOT"
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
 
 _MB = 1 << 20
-
-
 _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
 
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
-    """Return a request with the limits of the environment, or else the defaults.
-
-    Raises:
-        ConfigurationError: `MEMAGENT_CONVERSION_SECONDS`, `_MEMORY_MB` or `_OUTPUT_MB` is not a
-            number above 0.
-    """
+    """Return a request with the limits of the environment, or else the defaults."""
     seconds, memory, output = (
         from_environment(f"MEMAGENT_CONVERSION_{name}", default)
         for name, default in _DEFAULTS.items()
@@ -77,11 +66,7 @@ def _make_request(path: Path, suffix: str, picture: str | None = None) -> Reques
 
 
 class Converter:
-    """A process that converts one document after the other.
-
-    Attributes:
-        documents: number of documents that it was asked to convert.
-    """
+    """A process that converts one document after the other; `documents` counts them."""
 
     def __init__(self) -> None:
         import psutil
@@ -100,16 +85,12 @@ class Converter:
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
 
-    def convert(self, request: Request) -> tuple[Reply, Converted]:
-        """Convert a file; end a process that exceeds a limit.
-
-        Raises:
-            CancelledError: The caller no longer waits for the text.
-        """
+    def convert(self, request: Request) -> tuple[Reply, bytes]:
+        """Convert a file; end a process that exceeds a limit, or that nobody waits for any more."""
         if not self.documents:
             hello, _ = self._hear(replace(request, seconds=_START_SECONDS))
             if hello.failed:
-                return hello, Converted()
+                return hello, b""
         self.documents += 1
         with suppress(OSError):  # if it has ended, `_hear` notices
             self._requests.write(json.dumps(asdict(request)).encode() + b"\n")
@@ -135,23 +116,20 @@ class Converter:
         """Kill the process."""
         self._process.kill()
         self._process.wait()
-        self._close()
+        self.disown()
 
     def disown(self) -> None:
         """After a fork, leave the process to the parent."""
-        self._process.returncode = 0  # there is nothing to wait for
-        self._close()
-
-    def _close(self) -> None:
+        self._process.returncode = self._process.returncode or 0  # there is nothing to wait for
         for pipe in (self._requests, self._replies):
             with suppress(OSError):  # unwritten requests no longer matter
                 pipe.close()
 
-    def _hear(self, request: Request) -> tuple[Reply, Converted]:
+    def _hear(self, request: Request) -> tuple[Reply, bytes]:
         heard = in_thread(lambda: self._receive(request.output))
         until = monotonic() + request.seconds
         exceeded: Limit | None = None
-        while exceeded is None and not wait([heard], LOOK_SECONDS).done:
+        while exceeded is None and not wait([heard], _LOOK_SECONDS).done:
             if is_cancelled():
                 raise CancelledError
             if monotonic() > until:
@@ -163,25 +141,22 @@ class Converter:
                 return heard.result()
         self.end()
         if exceeded is not None:
-            return Reply(limit=exceeded), Converted()
+            return Reply(limit=exceeded), b""
         status = self._process.returncode
         if status == -signal.SIGINT:  # Ctrl-C reaches it too, unlike the threads of a graph
             raise CancelledError
-        return Reply(error=f"its process ended with status {status}"), Converted()
+        return Reply(error=f"its process ended with status {status}"), b""
 
-    def _receive(self, most: int) -> tuple[Reply, Converted]:
-        line = self._replies.readline(_LONGEST_LINE)
-        if not line:
+    def _receive(self, most: int) -> tuple[Reply, bytes]:
+        if not (line := self._replies.readline(_LONGEST_LINE)):
             raise EOFError
         reply = Reply(**json.loads(line))
-        if reply.failed or not reply.sizes:
-            return reply, Converted()
-        if sum(reply.sizes) > most:
+        if not 0 <= reply.size <= most:
             raise EOFError
-        parts = [self._replies.read(size) for size in reply.sizes]
-        if [*map(len, parts)] != reply.sizes:
+        content = self._replies.read(reply.size)
+        if len(content) != reply.size:
             raise EOFError
-        return reply, Converted.decode(*parts)
+        return reply, content
 
 
 @contextmanager
@@ -214,43 +189,47 @@ AT_ONCE = min(4, os.cpu_count() or 1)
 
 _KEPT_SECONDS = 10.0
 """Time for which an idle process is kept, in seconds; starting one takes about a second."""
-
-_KEPT_DOCUMENTS = 100
-"""Documents after which a process is replaced."""
-
-_KEPT_SHARE = 0.5
-"""Share of the memory limit above which a process is not kept after a document."""
+_KEPT_DOCUMENTS, _KEPT_SHARE = 100, 0.5
+"""Documents, and share of the memory limit, from which on a process is replaced."""
 
 
 class Converters:
     """A pool of converting processes, at most `AT_ONCE` working at once."""
 
     def __init__(self) -> None:
+        self._idle: dict[Converter, threading.Timer] = {}
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """After a fork, leave the processes to the parent."""
+        for converter in self._idle:
+            converter.disown()
         self._turns = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
-        self._idle: dict[Converter, threading.Timer] = {}
+        self._idle = {}
 
-    def convert(self, request: Request) -> tuple[Reply, Converted]:
-        """Convert a file, or load a picture of it, in one of the processes.
-
-        Raises:
-            CancelledError: The caller no longer waits for the text.
-        """
-        while not self._turns.acquire(timeout=LOOK_SECONDS):
+    def convert(self, request: Request) -> tuple[Reply, bytes]:
+        """Convert a file, or load a picture of it; `CancelledError` if nobody waits for it."""
+        while not self._turns.acquire(timeout=_LOOK_SECONDS):
             if is_cancelled():
                 raise CancelledError
         try:
             converter = self._take() or Converter()
             try:
-                reply, converted = converter.convert(request)
+                reply, content = converter.convert(request)
             except BaseException:
                 converter.end()
                 raise
-            if self._is_good(converter, reply, request):
+            if (
+                converter.alive
+                and not (reply.limit or reply.missing)
+                and converter.documents < _KEPT_DOCUMENTS
+                and converter.memory < request.memory * _KEPT_SHARE
+            ):
                 self._keep(converter)
             else:
                 converter.end()
-            return reply, converted
+            return reply, content
         finally:
             self._turns.release()
 
@@ -258,20 +237,6 @@ class Converters:
         """End the idle processes."""
         while converter := self._take():
             converter.end()
-
-    def disown(self) -> None:
-        """After a fork, leave the processes to the parent."""
-        for converter in self._idle:
-            converter.disown()
-
-    def _is_good(self, converter: Converter, reply: Reply, request: Request) -> bool:
-        return (
-            converter.alive
-            and reply.limit is None
-            and not reply.missing
-            and converter.documents < _KEPT_DOCUMENTS
-            and converter.memory < request.memory * _KEPT_SHARE
-        )
 
     def _take(self) -> Converter | None:
         with self._lock:
@@ -299,53 +264,25 @@ class Converters:
 
 shared = Converters()
 """The pool of this process."""
-
-
-def _begin_anew() -> None:
-    global shared
-    inherited, shared = shared, Converters()
-    inherited.disown()
-
-
-@atexit.register
-def _end() -> None:
-    shared.end()
-
-
+atexit.register(shared.end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 7
+_FORM = 8
 """Version of the conversion; a change here that gives other texts or pages increases it."""
-
-_READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
-"""Suffixes of formats that have pictures."""
 
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
-    "time": "Converting {name} to text takes longer than {seconds:g} seconds",
-    "memory": "Converting {name} to text takes more than {memory:g} MB of memory",
-    "output": "The text of {name} is longer than {output:g} MB",
+    "time": ("SECONDS", "Converting {name} to text takes longer than {seconds:g} seconds"),
+    "memory": ("MEMORY_MB", "Converting {name} to text takes more than {memory:g} MB of memory"),
+    "output": ("OUTPUT_MB", "The text of {name} is longer than {output:g} MB"),
 }
-_VARIABLES = {"time": "SECONDS", "memory": "MEMORY_MB", "output": "OUTPUT_MB"}
 
 
 class ConvertedSource(TextSource):
-    """The text of a file that is converted; taken from the cache if it is there.
-
-    Args:
-        path: the file.
-        name: its name in output.
-        suffix: the suffix of its format; its own by default.
-        keep: whether its text may be in the cache.
-
-    Raises:
-        MissingDependencyError: The `documents` extra is not installed.
-        UnreadableSourceError: The file is broken, or not what its suffix says.
-        ConversionLimitError: The conversion exceeds the limit on time, memory or length of text.
-    """
+    """The text of a file that is converted; from the cache if it is there and `keep` is set."""
 
     def __init__(
         self, path: Path, name: str, suffix: str | None = None, *, keep: bool = True
@@ -354,31 +291,21 @@ class ConvertedSource(TextSource):
             raise _make_missing_error(name)
         suffix = suffix or path.suffix.lower()
         find = _find_or_convert if keep else _convert
-        digest, converted = find(name, _make_request(path, suffix))
+        digest, content = find(name, _make_request(path, suffix))
+        converted = Converted.decode(content)
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
-        self._pages = converted.pages
         self.read_by = read_by(suffix)
         self.pictures, self.lost = converted.pictures, converted.lost
-        self.path, self._suffix = path.absolute(), suffix
-        self._is_markdown = suffix != ".pdf"
+        self.path, self._suffix, self._pages = path.absolute(), suffix, converted.pages
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
-        if not self._is_markdown:
-            self.warnings += self._pages_without_text()
-
-    def _pages_without_text(self) -> tuple[str, ...]:
-        ends = [*self._pages[1:], self.length]
-        pages = enumerate(zip(self._pages, ends, strict=True), 1)
-        blank = [number for number, (start, end) in pages if not self.text[start:end].strip()]
-        if not blank:
-            return ()
-        numbers = ", ".join(map(str, blank))
-        warning = (
-            f"{self.name}: no text on {'page' if len(blank) == 1 else 'pages'} {numbers} of "
-            f"{len(self._pages)}.{'' if has_ocr() else _NO_OCR}"
-        )
-        return (warning,)
+        pages = enumerate(pairwise([*self._pages, self.length] if suffix == ".pdf" else ()), 1)
+        blank = [str(page) for page, (start, end) in pages if self.text[start:end].isspace()]
+        if blank:
+            where = f"page{'s' * (len(blank) > 1)} {', '.join(blank)} of {len(self._pages)}"
+            hint = "" if has_ocr() else _NO_OCR
+            self.warnings += (f"{name}: no text on {where}.{hint}",)
 
     def locate(self, offset: int) -> Location:
         """Return name, line, page and heading of the code point at `offset`."""
@@ -388,47 +315,42 @@ class ConvertedSource(TextSource):
         return super().locate(offset)._replace(page=page or None, heading=heading)
 
     def load_picture(self, picture: Picture) -> tuple[str, str]:
-        """Return (media type, base64) of a picture, as models get it.
-
-        Raises:
-            UnreadableSourceError: It is broken, or exceeds a limit.
-            SourceChangedError: The file has changed since it was opened, or is gone.
-        """
+        """Return (media type, base64) of a picture, as models get it."""
         gone = f"{self.name} has changed or is gone, and with it {picture.mark}."
         if not self.path.is_file():
             raise SourceChangedError(gone)
-        reply, found = shared.convert(_make_request(self.path, self._suffix, picture.place))
+        reply, content = shared.convert(_make_request(self.path, self._suffix, picture.place))
         if reply.failed:
             why = reply.error or f"it exceeds the limit on {reply.limit}"
             message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
             raise UnreadableSourceError(message)
         if reply.digest != self.digest:
             raise SourceChangedError(gone)
+        found = Converted.decode(content)
         return found.warnings[0], found.text
 
     @cached_property
     def _headings(self) -> Headings:
-        return Headings(self if self._is_markdown else TextSource(""))
+        return Headings(self if self._suffix != ".pdf" else TextSource(""))
 
 
-def _find_or_convert(name: str, request: Request) -> tuple[str, Converted]:
-    """The digest of a file, and its text."""
+def _find_or_convert(name: str, request: Request) -> tuple[str, bytes]:
+    """The digest of a file, and its `Converted`."""
     kept, converter = open_cache(), _converter(request.suffix, request.seconds)
     if kept is None or converter is None:
         return _convert(name, request)
     with Path(request.path).open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
-        with suppress(ValueError, TypeError):  # an entry of another kind is written anew
-            return digest, Converted.decode(*found)
-    digest, converted = _convert(name, request)
-    kept.keep(f"{digest}-{converter}", converted.encode())
-    return digest, converted
+        return digest, found
+    digest, content = _convert(name, request)
+    kept.keep(f"{digest}-{converter}", content)
+    return digest, content
 
 
-def _convert(name: str, request: Request) -> tuple[str, Converted]:
-    """The digest of the bytes of a file, and the text that was made from them."""
-    reply, converted = shared.convert(request)
+def _convert(name: str, request: Request) -> tuple[str, bytes]:
+    """The digest of the bytes of a file, and the `Converted` that was made from them."""
+    reply, content = shared.convert(request)
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
@@ -439,7 +361,7 @@ def _convert(name: str, request: Request) -> tuple[str, Converted]:
             "elsewhere, or save it as plain text."
         )
         raise UnreadableSourceError(message)
-    return reply.digest, converted
+    return reply.digest, content
 
 
 def can_convert() -> bool:
@@ -462,7 +384,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES.values())]} {_FORM}"
-        if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
+        if has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None
@@ -476,9 +398,10 @@ def _make_missing_error(name: str) -> MissingDependencyError:
 
 def _excess(name: str, limit: Limit, detail: str | None, request: Request) -> ConversionLimitError:
     sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
-    what = _EXCESS[limit].format(name=name, seconds=request.seconds, **sizes)
+    variable, said = _EXCESS[limit]
+    what = said.format(name=name, seconds=request.seconds, **sizes)
     message = (
         f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise "
-        f"MEMAGENT_CONVERSION_{_VARIABLES[limit]}; otherwise convert it to text with another tool."
+        f"MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
     )
     return ConversionLimitError(message, limit=limit)

@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents of which some are read, with metadata; `corpus` makes one.
-
-    Attributes:
-        documents: the documents.
-        include: patterns of names to read; without any, all are.
-        exclude: patterns of names not to read.
-        metadata: metadata by pattern, or a function of the name.
-    """
+    """Documents of which some are read, with metadata; `corpus` makes one, of its arguments."""
 
     documents: DocumentLike
     include: tuple[str, ...] = ()
@@ -47,11 +40,7 @@ class Corpus:
         return included and not any(_matches(name, pattern) for pattern in self.exclude)
 
     def open_sources(self) -> JoinedSource:
-        """Open the documents anew.
-
-        Raises:
-            SourceError: As for `open_source`, or no document is included.
-        """
+        """Open the documents anew."""
         parts, skipped = list[Source](), list[Skipped]()
         for source in self._open_all():
             parts += flat_parts(source)

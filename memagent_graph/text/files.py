@@ -16,11 +16,12 @@ import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from langchain_core.documents import Document
@@ -74,15 +75,7 @@ _SURE = 0.9
 
 
 def open_unlinked(path: str, flags: int) -> int:
-    """Open a file by descriptors, without following a link in any part of its path.
-
-    Args:
-        path: an absolute path, resolved. A part that has become a link since is not followed.
-        flags: flags of `os.open`.
-
-    Raises:
-        OSError: A part is a link, or the file is none.
-    """
+    """Open a file by its absolute path, or fail if a part of it has become a link."""
     if os.open not in os.supports_dir_fd:  # Windows
         return os.open(path, flags)
     root, *folders, last = Path(path).parts
@@ -113,27 +106,11 @@ def open_file(
     *,
     keep: bool = True,
 ) -> Source:
-    """Open a file: text in any encoding, or a format that is converted.
+    """Open a file: text in any encoding, or a format that is converted; errors as `open_source`.
 
     A file counts as binary if its first 64 KiB have NUL bytes and are neither UTF-8 nor UTF-16, or
-    if more than a tenth of them are control characters; NUL bytes in text are kept. Invalid bytes
-    in UTF-8 text are read as U+FFFD and counted in `FileSource.invalid`.
-
-    Text that is not UTF-8 is read in the encoding that fits best all its lines beyond ASCII; if
-    that is not certain, `FileSource.warnings` names it.
-
-    Args:
-        path: the file.
-        name: its name in output; its path by default.
-        opener: opens the file, as for `open`.
-        encoding: a Python codec, for text whose encoding is known.
-        keep: whether the text of a converted file may be in the cache.
-
-    Raises:
-        SourceError: There is no such encoding.
-        UnreadableSourceError: The file is binary, a pipe or a device, or may not be read.
-        ConversionLimitError: Its conversion exceeds a limit.
-        MissingDependencyError: Its format needs the `documents` extra.
+    if more than a tenth of them are control characters; NUL bytes in text are kept. `opener` opens
+    it, as for `open`; its converted text is in the cache only if `keep`.
     """
     name = replace_surrogates(name or str(path))
     try:
@@ -154,11 +131,9 @@ def open_file(
             return ConvertedSource(path, name, kind, keep=keep)
         if encoding is not None:
             return _open_encoded(path, name, encoding, opener)
-        for mark, marked in MARKS:
-            if sample.startswith(mark):
-                return FileSource(path, name, marked, skip=len(mark), opener=opener)
-        if wide := find_unmarked(sample):
-            return FileSource(path, name, wide, opener=opener)
+        found = next((at for at in MARKS if sample.startswith(at[0])), (b"", find_unmarked(sample)))
+        if found[1] is not None:
+            return FileSource(path, name, found[1], skip=len(found[0]), opener=opener)
         if _is_binary(sample):
             known = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
             older = f"is in a format that cannot be read, {suffix}: save it as {OLDER.get(suffix)}."
@@ -199,34 +174,23 @@ def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
     source = FileSource(path, name, "utf-8", opener=opener)
     if not source.invalid:
         return source
-    if source.invalid * 10 <= source.beyond_ascii:
-        source.warnings = (_invalid(source),)
-        return source
-    encoding, confidence = guess_encoding(source.lines_beyond_ascii())
+    encoding, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
+    if source.invalid * 10 > source.beyond_ascii:
+        encoding, confidence = guess_encoding(source.lines_beyond_ascii())
+    hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
     if encoding is None:
-        message = (
-            f"{name} is in an unknown encoding: convert it to UTF-8, or name its encoding with "
-            "open_source(..., encoding=...)."
-        )
+        message = f"{name} is in an unknown encoding: {hint}"
         raise UnreadableSourceError(message)
     if codecs.lookup(encoding).name == "utf-8":
-        source.warnings = (_invalid(source),)
+        characters = plural(source.invalid, "character")
+        warning = f"{name} has {characters} that could not be decoded as UTF-8 and were read as "
+        source.warnings = (f"{warning}U+FFFD.",)
         return source
     source = FileSource(path, name, encoding, opener=opener)
     if confidence < _SURE:
-        warning = (
-            f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
-            "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
-        )
-        source.warnings = (warning,)
+        guess = f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
+        source.warnings = (guess + hint,)
     return source
-
-
-def _invalid(source: FileSource) -> str:
-    return (
-        f"{source.name} has {plural(source.invalid, 'character')} that could not be decoded as "
-        "UTF-8 and were read as U+FFFD."
-    )
 
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
@@ -234,15 +198,12 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 
 def _is_binary(sample: bytes) -> bool:
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
-    if controls * 10 > len(sample):
+    if b"\0" in sample and controls * 10 <= len(sample):
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder("utf-8")().decode(sample)
+            return False
         return True
-    if b"\0" not in sample:
-        return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample)
-    except UnicodeDecodeError:
-        return True
-    return False
+    return controls * 10 > len(sample)
 
 
 class _BlockState(NamedTuple):
@@ -254,35 +215,17 @@ class _BlockState(NamedTuple):
     state: tuple[bytes, int]
 
 
-@dataclass(frozen=True)
-class _Version:
-    """Metadata by which a change to a file is noticed without reading it."""
-
-    size: int
-    modified: int
-    inode: int
-
-    @classmethod
-    def of(cls, path: Path) -> _Version:
-        found = os.stat(path)  # noqa: PTH116 - a third of the time, for thousands of files
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+def _version_of(path: Path) -> tuple[int, int, int]:
+    """Return metadata by which a change to a file is noticed: its size, time and inode."""
+    found = os.stat(path)  # noqa: PTH116 - a third of the time, for thousands of files
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 class FileSource:
-    """A text file, decoded block by block through a sparse index.
+    """A text file, decoded block by block through a sparse index; `skip` bytes are a mark.
 
-    Args:
-        path: the file.
-        name: its name in output.
-        encoding: name of a Python codec.
-        skip: length of the byte order mark before the text, in bytes.
-        opener: opens the file, as for `open`.
-
-    Attributes:
-        invalid: number of U+FFFD characters, which stand for bytes that could not be decoded.
-        beyond_ascii: number of all other characters beyond ASCII.
-        encoding: name of the codec.
-        warnings: what may be wrong with the text.
+    `invalid` is the number of U+FFFD characters, which stand for bytes that could not be decoded,
+    and `beyond_ascii` that of all other characters beyond ASCII.
     """
 
     warnings: tuple[str, ...] = ()
@@ -302,8 +245,7 @@ class FileSource:
         self._path = path
         self.encoding = encoding.lower()
         self._decoder = codecs.getincrementaldecoder(encoding)
-        self._errors = "replace"
-        self._version = _Version.of(path)
+        self._version = _version_of(path)
         self._cached: tuple[int, str] = (-1, "")
         self._index: list[_BlockState] = []
         self._scan(skip)
@@ -311,7 +253,7 @@ class FileSource:
 
     def _scan(self, skip: int) -> None:
         digest = sha256()
-        decoder = self._decoder(self._errors)
+        decoder = self._decoder("replace")
         length = lines = invalid = beyond = 0
         half = False
         position = skip
@@ -344,29 +286,21 @@ class FileSource:
         size = 0
         with self._open() as file:
             while line := file.readline(_SAMPLE):
-                room = _SAMPLE * file.tell() // self._version.size
+                room = _SAMPLE * file.tell() // self._version[0]
                 if size <= room and not line.isascii():
                     found.append(line)
                     size += len(line)
         return b"".join(found)
 
     def read(self, start: int, size: int) -> str:
-        """Return code points `start` to `start + size`.
-
-        Raises:
-            SourceChangedError: The file changed since it was opened.
-        """
-        pieces = []
+        """Return code points `start` to `start + size`."""
         number = bisect_right(self._index, start, key=lambda entry: entry.code_point) - 1
-        while size > 0 and number < len(self._index):
-            text = self._block(number)
-            skip = start - self._index[number].code_point
-            piece = text[skip : skip + size]
-            pieces.append(piece)
-            start += len(piece)
-            size -= len(piece)
-            number += 1
-        return "".join(pieces)
+        skip, found, left = start - self._index[number].code_point, list[str](), size
+        while left > 0 and number < len(self._index):
+            found.append(self._block(number)[skip : skip + left])
+            left -= len(found[-1])
+            number, skip = number + 1, 0
+        return "".join(found)
 
     def locate(self, offset: int) -> Location:
         """Return name, line and, in Markdown, heading of the code point at `offset`."""
@@ -378,36 +312,26 @@ class FileSource:
 
     def _block(self, number: int) -> str:
         cached, text = self._cached
-        self._check()
-        if cached == number:
-            return text
         entry = self._index[number]
-        try:
-            with self._open() as file:
-                file.seek(entry.byte)
-                block = file.read(_BLOCK)
-        except OSError as error:  # gone, or a link since the check
-            raise self._make_changed_error() from error
-        decoder = self._decoder(self._errors)
+        block: bytes | None = None
+        with suppress(OSError):  # it is gone, or a link
+            if _version_of(self._path) == self._version:
+                if cached == number:
+                    return text
+                with self._open() as file:
+                    file.seek(entry.byte)
+                    block = file.read(_BLOCK)
+        if block is None:
+            message = (
+                f"{self.name} changed while it was being read. The memory so far is kept; to read "
+                "the new content, start the reading again."
+            )
+            raise SourceChangedError(message)
+        decoder = self._decoder("replace")
         decoder.setstate(entry.state)
         text = decoder.decode(block, number == len(self._index) - 1)
         self._cached = (number, text)
         return text
-
-    def _check(self) -> None:
-        try:
-            same = _Version.of(self._path) == self._version
-        except OSError:
-            same = False
-        if not same:
-            raise self._make_changed_error()
-
-    def _make_changed_error(self) -> SourceChangedError:
-        message = (
-            f"{self.name} changed while it was being read. The memory so far is kept; to read "
-            "the new content, start the reading again."
-        )
-        return SourceChangedError(message)
 
     def _open(self) -> BinaryIO:
         return open(self._path, "rb", opener=self._opener)
@@ -426,17 +350,8 @@ def open_path(
     """Open a file, all files of a folder, or the files that a glob matches.
 
     Links that lead out of the folder or glob, or to hidden files in it, are skipped: the author of
-    a folder, such as a project of strangers, must not choose what else is read.
-
-    Args:
-        path: the file, folder or glob.
-        name: its name in output, and the prefix of a folder's files; its path by default.
-        opener: opens each file, as for `open`; links in a folder are resolved before.
-        wants: whether to read a file of a folder or glob, by its name in output.
-
-    Raises:
-        SourceNotFoundError: The path does not exist, or the glob matches nothing.
-        UnreadableSourceError: The file is binary, or there is nothing to read.
+    a folder, such as a project of strangers, must not choose what else is read. `opener` opens each
+    file, as for `open`, and `wants` chooses those of a folder by their names in output.
     """
     if path.is_dir():
         folder = path.absolute()
@@ -485,22 +400,14 @@ def _join_files(
 ) -> Source:
     base = _without_wildcards(asked).absolute()
     named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
-    opened = work_through(
-        [
-            (partial(_open_meant, file, base, shown, opener), _is_converted(file))
-            for file, shown in named
-            if wants(shown)
-        ],
-        AT_ONCE,
-    )
-    skipped, parts = [], []
-    for part in opened:
-        if isinstance(part, Skipped):
-            skipped.append(part)
-        elif _has_text(part):
-            parts.append(part)
-        else:
-            skipped.append(Skipped(part.name, _why_empty(part)))
+    tasks = [
+        (partial(_open_meant, file, base, shown, opener), _is_converted(file))
+        for file, shown in named
+        if wants(shown)
+    ]
+    opened = work_through(tasks, AT_ONCE)
+    parts = [part for part in opened if not isinstance(part, Skipped)]
+    skipped = [part for part in opened if isinstance(part, Skipped)]
     if not parts:
         nothing = "it has no files." if not files else "no file is included."
         why = list_lines([*map(str, skipped)]) or nothing
@@ -527,20 +434,16 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
         if _leads_away(file.absolute(), base):
             return Skipped(shown, "it is a link out of the folder, or to a hidden file.")
         if file.is_dir():
-            return Skipped(shown, _why_not_entered(file))
+            entered = f"it is a {'link to a ' * file.is_symlink()}folder, which is not entered."
+            refused = "no permission to read the folder: change its permissions."
+            return Skipped(shown, entered if os.access(file, os.R_OK | os.X_OK) else refused)
         if is_icon(file.suffix, file.stat().st_size):
             return Skipped(shown, "it is a picture of less than 4 KiB, as icons are.")
-        if opener is None:
-            return open_file(file, name)
-        return open_file(Path(os.path.realpath(file)), name, opener)
+        found = Path(os.path.realpath(file)) if opener else file
+        source = open_file(found, name, opener)
+        return source if _has_text(source) else Skipped(shown, _why_empty(source))
     except (SourceError, ImportError, OSError) as error:
         return Skipped(shown, _reason(error, name))
-
-
-def _why_not_entered(folder: Path) -> str:
-    if not os.access(folder, os.R_OK | os.X_OK):
-        return "no permission to read the folder: change its permissions."
-    return f"it is a {'link to a ' * folder.is_symlink()}folder, which is not entered."
 
 
 def _reason(error: Exception, name: str) -> str:
@@ -617,7 +520,7 @@ def open_source(
         >>> source.name, source.read(0, 3)
         ('lease', 'Ann')
     """
-    source = _open(document, name) if encoding is None else _decode(document, name, encoding)
+    source = _open(document, name, encoding)
     if not _has_text(source):
         found = " ".join(warnings_of(source))
         message = f"{source.name} is empty or only white space: give a document with text. {found}"
@@ -640,16 +543,26 @@ def _warn_of_path(text: str) -> None:
         warnings.warn(message, UserWarning, stacklevel=2)
 
 
-def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - a list of kinds
+def _open(  # noqa: C901, PLR0912 - a list of kinds
+    document: object, name: str | None = None, encoding: str | None = None
+) -> Source:
+    if isinstance(document, dict) and "path" in document:
+        document = Path(document["path"])
+    if isinstance(document, bytes | bytearray):
+        return _spool([bytes(document)], name or "bytes", encoding)
+    if isinstance(document, os.PathLike):
+        path = Path(document)
+        if encoding is None:
+            return open_path(path, name)
+        if path.is_file():
+            return open_file(path, name, encoding=encoding)
+    if encoding is not None:
+        raise SourceError("An encoding is for one text file, or for bytes: open each with its own.")
     if isinstance(document, str):
         _warn_of_path(document)
         return TextSource(document, name or "text")
-    if isinstance(document, os.PathLike):
-        return open_path(Path(document), name)
     if isinstance(document, dict):
         return _open_record(document)
-    if isinstance(document, bytes | bytearray):
-        return _spool([bytes(document)], name or "bytes")
     if isinstance(document, Document):
         metadata = document.metadata
         title = metadata.get("source") or metadata.get("title") or "document"
@@ -658,16 +571,15 @@ def _open(document: object, name: str | None = None) -> Source:  # noqa: C901 - 
         return source
     if isinstance(document, Openable):
         return document.open_sources()
-    if _is_source(document):
-        return document
+    if hasattr(document, "read") and hasattr(document, "locate"):
+        return cast("Source", document)
     if hasattr(document, "read"):
-        title = name or getattr(document, "name", None)
         # `read` asks a pipe until it has all of it, and does not see an interrupt between two
         # of these attempts before the pipe ends; `read1` asks once.
-        return _spool(
-            _blocks(getattr(document, "read1", document.read)),
-            title if isinstance(title, str) else "stream",
-        )
+        read = partial(getattr(document, "read1", document.read), 1 << 16)
+        title = name or getattr(document, "name", None)
+        title = title if isinstance(title, str) else "stream"
+        return _spool(takewhile(bool, iter(read, None)), title)
     if isinstance(document, list | tuple):
         if not document:
             raise EmptyDocumentError("The list of documents is empty: give at least one document.")
@@ -693,23 +605,10 @@ def _join(parts: Sequence[Source]) -> Source:
     return JoinedSource(parts, f"{len(parts)} documents")
 
 
-def _decode(document: object, name: str | None, encoding: str) -> Source:
-    if isinstance(document, bytes | bytearray):
-        return _spool([bytes(document)], name or "bytes", encoding)
-    if isinstance(document, dict) and "path" in document:
-        document = Path(document["path"])
-    if not isinstance(document, os.PathLike) or not Path(document).is_file():
-        raise SourceError("An encoding is for one text file, or for bytes: open each with its own.")
-    return open_file(Path(document), name, encoding=encoding)
-
-
 def _open_record(record: dict[str, str]) -> Source:
-    if "path" in record:
-        return open_path(Path(record["path"]))
     uri = record.get("uri", "")
     if uri.startswith("list:"):
-        uris = json.loads(uri.removeprefix("list:"))
-        return _join([_open({"uri": item}) for item in uris])
+        return _join([_open({"uri": item}) for item in json.loads(uri.removeprefix("list:"))])
     parts = urlsplit(uri)
     if parts.scheme != "file":
         given = reprlib.repr(record)
@@ -717,15 +616,6 @@ def _open_record(record: dict[str, str]) -> Source:
         raise SourceError(message)
     path, encodings = Path(unquote(parts.path)), parse_qs(parts.query).get("encoding")
     return open_file(path, encoding=encodings[0]) if encodings else open_path(path)
-
-
-def _is_source(document: object) -> TypeGuard[Source]:
-    return hasattr(document, "read") and hasattr(document, "locate")
-
-
-def _blocks(read: Callable[[int], str | bytes]) -> Iterator[str | bytes]:
-    while block := read(1 << 16):
-        yield block
 
 
 def _spool(
@@ -748,11 +638,10 @@ def _spool(
                 block = replace_surrogates(block).encode()  # noqa: PLW2901
             file.write(block)
     try:
-        source = (
-            FileSource(path, name, "utf-8")
-            if is_text
-            else open_file(path, name, encoding=encoding, keep=False)
-        )
+        if is_text:
+            source: Source = FileSource(path, name, "utf-8")
+        else:
+            source = open_file(path, name, encoding=encoding, keep=False)
     except BaseException:
         path.unlink()
         raise
@@ -762,9 +651,5 @@ def _spool(
 
 
 def _has_text(source: Source) -> bool:
-    start = 0
-    while window := source.read(start, 1 << 16):
-        if not window.isspace():
-            return True
-        start += len(window)
-    return False
+    windows = (source.read(start, _SAMPLE) for start in range(0, source.length, _SAMPLE))
+    return not all(window.isspace() for window in windows)

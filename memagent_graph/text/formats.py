@@ -10,23 +10,21 @@ import json
 import posixpath
 import re
 from base64 import b64decode
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from html import escape, unescape
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from memagent_graph.pictures.picture import (
-    MARK,
-    Picture,
-    write_mark,
-)
+from memagent_graph.pictures.picture import MARK, write_mark
 from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from memagent_graph.text.ocr import Album
 
@@ -36,24 +34,22 @@ _SHEETS = (".xlsx", ".xlsm", ".xltx", ".xltm")
 _OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fodp")
 _PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
-_SUBTITLES = (".ass", ".sbv", ".srt", ".ssa", ".vtt")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Suffixes of pictures."""
 
 FORMATS = {
     ".pdf": "pdf.read_pdf",
-    **dict.fromkeys(_WORD, "office.read_docx"),
-    **dict.fromkeys(_SLIDES, "office.read_pptx"),
-    **dict.fromkeys(_SHEETS, "sheets.read_xlsx"),
-    **dict.fromkeys(_OPEN, "office.read_opendocument"),
+    **dict.fromkeys(_WORD, "office.Word.read"),
+    **dict.fromkeys(_SLIDES, "office.Slides.read"),
+    **dict.fromkeys(_SHEETS, "sheets.Workbook.read"),
+    **dict.fromkeys(_OPEN, "office.OpenDocument.read"),
     **dict.fromkeys(_PAGES, "formats.read_html"),
     ".epub": "formats.read_epub",
     **dict.fromkeys(_MAILS, "mail.read_mail"),
     ".msg": "mail.read_outlook",
     ".rtf": "formats.read_rtf",
     ".ipynb": "formats.read_notebook",
-    **dict.fromkeys(_SUBTITLES, "formats.read_subtitles"),
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
@@ -75,12 +71,10 @@ _TYPES = {
     "application/rtf": ".rtf",
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
-    "application/x-subrip": ".srt",
     "application/xhtml+xml": ".xhtml",
     "message/rfc822": ".eml",
     "text/html": ".html",
     "text/rtf": ".rtf",
-    "text/vtt": ".vtt",
     f"{_OPEN_DOCUMENT}presentation": ".odp",
     f"{_OPEN_DOCUMENT}spreadsheet": ".ods",
     f"{_OPEN_DOCUMENT}text": ".odt",
@@ -119,12 +113,8 @@ _ICON = 4096
 def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     """Return the suffix that a document should have, by its content; None if it is no document.
 
-    A document has any name: a PDF saved without a suffix, RTF that is called ".doc".
-
-    Args:
-        suffix: the suffix that it has.
-        head: its first bytes.
-        tail: its last bytes; an archive has its table of contents there.
+    A document has any name: a PDF saved without a suffix, RTF that is called ".doc". An archive has
+    its table of contents in its last bytes.
     """
     if suffix in FORMATS and (suffix not in PICTURES or head.startswith(PICTURE_HEADS)):
         return suffix
@@ -140,7 +130,7 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     return ".html" if suffix in OLDER and _PAGE.match(head) else None
 
 
-PLAIN = frozenset({*_MAILS, ".ipynb", *_SUBTITLES, ".fodt", ".fods", ".fodp"})
+PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
@@ -158,11 +148,7 @@ READ_BY = {
 
 
 def load() -> None:
-    """Import the libraries.
-
-    Raises:
-        ImportError: One is not installed.
-    """
+    """Import the libraries."""
     for name in ("oxmsg", "selectolax.lexbor", "striprtf.striprtf"):
         import_module(name)
     for name in sorted({place.partition(".")[0] for place in FORMATS.values()}):
@@ -170,81 +156,39 @@ def load() -> None:
 
 
 def convert(content: bytes, suffix: str) -> Converted:
-    """Convert a document.
-
-    Args:
-        content: the bytes of the file.
-        suffix: the suffix of its name, such as ".pdf".
-
-    Raises:
-        ModuleNotFoundError: A library is not installed.
-        PasswordError: The document is encrypted.
-        Exception: The file is broken; each library has its own errors.
-    """
+    """Convert a document; if it is broken, each library has its own errors."""
     module, _, name = FORMATS[suffix].partition(".")
-    read: Callable[[bytes], Converted] = getattr(
-        import_module(f"memagent_graph.text.{module}"), name
-    )
-    found = read(content)
+    found: Converted = attrgetter(name)(import_module(f"memagent_graph.text.{module}"))(content)
     text = replace_surrogates(found.text)
-    return replace(found, text=text, pictures=_find_marks(text, found.pictures))
-
-
-def _find_marks(text: str, pictures: Sequence[Picture]) -> list[Picture]:
-    """Return pictures with where their marks stand; one whose mark is missing has no place."""
-    if not pictures:
-        return []
-    starts: dict[int, int] = {}
-    for mark in MARK.finditer(text):
-        starts.setdefault(int(mark["number"]), mark.start())
-    placed = (
+    marks = reversed([*MARK.finditer(text)] if found.pictures else [])
+    starts = {int(mark["number"]): mark.start() for mark in marks}  # of several, the first
+    pictures = (
         one if one.start >= 0 else replace(one, start=starts.get(one.number, -1))
-        for one in pictures
+        for one in found.pictures
     )
-    return [one for one in placed if one.start >= 0]
+    return replace(found, text=text, pictures=[one for one in pictures if one.start >= 0])
 
 
 def load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
-    """Return (media type, base64) of a picture of a document, as models get it.
-
-    Args:
-        content: the bytes of the document's file.
-        suffix: the suffix of its format.
-        place: as `Picture.place`.
-
-    Raises:
-        PictureError: It is not there, is broken, or exceeds a limit.
-    """
-    from memagent_graph.pictures.media import (
-        PictureError,
-        draw,
-        encode,
-        media_type_of,
-        open_picture,
-    )
+    """Return (media type, base64) of the picture at a `Picture.place`, as models get it."""
+    from memagent_graph.text import ocr
 
     if suffix == ".pdf":
         from memagent_graph.text.pdf import draw_picture
 
-        return encode(draw_picture(content, place), "")
+        return ocr.encode(draw_picture(content, place), "")
     found: bytes | None = content
     if suffix in _PAGES:
-        found = next(
-            (
-                one
-                for one in map(_data_of, _DATA_URL.findall(decode(content)))
-                if sha256(one).hexdigest() == place
-            ),
-            None,
-        )
+        held = map(_data_of, _DATA_URL.findall(decode(content)))
+        found = next((one for one in held if sha256(one).hexdigest() == place), None)
     elif place:
         from memagent_graph.text.office import Package
 
         found = Package(content).read(place)
     if found is None:
-        raise PictureError("it is no longer in the document")
-    opened = open_picture(found)
-    return encode(draw(opened), media_type_of(opened))
+        raise ocr.PictureError("it is no longer in the document")
+    opened = ocr.open_picture(found)
+    return ocr.encode(ocr.draw(opened), ocr.media_type_of(opened))
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
@@ -351,12 +295,8 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         parts = [_lay_out_child(at, depth, album) for at in node.iter()]
         return write_formula(tag, parts)
     if tag == "pre":
-        found = node.traverse(include_text=True)
-        lines = "".join(
-            "\n" if at.tag == "br" else at.text_content or ""
-            for at in found
-            if at.tag in {"br", "-text"}
-        )
+        found = (at for at in node.traverse(include_text=True) if at.tag in {"br", "-text"})
+        lines = "".join("\n" if at.tag == "br" else at.text_content or "" for at in found)
         fence = "~~~" if "```" in lines else "```"
         return "\n".join(["\n", fence, lines.strip("\n"), fence, "\n"])
     if tag == "table" and node.css_first("table table") is None:
@@ -366,8 +306,7 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         alt, held = attributes.get("alt") or "", _DATA_URL.match(attributes.get("src") or "")
         if album is None or held is None:
             return write_mark(alt) if alt else ""
-        data = _data_of(held[1])
-        return album.add(data, sha256(data).hexdigest(), alt)
+        return album.add(data := _data_of(held[1]), sha256(data).hexdigest(), alt)
     if tag == "input" and attributes.get("type") in {"checkbox", "radio"}:
         return " ☒ " if "checked" in attributes else " ☐ "
     if tag == "option" and "selected" in attributes:
@@ -383,20 +322,17 @@ def _lay_out_child(node: Any, depth: int, album: Album | None) -> str:  # noqa: 
         return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
     if tag == "li":
         mark = _number_of(node) if node.parent and node.parent.tag == "ol" else "-"
-        return (
-            f"\n{mark} " + "\n  ".join(filter(None, inner.strip().split("\n")))
-            if inner.strip()
-            else ""
-        )
+        lines = "\n  ".join(filter(None, inner.strip().split("\n")))
+        return f"\n{mark} {lines}" if lines else ""
     if tag == "a":
         address, label = attributes.get("href") or "", inner.strip()
         shown = label in address or not address.startswith(("http:", "https:", "mailto:"))
         return inner if shown or "\n" in label else f"[{label}]({address})"
-    if tag == "tr":
-        return f"\n{inner}\n"
-    if tag in {"td", "th"}:
-        return f" {inner} "
-    return f"\n\n{inner}\n\n" if tag in _BLOCKS else inner
+    around = "\n\n" if tag in _BLOCKS else _AROUND.get(tag, "")
+    return f"{around}{inner}{around}"
+
+
+_AROUND = {"td": " ", "th": " ", "tr": "\n"}
 
 
 def _number_of(node: Any) -> str:
@@ -424,11 +360,10 @@ _INTEGER = re.compile(r"-?[0-9]{1,9}")
 def _lay_out_table(node: Any, depth: int, album: Album | None) -> str:
     from memagent_graph.text.notation import spread_cells, write_table
 
-    cells = (row.css("td, th") for row in node.css("tr"))
-    rows = spread_cells(
-        [(_lay_out(cell, depth + 1, album), _span(cell, "col"), _span(cell, "row")) for cell in row]
-        for row in cells
-    )
+    def read(cell: Any) -> tuple[str, int, int]:
+        return _lay_out(cell, depth + 1, album), _span(cell, "col"), _span(cell, "row")
+
+    rows = spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
     captions = [" ".join(_lay_out(found, depth + 1).split()) for found in node.css("caption")]
     return "\n\n".join([*captions, write_table(rows)])
 
@@ -462,18 +397,13 @@ def decode(content: bytes) -> str:
     for mark, encoding in MARKS:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace")
-    try:
+    with suppress(UnicodeDecodeError):
         return content.decode(find_unmarked(content[:4096]) or "utf-8")
-    except UnicodeDecodeError:
-        pass
     named = _CHARSET.search(content[:4096])
-    try:
+    with suppress(LookupError):
         if named and named[1].lower() not in {b"utf-8", b"utf8"}:
             return content.decode(_CP1252.sub("cp1252", named[1].decode().lower()), "replace")
-    except LookupError:
-        pass
-    guessed, _ = guess_encoding(content)
-    return content.decode(guessed or "utf-8", "replace")
+    return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
 
 
 _ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
@@ -512,11 +442,7 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
 
 
 def read_epub(content: bytes) -> Converted:
-    """Read a book: its pages of HTML, in the order in which they are to be read.
-
-    Raises:
-        ValueError: It is no EPUB.
-    """
+    """Read a book: its pages of HTML, in the order in which they are to be read."""
     from memagent_graph.text.office import Package, child, get
 
     package = Package(content)
@@ -524,7 +450,7 @@ def read_epub(content: bytes) -> Converted:
     root = None if container is None else next(container.iter("{*}rootfile"), None)
     place = get(root, "full-path")
     book = package.parse(place)
-    if book is None:
+    if book is None or not place:
         raise ValueError("it is no EPUB, or a damaged one")
     if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
         raise PasswordError
@@ -534,15 +460,14 @@ def read_epub(content: bytes) -> Converted:
         name = files.get(get(item, "idref"), "-")
         part = posixpath.normpath(posixpath.join(posixpath.dirname(place), name))
         try:
-            page, why = package.read(part), "it is missing"
+            if (page := package.read(part)) is None:
+                warnings.append(f"did not read the chapter {name}: it is missing.")
+            else:
+                chapters.append(html_to_text(decode(page)))
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
-            page, why = None, f"it is broken ({error})"
-        if page is None:
-            warnings.append(f"did not read the chapter {name}: {why}.")
-        else:
-            chapters.append(html_to_text(decode(page)))
+            warnings.append(f"did not read the chapter {name}: it is broken ({error}).")
     title = child(book, "metadata", "title")
     heading = f"# {title.text.strip()}" if title is not None and title.text else ""
     text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)
@@ -585,11 +510,7 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
 ) -> bytes:
     """Return RTF without binary data and what was deleted; with signs round what is raised.
 
-    A link has its address after it.
-
-    Args:
-        content: the file.
-        written: words that stand for text.
+    A link has its address after it. `written` are words that stand for text.
     """
     kept, around, at = list[bytes](), list[tuple[set[bytes], bytes]](), 0
     deleted, script, is_begun, address = set[bytes](), b"", False, b""
@@ -641,11 +562,7 @@ _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
 
 
 def read_notebook(content: bytes) -> Converted:
-    """Read a Jupyter notebook: its texts, code and printed results.
-
-    Raises:
-        ValueError: It has no cells.
-    """
+    """Read a Jupyter notebook: its texts, code and printed results."""
     notebook = json.loads(content)
     sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
     found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
@@ -682,43 +599,3 @@ def _plainest(results: Mapping[str, Any]) -> str:
 
 def _join_lines(lines: str | list[str] | None) -> str:
     return lines if isinstance(lines, str) else "".join(map(str, lines or ()))
-
-
-_BETWEEN = 60
-"""Least time between two headings of subtitles, in seconds."""
-
-_TIMES = re.compile(
-    r"(?m)^[ \t]{0,9}(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}"
-    r"(?:[ \t]{1,9}-->[^\n]*|,\d[\d:.,]{0,20})"
-)
-_DIALOGUE = re.compile(r"Dialogue:[^,\n]{0,20},([\d:.]{1,20}),([\d:.]{1,20}),(?:[^,\n]*,){6}(.*)")
-_BREAK = re.compile(r"\\[Nnh]")
-_STYLE = re.compile(r"<[^<>\n]{1,200}>|\{\\[^{}]{0,99}\}")
-_SPEAKER = re.compile(r"<v(?:\.[^ <>]{0,99})? ([^<>]{1,200})>")
-_NO_CUE = re.compile(
-    r"(?:\A|\n\n)(?:NOTE|STYLE|REGION|WEBVTT)\b[^\n]*(?:\n(?![^\n]*-->)[^\n]*\S[^\n]*)*+"
-)
-_NAME_OF_NEXT = re.compile(r"\n(?:[ \t]{0,9}\n[^\n]+|[ \t]{0,9}\d{1,9}[ \t]{0,9})\n\Z")
-"""The number or name of a cue, between the one before it and its time."""
-
-
-def read_subtitles(content: bytes) -> Converted:
-    """Read subtitles as running text, with the time as a heading about every minute."""
-    lines = decode(content).splitlines()
-    if spoken := [found for line in lines if (found := _DIALOGUE.match(line))]:
-        said = sorted((found[1].zfill(11), _BREAK.sub(" ", found[3])) for found in spoken)
-        lines = [line for begin, text in said for line in ("", f"{begin} --> ", text)]
-    _, *pieces = _TIMES.split(_NO_CUE.sub("\n\n", "\n".join(lines)))
-    text, last = list[str](), -_BETWEEN
-    for at in range(0, len(pieces), 4):
-        hours, minutes, seconds = (int(part or 0) for part in pieces[at : at + 3])
-        cue, now = pieces[at + 3], hours * 3600 + minutes * 60 + seconds
-        if now - last >= _BETWEEN and (
-            not text or text[-1].rstrip().endswith((".", "!", "?", "…"))
-        ):
-            text.append(f"\n\n## {now // 3600:02}:{now // 60 % 60:02}:{now % 60:02}\n\n")
-            last = now
-        cue = _NAME_OF_NEXT.sub("", cue) if at + 4 < len(pieces) else cue
-        plain = _STYLE.sub("", _SPEAKER.sub(r"\1: ", cue))
-        text.append(" ".join(unescape(plain).split()) + "\n")
-    return Converted("".join(text).strip())

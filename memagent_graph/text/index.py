@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from itertools import takewhile
 from math import log1p
 from tempfile import TemporaryFile
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
 
-_FORM = "index 3"
+_FORM = "index 4"
 """Version of passages and terms, part of each cache key."""
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
@@ -60,21 +61,12 @@ _DISK = 8
 """Bytes in a temporary file that count as much as one in memory."""
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
-_ROW = np.dtype([("hash", "i8"), ("first", "i4"), ("end", "i4")])
-_PAGE = 256
-"""Rows that are read at once from a temporary file: 4 KB."""
+_ARRAYS = ("ends", "sizes", "first", "numbers", "counts")
 _HASH_BITS = 64
 
 
 class IndexHit(NamedTuple):
-    """A passage that matches.
-
-    Attributes:
-        number: number of the passage, from 0.
-        start: its first code point.
-        end: one past its last code point.
-        score: above 0; higher is better.
-    """
+    """A passage that matches, by its number and place; a higher score, above 0, is better."""
 
     number: int
     start: int
@@ -86,15 +78,10 @@ class IndexHit(NamedTuple):
 class IndexPart:
     """The index of one text: for each term, which passages have it, and how often.
 
-    Attributes:
-        ends: end of each passage, in code points of the text; `[passages]`.
-        sizes: number of terms of each passage; `[passages]`.
-        terms: all terms that occur, each with the number of its row.
-        first: begin of each term's row in `numbers` and `counts`, and the end of the last row;
-            `[terms + 1]`.
-        numbers: numbers of the passages that have the term; `[postings]`.
-        counts: how often each has it, at most 255; `[postings]`.
-        heading: whether it counts as the begin of the next part's first passage.
+    `ends` and `sizes` have the end of each passage, in code points of the text, and its number of
+    terms; `terms` the number of each term's row. From `first[row]` to `first[row + 1]`, `numbers`
+    are the passages that have the term, and `counts` how often, at most 255. A `heading` counts as
+    the begin of the next part's first passage.
     """
 
     ends: NDArray[Any]
@@ -131,33 +118,20 @@ class IndexPart:
             np.minimum(counts, _MOST_COUNTED).astype(_BYTE),
         )
 
-    def encode(self) -> tuple[bytes, ...]:
+    def encode(self) -> bytes:
         """Return the part as bytes, for the cache."""
-        arrays = (self.ends, self.sizes, self.first, self.numbers, self.counts)
         words = "\n".join(self.terms).encode("utf-8", "surrogatepass")
-        return (words, *(array.tobytes() for array in arrays))
+        kept, arrays = BytesIO(), {name: getattr(self, name) for name in _ARRAYS}
+        np.savez(kept, terms=np.frombuffer(words, _BYTE), **arrays)
+        return kept.getvalue()
 
     @classmethod
-    def decode(cls, *parts: bytes) -> IndexPart:
-        """Return the part that `encode` made these bytes from.
-
-        Raises:
-            ValueError: The bytes are something else.
-        """
-        words, ends, sizes, first, numbers, counts = parts
-        known = words.decode("utf-8", "surrogatepass").split("\n") if words else []
-        found = cls(
-            np.frombuffer(ends, _INT),
-            np.frombuffer(sizes, _INT),
-            {term: row for row, term in enumerate(known)},
-            np.frombuffer(first, _INT),
-            np.frombuffer(numbers, _INT),
-            np.frombuffer(counts, _BYTE),
-        )
-        rows = (len(found.first), len(found.sizes), len(found.numbers), found.first[-1])
-        if rows != (len(known) + 1, len(found.ends), len(found.counts), len(found.counts)):
-            raise ValueError
-        return found
+    def decode(cls, content: bytes) -> IndexPart:
+        """Return the part that `encode` made these bytes from."""
+        with np.load(BytesIO(content), allow_pickle=False) as kept:
+            words = kept["terms"].tobytes().decode("utf-8", "surrogatepass")
+            terms = {term: row for row, term in enumerate(words.split("\n") if words else ())}
+            return cls(terms=terms, **{name: kept[name] for name in _ARRAYS})
 
     @property
     def length(self) -> int:
@@ -171,25 +145,6 @@ _Row = tuple["NDArray[Any]", "NDArray[Any]", int]
 """Passages that have a term, how often each has it, and the number that they are counted from."""
 
 
-def _join(
-    parts: _Begun, rows: list[NDArray[Any]], most: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return `first`, `numbers` and `counts` of parts, the rows of whose terms are these."""
-    lengths = [np.diff(part.first) for part, _ in parts]
-    of_rows = np.zeros(most + 1, np.int64)
-    for own, length in zip(rows, lengths, strict=True):
-        of_rows[own + 1] += length
-    first = np.cumsum(of_rows)
-    numbers, counts = np.empty(first[-1], _INT), np.empty(first[-1], _BYTE)
-    free = first.copy()
-    for own, length, (part, begin) in zip(rows, lengths, parts, strict=True):
-        places = np.repeat(free[own] - part.first[:-1], length)
-        places += np.arange(len(places))
-        numbers[places], counts[places] = part.numbers + _INT.type(begin), part.counts
-        free[own] += length
-    return first, numbers, counts
-
-
 def _hash(terms: Collection[str]) -> NDArray[Any]:
     found = np.fromiter(map(hash, terms), np.int64, len(terms))
     # "penc" and "数据" are the same bytes, and so have one hash.
@@ -199,80 +154,59 @@ def _hash(terms: Collection[str]) -> NDArray[Any]:
 class _Tables:
     """Postings of many parts by Python's hashes of their terms, in a temporary file if possible.
 
-    With 64 bits, two of a million terms share one with a chance of 1 in 40 million.
-
-    Args:
-        on_disk: whether the file, which has no name, may be written; else they stay in memory.
+    With 64 bits, two of a million terms share one with a chance of 1 in 40 million. The file has no
+    name; without `on_disk`, or on a full disk, they stay in memory.
     """
 
     def __init__(self, *, on_disk: bool) -> None:
         self._on_disk, self._file = on_disk, None  # type: tuple[bool, Any]
-        self._lock = threading.Lock()
-        self._tables: list[tuple[bytes | int, int, int, NDArray[Any]]] = []
+        self._tables: list[list[NDArray[Any]]] = []
         self.size = 0
 
     def take(self, parts: _Begun) -> None:
         """Move parts to a table: rows by hash, then numbers, then counts."""
         own = [_hash(part.terms) for part, _ in parts]
         hashes = np.unique(np.concatenate(own))
-        found = [np.searchsorted(hashes, each) for each in own]
-        first, numbers, counts = _join(parts, found, len(hashes))
+        found = (np.searchsorted(hashes, each) for each in own)
+        lengths = (np.diff(part.first) for part, _ in parts)
+        rows = np.concatenate([*map(np.repeat, found, lengths)])
+        order = np.argsort(rows, kind="stable")  # within a row, passages stay in order
+        first = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
+        numbers = np.concatenate([part.numbers + _INT.type(begin) for part, begin in parts])[order]
+        counts = np.concatenate([part.counts for part, _ in parts])[order]
         parts.clear()
-        rows = np.empty(len(hashes), _ROW)
-        rows["hash"], rows["first"], rows["end"] = hashes, first[:-1], first[1:]
-        data = b"".join((rows.data, numbers.data, counts.data))
-        place = self._write(data)
-        self.size += len(data) if place is data else len(data) // _DISK
-        self._tables.append((place, len(rows), len(numbers), hashes[::_PAGE].copy()))
+        self._tables.append([*map(self._keep, (hashes, first, numbers, counts))])
 
-    def _write(self, data: bytes) -> bytes | int:
-        """Return where in the file these bytes are now; the bytes if they are not in it."""
+    def _keep(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return an array that is in the file; itself if it cannot be."""
         with suppress(OSError):
             if self._on_disk and self._file is None:
                 self._file = TemporaryFile()  # noqa: SIM115
                 finalize(self, self._file.close)
-            if self._on_disk:
+            if self._on_disk and values.size:
                 place = self._file.seek(0, os.SEEK_END)
-                self._file.write(data)
+                self._file.write(values.data)
                 self._file.flush()
-                return int(place)
-        return data
+                self.size += values.nbytes // _DISK
+                return np.memmap(self._file, values.dtype, "r", place, values.shape)
+        self.size += values.nbytes
+        return values
 
     def find(self, term: str) -> Iterator[_Row]:
         """Yield what each table has of a term."""
         (sought,) = _hash([term])
-        for place, rows, postings, pages in self._tables:
-            page = max(int(np.searchsorted(pages, sought, "right")) - 1, 0) * _PAGE
-            some = self._read(place, page * _ROW.itemsize, _ROW, min(_PAGE, rows - page))
-            row = int(np.searchsorted(some["hash"], sought))
-            if row < len(some) and some["hash"][row] == sought:
-                _, first, end = some[row].tolist()
-                numbers = rows * _ROW.itemsize
-                counts = numbers + postings * _INT.itemsize
-                yield (
-                    self._read(place, numbers + first * _INT.itemsize, _INT, end - first),
-                    self._read(place, counts + first, _BYTE, end - first),
-                    0,
-                )
-
-    def _read(self, place: bytes | int, at: int, kind: np.dtype[Any], size: int) -> NDArray[Any]:
-        if isinstance(place, bytes):
-            return np.frombuffer(place, kind, size, at)
-        if sys.platform != "win32":  # a process that was forked shares the position in the file
-            found = os.pread(self._file.fileno(), size * kind.itemsize, place + at)
-            return np.frombuffer(found, kind)
-        with self._lock:
-            self._file.seek(place + at)
-            return np.frombuffer(self._file.read(size * kind.itemsize), kind)
+        for hashes, first, numbers, counts in self._tables:
+            row = int(np.searchsorted(hashes, sought))
+            if row < len(hashes) and hashes[row] == sought:
+                there = slice(first[row], first[row + 1])
+                yield numbers[there], counts[there], 0
 
 
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
-    Args:
-        parts: the parts, in order; after headings comes a part with a passage.
-        on_disk: whether postings of many parts are joined, in a temporary file or in memory; None
-            if they stay with their parts, which another index has as well.
+    Postings of many parts are joined, `on_disk` or in memory, unless it is None since another index
+    has the parts as well. After headings comes a part with a passage.
     """
 
     def __init__(self, parts: Iterable[IndexPart], *, on_disk: bool | None = None) -> None:
@@ -325,11 +259,7 @@ class Index:
         return bisect_right(self._ends, offset)
 
     def scores(self, wanted: Mapping[str, float]) -> NDArray[Any]:
-        """Return the score of each passage, `[passages]`; 0 for one without any of the terms.
-
-        Args:
-            wanted: terms with their weights.
-        """
+        """Return the score of each passage by terms with weights, `[passages]`; 0 without any."""
         scores = np.zeros(len(self))
         for term, weight in wanted.items():
             numbers, counts = self._postings(term)
@@ -361,12 +291,7 @@ class Index:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
 
     def find(self, wanted: str | Iterable[str], limit: int = 10) -> list[IndexHit]:
-        """Return the best matching passages, best first; fewer than `limit` if no more match.
-
-        Args:
-            wanted: a question, or terms as made by `text.terms`.
-            limit: most passages to return.
-        """
+        """Return the best matching passages for a question, or for terms, best first."""
         sought = content_terms(wanted) if isinstance(wanted, str) else wanted
         scores = self.scores(dict.fromkeys(sought, 1.0))
         return [
@@ -377,12 +302,7 @@ class Index:
 
 
 def find_highest(scores: NDArray[Any], most: int) -> NDArray[Any]:
-    """Return the numbers of the highest scores, the highest first; of equal ones, in order.
-
-    Args:
-        scores: the scores; `[numbers]`.
-        most: how many to return.
-    """
+    """Return the numbers of the highest scores, the highest first; of equal ones, in order."""
     if not 0 < most < len(scores):
         return np.argsort(-scores, kind="stable")[: max(most, 0)]
     least = np.sort(scores)[-most]  # faster than a stable sort, and than a partition with equals
@@ -396,9 +316,6 @@ def open_index(source: Source) -> Index:
 
     For a source that is not on disk itself (text, streams) nothing is written: its index is only
     kept in memory for a while.
-
-    Raises:
-        SourceChangedError: The source changed since it was opened.
     """
     leaves = [*_leaves(source)]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
@@ -444,20 +361,16 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
     while start < source.length:
         key = f"{source.digest}-{sha256(f'{whole} {start}'.encode()).hexdigest()[:16]}"
         found = kept.find(key, _MOST_BYTES) if kept is not None else None
-        part: IndexPart | None = None
-        with suppress(ValueError, TypeError, IndexError):  # not an index
-            part = IndexPart.decode(*found) if found else None
-        if part is None or not part.length:
-            part = _index(source, start)
+        if found:
+            part = IndexPart.decode(found)
+        else:
+            end = start + _PART_LENGTH
+            cut = takewhile(lambda passage, end=end: passage[0] < end, passages(source, start))
+            part = IndexPart.of(text for _, text in cut)
             if kept is not None:
                 kept.keep(key, part.encode())
         yield part
         start += part.length or source.length
-
-
-def _index(source: Source, start: int) -> IndexPart:
-    found = takewhile(lambda passage: passage[0] < start + _PART_LENGTH, passages(source, start))
-    return IndexPart.of(text for _, text in found)
 
 
 def _key(source: Source) -> str:

@@ -28,7 +28,7 @@ from memagent_graph.text.formats import (
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def read_mail(content: bytes) -> Converted:
@@ -53,9 +53,6 @@ def _parse(content: bytes) -> Any:
     return BytesParser(policy=policy.default).parsebytes(content)
 
 
-_HEADERS = ("From", "To", "Cc", "Date", "Subject")
-
-
 def _header(message: Any, name: str) -> str:
     try:
         return str(message[name] or "")
@@ -64,31 +61,31 @@ def _header(message: Any, name: str) -> str:
 
 
 def _read_message(message: Any) -> Converted:
-    heads = [f"{name}: {said}" for name in _HEADERS if (said := _header(message, name))]
-    texts, attached, pictures = _read_parts(message)
-    found = _append_attachments([*heads, "", "\n\n".join(texts).strip()], attached)
+    attached = list[Attachment]()
+    heads = {name: _header(message, name) for name in ("From", "To", "Cc", "Date", "Subject")}
+    text = "\n\n".join(_read_parts(message, attached))
+    pictures = sum(not name for name, _, _ in attached)
+    found = _write_message(heads, text, [one for one in attached if one[0]])
     return replace(found, warnings=(*found.warnings, *warn_of(picture=pictures)))
 
 
-def _read_parts(part: Any) -> tuple[list[str], list[Attachment], int]:
-    """Return the texts of a part of a message, its attachments, and the number of its pictures."""
+def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
+    """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind.startswith("multipart/"):
         if not part.is_multipart():  # it says that it has parts
-            return [part.get_payload()], [], 0
-        found = [_read_parts(inner) for inner in part.iter_parts()]
-        texts = [said for inner, _, _ in found if (said := "\n\n".join(inner).strip())]
-        attached = [one for _, inner, _ in found for one in inner]
-        is_choice = kind == "multipart/alternative"
-        return _choose_forms(texts) if is_choice else texts, attached, sum(at[2] for at in found)
-    if kind.startswith("image/") and not name:
-        return [], [], 1
+            return [part.get_payload()]
+        found = ("\n\n".join(_read_parts(inner, attached)).strip() for inner in part.iter_parts())
+        texts = [*filter(None, found)]
+        return _choose_forms(texts) if kind == "multipart/alternative" else texts
     if kind in _OF_PAGES:
-        return [], [], 0
+        return []
     if not kind.startswith("text/") or name or part.is_attachment():
-        return [], [_attach(part)], 0
+        is_shown = kind.startswith("image/") and not name
+        attached.append(("", "", ()) if is_shown else _attach(part))
+        return []
     text = _text_of(part)
-    return [html_to_text(text) if kind == "text/html" else text], [], 0
+    return [html_to_text(text) if kind == "text/html" else text]
 
 
 _WORDS = re.compile(r"\w+")
@@ -169,10 +166,13 @@ def _is_text(name: str, content: bytes) -> bool:
     return b"\0" not in content
 
 
-def _append_attachments(lines: Sequence[str], attached: Sequence[Attachment]) -> Converted:
-    texts = [f"## Attachment: {name}\n\n{text}" for name, text, _ in attached if text.strip()]
+def _write_message(
+    heads: Mapping[str, str], text: str, attached: Sequence[Attachment]
+) -> Converted:
+    lines = [f"{name}: {said}" for name, said in heads.items() if said]
+    texts = [f"## Attachment: {name}\n\n{said}" for name, said, _ in attached if said.strip()]
     warnings = [f"attachment {name} {line}" for name, _, lines in attached for line in lines]
-    whole = "\n\n".join(filter(None, ["\n".join(lines).strip(), *texts]))
+    whole = "\n\n".join(filter(None, ["\n".join([*lines, "", text.strip()]).strip(), *texts]))
     unread = [name for name, text, lines in attached if lines and not text.strip()]
     lost = sum(_suffix(name) not in PICTURES for name in unread)  # few of them have words
     return Converted(whole, (), tuple(warnings), lost=lost / (len(attached) + 1))
@@ -187,11 +187,9 @@ def read_outlook(content: bytes) -> Converted:
 
 
 class _Item:
-    """The properties of a message, a recipient or an attachment of Outlook.
+    """The properties of a message, recipient or attachment of Outlook, as `oxmsg` loads them.
 
-    Args:
-        storage: the streams that hold them, as `oxmsg` loads them.
-        pages: code pages of the message that it belongs to.
+    `pages` are the code pages of the message that it belongs to.
     """
 
     def __init__(self, storage: Any, pages: Sequence[int]) -> None:
@@ -222,15 +220,12 @@ class _Item:
             if wide := self.binary(tag, "001F"):
                 return wide.decode("utf-16-le", "replace").rstrip("\0")
             narrow = self.binary(tag, "001E") or self.binary(tag)
+            for page in self.pages[:: -1 if tag in {_BODY, _HTML} else 1] if narrow else ():
+                with suppress(LookupError, UnicodeError):
+                    return narrow.decode(_PAGES.get(page) or f"cp{page}").rstrip("\0")
             if narrow:
-                return self._decode(narrow, self.pages[:: -1 if tag in {_BODY, _HTML} else 1])
+                return decode(narrow).rstrip("\0")
         return ""
-
-    def _decode(self, content: bytes, pages: Sequence[int]) -> str:
-        for page in pages:
-            with suppress(LookupError, UnicodeError):
-                return content.decode(_PAGES.get(page) or f"cp{page}").rstrip("\0")
-        return decode(content).rstrip("\0")
 
 
 _MESSAGE_PAGE, _BODY_PAGE, _SENT, _TYPE = 0x3FFD, 0x3FDE, 0x0039, 0x0C15
@@ -261,9 +256,7 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
             attached.append(_attach_of_outlook(inner, item.pages))
     sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
-    text = item.text(_BODY) or html_to_text(item.text(_HTML))
-    lines = (f"{name}: {said}" for name, said in heads.items() if said)
-    return _append_attachments([*lines, "", text], attached)
+    return _write_message(heads, item.text(_BODY) or html_to_text(item.text(_HTML)), attached)
 
 
 def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:

@@ -59,12 +59,7 @@ FORMULAS = {"mfrac", "mroot", "msqrt", "msub", "msubsup", "msup", "munder", "mun
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
-    """Return a formula on one line.
-
-    Args:
-        kind: its element, of MathML or Office.
-        parts: what the elements within it say.
-    """
+    """Return a formula of MathML or Office on one line, by its element and what those in it say."""
     if kind in {"mroot", "msqrt"}:
         parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
@@ -113,12 +108,9 @@ def in_style(count: int, style: str) -> str:
 class ListLevel(NamedTuple):
     """How a list numbers the items of one level.
 
-    Attributes:
-        text: what stands before an item; "%1" is the number on the first level.
-        style: style of its number, as for `in_style`.
-        start: the first number.
-        restart: an item of a level above this one makes it start again.
-        is_legal: whether the numbers of all levels are written in digits.
+    `text` stands before an item, with "%1" for the number on the first level, in the style of
+    `in_style`. An item of a level above `restart` makes it start again. If it `is_legal`, the
+    numbers of all levels are written in digits.
     """
 
     text: str
@@ -129,12 +121,9 @@ class ListLevel(NamedTuple):
 
 
 def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int]) -> str:
-    """Count an item of a list, and return what is shown before it.
+    """Count an item of a list at a level, from 0, and return what is shown before it.
 
-    Args:
-        levels: the levels of the list, from 0.
-        at: the level of the item.
-        counts: the number of the last item of each level, which this changes.
+    `counts` has the number of the last item of each level, and is changed.
     """
     level, none = levels[at], ListLevel("")
     counts[at] = counts.get(at, level.start - 1) + 1
@@ -204,8 +193,7 @@ def write_table(rows: Iterable[Sequence[str]]) -> str:
 def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[str]]:
     """Return the texts of cells in their columns, below and beside cells that span several.
 
-    Args:
-        rows: the text of each cell, and the numbers of columns and rows that it spans.
+    Each cell has its text, and the numbers of columns and rows that it spans.
     """
     found, covered = [], dict[int, int]()  # rows that a cell above still covers, by column
     for row in rows:

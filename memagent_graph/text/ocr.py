@@ -1,37 +1,146 @@
-"""Find the pictures of documents, and read words in them by OCR if the `ocr` extra is installed.
+"""Find pictures of documents, within limits, and read words in them if OCR is installed.
 
 This runs in the process that converts documents.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections import Counter
 from functools import cache, partial
 from hashlib import sha256
+from io import BytesIO
 from math import inf, prod
 from statistics import mean, median
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import (  # noqa: F401 - `Image.open` would look for them where no file may be opened
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageOps,
+    JpegImagePlugin,
+    MpoImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 from pypdfium2 import raw
 
-from memagent_graph.pictures.media import (
-    MOST_PIXELS,
-    PictureError,
-    describe,
-    draw,
-    media_type_of,
-    open_picture,
-)
 from memagent_graph.pictures.picture import Picture, has_ocr, write_mark
 from memagent_graph.templates import plural
 from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pypdfium2 as pdfium
     from numpy.typing import NDArray
+
+MOST_PIXELS = 80_000_000
+"""Pixels above which a picture is refused: unpacking it would take 320 MB."""
+
+MOST_BYTES = 32 << 20
+"""Bytes of a picture's file above which it is refused."""
+
+_LONGEST_SIDE = 2048
+"""Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
+
+_KINDS = {
+    "BMP": "image/bmp",
+    "GIF": "image/gif",
+    "JPEG": "image/jpeg",
+    "MPO": "image/jpeg",  # of cameras with two lenses
+    "PNG": "image/png",
+    "TIFF": "image/tiff",
+    "WEBP": "image/webp",
+}
+"""Formats that are read. SVG, EMF and WMF are programs that draw, and PSD and ICO are rare."""
+
+_FORMATS = [kind for kind in _KINDS if kind != "MPO"]
+"""Kinds by what opens them: JPEG opens those of two lenses."""
+
+_DESCRIBED = ("Description", "Title", "Comment", "comment")
+_EXIF_DESCRIPTION = 0x010E
+
+Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
+
+
+class PictureError(ValueError):
+    """A picture is broken, of another kind, or exceeds a limit; the message says which."""
+
+
+def open_picture(content: bytes) -> Any:
+    """Open a picture; nothing but its header is read."""
+    if len(content) > MOST_BYTES:
+        message = f"it has {len(content):,} bytes, more than {MOST_BYTES:,}"
+        raise PictureError(message)
+    try:
+        opened = Image.open(BytesIO(content), formats=_FORMATS)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise PictureError("it is broken, or not PNG, JPEG, GIF, WebP, BMP or TIFF") from error
+    check_size(*opened.size)
+    return opened
+
+
+def check_size(width: int, height: int) -> None:
+    """Check the size of a picture, in pixels."""
+    if width < 1 or height < 1:
+        raise PictureError("it has no pixels")
+    if width * height > MOST_PIXELS:
+        message = f"it has {width * height:,} pixels, more than {MOST_PIXELS:,}"
+        raise PictureError(message)
+
+
+def media_type_of(opened: Any) -> str:
+    """Return the media type of an opened picture."""
+    return _KINDS[opened.format]
+
+
+def describe(opened: Any) -> str:
+    """Return the description that a file of a picture has of itself; "" without one."""
+    said = [opened.info.get(key) for key in _DESCRIBED]
+    said.append(opened.getexif().get(_EXIF_DESCRIPTION))
+    texts = (one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in said)
+    return next((" ".join(str(text).split()) for text in texts if text), "")
+
+
+def draw(opened: Any) -> Any:
+    """Return an opened picture's first frame, upright, in RGB on white."""
+    try:
+        opened.seek(0)
+        if opened.mode.startswith(("I", "F")):  # 16 bits and more: scaled by what there is
+            low, high = opened.getextrema()
+            scale = 255 / ((high - low) or 1)
+            opened = opened.convert("F").point(lambda value: value * scale - low * scale)
+            return opened.convert("L").convert("RGB")
+        drawn = ImageOps.exif_transpose(opened)
+        if drawn.has_transparency_data:
+            paper = Image.new("RGBA", drawn.size, "white")
+            paper.alpha_composite(drawn.convert("RGBA"))
+            drawn = paper
+        return drawn.convert("RGB")
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise PictureError("its pixels are broken, or its end is missing") from error
+
+
+def encode(drawn: Any, media_type: str) -> tuple[str, str]:
+    """Return (media type, base64) of a drawn picture as models get it.
+
+    It is encoded anew: models get neither a place that a camera noted nor bytes that a parser of
+    theirs might stumble over.
+    """
+    drawn.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    kept, kind = BytesIO(), "JPEG" if media_type == "image/jpeg" else "PNG"
+    drawn.save(kept, kind, **({"quality": 90} if kind == "JPEG" else {}))
+    return _KINDS[kind], b64encode(kept.getvalue()).decode()
+
 
 _SCALE = 200 / 72
 """Pixels per point at which a page is drawn: 200 dots per inch."""
@@ -91,23 +200,15 @@ class PageReader:
             return ""
         if any(prod(picture.get_px_size()) > MOST_PIXELS for picture in pictures(page)):
             return self._note("did not run OCR on {}: a picture is too large.", number)
-        if not self._has_time(number):
-            return ""
         scale = min(_SCALE, _MOST_SIDE / max(page.get_size()))
         drawn = page.render(scale=scale, may_draw_forms=False, draw_annots=False).to_numpy()
         return self.read_pixels(drawn, number)
 
-    def _has_time(self, number: int) -> bool:
-        if monotonic() + self._slowest <= ENDS_AT.get():
-            return True
-        said = "did not run OCR on {}: raise MEMAGENT_CONVERSION_SECONDS to read all pages."
-        self._note(said, number)
-        return False
-
     def read_pixels(self, drawn: NDArray[np.uint8], number: int) -> str:
         """Return the words of pixels `[height, width, 3]`; "" where there are none."""
-        if not has_ocr() or not self._has_time(number):
-            return ""
+        if monotonic() + self._slowest > ENDS_AT.get():
+            said = "did not run OCR on {}: raise MEMAGENT_CONVERSION_SECONDS to read all pages."
+            return self._note(said, number)
         drawn, begin = _crop(drawn), monotonic()
         if not drawn.size:  # blank
             return ""
@@ -124,8 +225,9 @@ class PageReader:
         if mean(found.scores) < _SURE:
             said = "OCR is unsure of {}: it knows Latin, Chinese and Japanese script."
             self._note(said, number)
-        corners = zip(found.boxes.tolist(), found.txts, strict=True)
-        boxes = [_box([*zip(*points, strict=True)], text) for points, text in corners]
+        corners = np.asarray(found.boxes)
+        edges = np.hstack([corners.min(axis=1), corners.max(axis=1)]).tolist()
+        boxes = [Box(*edge, text) for edge, text in zip(edges, found.txts, strict=True)]
         return "\n".join(order_lines(boxes))
 
     @property
@@ -144,32 +246,26 @@ class PageReader:
 class Album:
     """The pictures of one document, numbered as they are found.
 
-    Attributes:
-        pictures: the references so far; `start` is set when the text is complete.
-        unread: number of pictures without a number or words in the text.
-        objects: number of documents within the document that were not read.
+    `unread` counts those without a number or words in the text, and `objects` the documents within
+    the document that were not read. The `start` of a picture is set when the text is complete.
     """
 
     def __init__(self) -> None:
         self.pictures: list[Picture] = []
         self.unread = self.objects = 0
-        self._refused: dict[str, int] = {}
+        self._refused = Counter[str]()
         self._words = PageReader("picture")
 
     def add(self, content: bytes | None, place: str, caption: str = "", page: int = 0) -> str:
         """Take a picture, and return its mark; a picture that cannot be shown has no number.
 
-        Args:
-            content: the bytes of its file; None if there are none.
-            place: finds it in the document.
-            caption: its caption or alternative text.
-            page: page or slide, from 1; 0 if there are none.
+        `place` finds it in the document, and the page, or slide, is from 1, or 0 without pages.
         """
         opened = None
         try:
             opened = open_picture(content) if content else None
         except PictureError as error:
-            self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+            self._refused[str(error)] += 1
         if opened is None or content is None or min(opened.size) < _LEAST_SIDE:
             self.unread += not (opened and content)
             return write_mark(caption) if caption else ""
@@ -203,17 +299,13 @@ class Album:
         return f" (words in it: {' '.join(words.split())})" if words else ""
 
     def read(self, drawing: Callable[[], Any]) -> str:
-        """Return the words in the last picture; "" without any, or if its pixels are broken.
-
-        Args:
-            drawing: returns its pixels.
-        """
+        """Return the words in the last picture; "" without any, or if its pixels are broken."""
         if not has_ocr():
             return ""
         try:
             drawn = drawing()
         except PictureError as error:
-            self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+            self._refused[str(error)] += 1
             return ""
         drawn.thumbnail((_MOST_SIDE, _MOST_SIDE))
         return self._words.read_pixels(np.asarray(drawn), len(self.pictures))
@@ -221,19 +313,14 @@ class Album:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Lines on what was not read, on pictures that were refused, and on words from OCR."""
-        refused = (
-            f"refused {plural(count, 'picture')}: {why}." for why, count in self._refused.items()
-        )
+        counted = self._refused.items()
+        refused = (f"refused {plural(count, 'picture')}: {why}." for why, count in counted)
         unread = warn_of(picture=self.unread, embedded_object=self.objects)
         return (*unread, *refused, *self._words.warnings)
 
 
 def read_picture(content: bytes) -> Converted:
-    """Read a file that is a picture: its mark, and the words in it.
-
-    Raises:
-        PictureError: It is broken, of another kind, or exceeds a limit.
-    """
+    """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
     caption, digest = describe(opened), sha256(content).hexdigest()
     mark = album.place("", digest, media_type_of(opened), opened.size, caption, start=0)
@@ -281,11 +368,6 @@ def pictures(page: pdfium.PdfPage) -> Iterator[Any]:
     yield from page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=4)
 
 
-def _box(corners: Sequence[Sequence[float]], text: str) -> Box:
-    across, down = corners
-    return Box(min(across), min(down), max(across), max(down), text)
-
-
 def order_lines(boxes: Sequence[Box]) -> list[str]:
     """Return lines of text from above, column by column; boxes side by side are one line."""
     gap = find_gap(boxes)
@@ -322,7 +404,7 @@ def _is_prose(boxes: Sequence[Box]) -> bool:
     return median((box.right - box.left) / (box.bottom - box.top) for box in boxes) > _PROSE
 
 
-def _rows(boxes: Iterable[Box]) -> list[list[Box]]:
+def _rows(boxes: Sequence[Box]) -> list[list[Box]]:
     """Return boxes that stand side by side together, from above and from left."""
     rows = list[list[Box]]()
     for box in sorted(boxes, key=lambda box: box.top + box.bottom):

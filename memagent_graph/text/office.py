@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from functools import partial
 from io import BytesIO
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zipfile import ZipFile
 
@@ -43,14 +42,16 @@ Element: TypeAlias = Any
 
 
 _EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
+_XML = b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff"
+"""How a file of XML begins, with and without a mark."""
 
 
 class Package:
-    """The parts of an archive of XML files, and how they refer to each other."""
+    """The parts of an archive of XML files, or of one such file, and how they refer to others."""
 
-    def __init__(self, content: bytes, *, is_single: bool = False) -> None:
-        self._single = content if is_single else b""  # all parts in one file of XML
-        self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if is_single else content))
+    def __init__(self, content: bytes) -> None:
+        self._single = content if content.startswith(_XML) else b""  # all parts in one
+        self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if self._single else content))
         self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
 
     def read(self, part: str) -> bytes | None:
@@ -91,11 +92,7 @@ class Package:
         return found
 
     def main(self) -> str:
-        """Return the name of the part that holds the document.
-
-        Raises:
-            ValueError: There is none.
-        """
+        """Return the name of the part that holds the document."""
         for kind, target in self.targets("").values():
             if kind == "officeDocument":
                 return target
@@ -103,11 +100,7 @@ class Package:
 
 
 def parse_xml(content: bytes, name: str) -> Element:
-    """Return the root of a file of XML.
-
-    Raises:
-        ValueError: It declares entities, which no Office program does, or is not XML.
-    """
+    """Return the root of a file of XML; one that declares entities is a `ValueError`."""
     parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
     root = etree.fromstring(content, parser)
     _refuse_doctype(root, name)
@@ -202,29 +195,56 @@ _DEEPEST = 6
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
 
 
-class Drawing:
-    """The text of parts of an Office file: paragraphs, tables, shapes, charts and pictures.
+class OfficeDocument:
+    """A document in a package."""
 
-    Args:
-        package: the file.
-        part: the part in which this begins, to which links refer.
-    """
+    def __init__(self, package: Package) -> None:
+        self._package, self.album, self.page = package, Album(), 0
 
-    def __init__(self, package: Package, part: str) -> None:
-        self._package, self._part = package, part
-        self._links = package.targets(part)
-        self.album, self.page = Album(), 0
+    @classmethod
+    def read(cls, content: bytes) -> Converted:
+        """Return the text of a file."""
+        found, text, pages = cls(Package(content)), list[str](), list[int]()
+        length = 0
+        for block in filter(None, found.all_blocks()):
+            pages += [length] if block.startswith("\f") else []
+            text.append(block.removeprefix("\f") + "\n\n")
+            length += len(text[-1])
+        whole = "".join(text).rstrip("\n")
+        return Converted(whole, pages, tuple(found.warnings()), found.album.pictures)
+
+    def all_blocks(self) -> Iterator[str]:
+        """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
+        raise NotImplementedError
+
+    def warnings(self) -> Sequence[str]:
+        """Return what was not read, when all blocks are."""
+        return self.album.warnings
+
+    def _show(self, part: str, caption: str) -> str:
+        return self.album.add(self._package.read(part), part, caption.strip(), self.page)
+
+
+class Drawing(OfficeDocument):
+    """The text of parts of an Office file: paragraphs, tables, shapes, charts and pictures."""
+
+    def __init__(self, package: Package) -> None:
+        super().__init__(package)
+        self._part = package.main()
+        self._links = package.targets(self._part)
         self._counts: dict[int, int] = {}
         self._begun: dict[int, ListLevel] = {}
         self._styles: dict[str, Element] = {}
         self._described, self._address = "", ""
 
-    def _read_part(self, part: str, *path: str) -> Iterator[str]:
+    def _read_part(
+        self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
+    ) -> Iterator[str]:
         """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
-            yield from self._blocks(root)
+            yield from (read or self._blocks)(root)
         self._links = before
 
     def _part_of(self, entry: Element) -> str:
@@ -247,9 +267,8 @@ class Drawing:
             elif name == "sp":
                 yield from self._shape(element)
             elif name == "pic":
-                described = get(child(element, "nvPicPr", "cNvPr"), "descr").strip()
                 part = self._target(child(element, "blipFill", "blip"), "embed")
-                yield self.album.add(self._package.read(part), part, described, self.page)
+                yield self._show(part, get(child(element, "nvPicPr", "cNvPr"), "descr"))
             elif name in {"chart", "relIds"}:
                 yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
             elif name in {"altChunk", "oleObj"}:
@@ -358,25 +377,17 @@ class Drawing:
             elif described:  # of a chart
                 yield write_mark(described)
         elif name in {"imagedata", "blip"}:
-            part = self._target(element, "embed", "id")
-            described = self._described or get(element, "title").strip()
-            yield self.album.add(self._package.read(part), part, described)
-            self._described = ""
+            described, self._described = self._described or get(element, "title"), ""
+            yield self._show(self._target(element, "embed", "id"), described)
         else:
             self.album.objects += 1
 
     def _table(self, element: Element) -> str:
-        rows = (
-            [
-                (
-                    " ".join(self._blocks(cell)),
-                    _number(child(cell, "tcPr", "gridSpan"), "val", 1),
-                    1,
-                )
-                for cell in _own(row, "tc", "tr")
-            ]
-            for row in _own(element, "tr", "tbl")
-        )
+        def read(cell: Element) -> tuple[str, int, int]:
+            width = _number(child(cell, "tcPr", "gridSpan"), "val", 1)
+            return " ".join(self._blocks(cell)), width, 1
+
+        rows = ([*map(read, _own(row, "tc", "tr"))] for row in _own(element, "tr", "tbl"))
         return write_table(spread_cells(rows))
 
 
@@ -403,49 +414,36 @@ def _level_of_slide(element: Element, at: int) -> ListLevel:
 
 
 class Word(Drawing):
-    """The text of a DOCX, part by part.
-
-    Args:
-        package: the file.
-    """
+    """The text of a DOCX, part by part."""
 
     def __init__(self, package: Package) -> None:
-        super().__init__(package, package.main())
+        super().__init__(package)
         self._parts = dict(self._links.values())
         styles = package.parse(self._parts.get("styles", "-"))
         for style in styles if styles is not None else ():
             self._styles[get(style, "styleId")] = style
         self._numbers = _Numbers(package.parse(self._parts.get("numbering", "-")))
 
-    def convert(self) -> Converted:
-        """Return headers, body, footers, notes and comments.
-
-        Raises:
-            ValueError: The file has no body.
-        """
-        root = self._package.parse(self._part)
-        body = child(root, "body")
+    def all_blocks(self) -> Iterator[str]:
+        """Yield headers, body, footers, notes and comments."""
+        body = child(self._package.parse(self._part), "body")
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
         margins: dict[str, dict[str, None]] = {"headerReference": {}, "footerReference": {}}
         for reference in body.iter("{*}headerReference", "{*}footerReference"):
             text = "\n\n".join(self._read_part(self._target(reference, "id")))
             margins[local(reference)][text] = None
-        blocks = [*margins["headerReference"], *self._blocks(body), *margins["footerReference"]]
+        yield from (*margins["headerReference"], *self._blocks(body), *margins["footerReference"])
         for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
-            blocks += self._notes(self._parts.get(kind, ""), mark)
-        text = "\n\n".join(filter(None, blocks))
-        return Converted(text, (), self.album.warnings, self.album.pictures)
+            notes = partial(self._notes, mark=mark)
+            yield from self._read_part(self._parts.get(kind, ""), read=notes)
 
-    def _notes(self, part: str, mark: str) -> Iterator[str]:
-        root = self._package.parse(part)
-        before, self._links = self._links, self._package.targets(part)
-        for note in root if root is not None else ():
+    def _notes(self, root: Element, mark: str) -> Iterator[str]:
+        for note in root:
             text = " ".join(self._blocks(note)).strip()
             if text and get(note, "type") not in {"separator", "continuationSeparator"}:
                 author = get(note, "author")
                 yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
-        self._links = before
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
@@ -506,48 +504,45 @@ class _Numbers:
     """The numbers of paragraphs, counted as they are shown."""
 
     def __init__(self, root: Element | None) -> None:
-        self._lists: dict[str, dict[int, Element]] = {}
-        self._used: dict[str, tuple[str, dict[int, Element]]] = {}
+        self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        self._begun: set[tuple[str, int]] = set()
+        lists = dict[str, dict[int, Element]]()
         links, named = dict[str, str](), dict[str, str]()  # lists by the style that they take
         for element in root if root is not None else ():
             name = get(element, "abstractNumId")
             if local(element) == "abstractNum":
-                self._lists[name] = {
-                    _number(level, "ilvl"): level for level in element if local(level) == "lvl"
-                }
+                inner = (level for level in element if local(level) == "lvl")
+                lists[name] = {_number(level, "ilvl"): level for level in inner}
                 links[name] = get(child(element, "numStyleLink"), "val")
                 named[get(child(element, "styleLink"), "val")] = name
             elif local(element) == "num":
                 name = get(child(element, "abstractNumId"), "val")
-                own = {_number(at, "ilvl"): at for at in element if local(at) == "lvlOverride"}
-                self._used[get(element, "numId")] = named.get(links.get(name) or "-", name), own
+                name = named.get(links.get(name) or "-", name)
+                levels, begins = {**lists.get(name, {})}, dict[int, int]()
+                for own in element:
+                    if (level := child(own, "lvl")) is not None:
+                        levels[_number(own, "ilvl")] = level
+                    if (begin := child(own, "startOverride")) is not None:
+                        begins[_number(own, "ilvl")] = _number(begin, "val", 1)
+                self._used[get(element, "numId")] = name, levels, begins
 
     def label(self, places: Sequence[Element | None], styles: Collection[str]) -> str:
         """Count a paragraph, and return its number or "-"; empty if it has none.
 
-        Args:
-            places: its settings, and those of the styles that it is based on.
-            styles: the names of these styles.
+        `places` are its settings, and those of the styles of these names that it is based on.
         """
         settings = [child(place, "numPr") for place in places]
         used, depth = (
             next(filter(None, (get(child(at, name), "val") for at in settings)), "")
             for name in ("numId", "ilvl")
         )
-        name, own = self._used.get(used, ("", {}))
-        levels = self._lists.get(name, {}) | {
-            at: found for at in own if (found := child(own[at], "lvl")) is not None
-        }
-        named = (at for at in levels if get(child(levels[at], "pStyle"), "val") in styles)
-        at = int(depth) if depth.isdecimal() else next(named, 0)
+        name, levels, begins = self._used.get(used, ("", {}, {}))
+        fitting = (at for at in levels if get(child(levels[at], "pStyle"), "val") in styles)
+        at = int(depth) if depth.isdecimal() else next(fitting, 0)
         if at not in levels:
             return ""
-        begin = child(own.get(at), "startOverride")
-        if begin is not None and (used, at) not in self._begun:
-            self._begun.add((used, at))
-            self._counts[name][at] = _number(begin, "val", 1) - 1
+        if at in begins:  # once
+            self._counts[name][at] = begins.pop(at) - 1
         shown = {key: _level_of_word(level, key) for key, level in levels.items()}
         return count_item(shown, at, self._counts[name])
 
@@ -571,23 +566,16 @@ def _number(element: Element | None, name: str, default: int = 0) -> int:
 class Slides(Drawing):
     """The text of a PPTX, slide by slide, with notes and comments."""
 
-    def __init__(self, package: Package) -> None:
-        super().__init__(package, package.main())
-
-    def convert(self) -> Converted:
-        """Return a page for each slide."""
+    def all_blocks(self) -> Iterator[str]:
+        """Yield the blocks of each slide."""
         order = child(self._package.parse(self._part), "sldIdLst")
-        pages = []
         for slide in order if order is not None else ():
             self.page += 1
-            found = filter(None, self._slide(self._part_of(slide)))
-            pages.append("\n\n".join(found) + "\n\n")
-        starts = [0, *accumulate(map(len, pages[:-1]))] if pages else []
-        return Converted("".join(pages), starts, self.album.warnings, self.album.pictures)
+            yield from self._slide(self._part_of(slide))
 
     def _slide(self, part: str) -> Iterator[str]:
         shown = get(self._package.parse(part), "show", "1")
-        yield f"<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
+        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
         yield from self._read_part(part, "cSld", "spTree")
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
@@ -599,24 +587,19 @@ class Slides(Drawing):
                     yield f"Comment: {text.text}" if text.text else ""
 
 
-class OpenDocument:
-    """The text of an ODT, ODS or ODP."""
+class OpenDocument(OfficeDocument):
+    """The text of an ODT, ODS or ODP, also of one that is a single file of XML."""
 
     def __init__(self, package: Package) -> None:
-        self._package = package
-        self._album, self._pages = Album(), 0
+        super().__init__(package)
         self._levels: dict[str, int] = {}
         self._hidden: set[str] = set()
         self._lists: dict[str, dict[int, ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
 
-    def convert(self) -> Converted:
-        """Return headers, body and footers; each sheet or slide is a page.
-
-        Raises:
-            ValueError: The file is encrypted, or has no body.
-        """
+    def all_blocks(self) -> Iterator[str]:
+        """Yield headers, body and footers."""
         manifest = self._package.parse("META-INF/manifest.xml")
         if manifest is not None and next(manifest.iter("{*}encryption-data"), None) is not None:
             raise PasswordError
@@ -630,12 +613,7 @@ class OpenDocument:
         margins: dict[str, list[str]] = {"header": [], "footer": []}
         for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
             margins[local(margin)] += self._blocks(margin)
-        text, pages = "", []
-        for block in filter(None, [*margins["header"], *self._blocks(body), *margins["footer"]]):
-            if block.startswith("\f"):
-                pages.append(len(text))
-            text += block.removeprefix("\f") + "\n\n"
-        return Converted(text.rstrip("\n"), pages, self._album.warnings, self._album.pictures)
+        yield from (*margins["header"], *self._blocks(body), *margins["footer"])
 
     def _learn_styles(self, root: Element) -> None:
         for style in root.iter("{*}style"):
@@ -662,8 +640,8 @@ class OpenDocument:
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
                 yield heading * is_sheet + self._table(element)
             elif name == "page":
-                self._pages += 1
-                yield f"\f<!-- Slide number: {self._pages}{self._say_hidden(element)} -->"
+                self.page += 1
+                yield f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->"
                 yield from self._blocks(element)
             elif name == "image":
                 yield self._picture(element)
@@ -712,14 +690,14 @@ class OpenDocument:
         content = self._package.read(part)
         body = child(parse_xml(content, part), "body") if content else None
         if body is None:
-            self._album.objects += 1
+            self.album.objects += 1
         else:
             yield from self._blocks(body)
 
     def _picture(self, element: Element) -> str:
-        part, frame = get(element, "href").removeprefix("./"), element.getparent()
-        caption = next((at.text for at in frame.iter("{*}desc", "{*}title") if at.text), "")
-        return self._album.add(self._package.read(part), part, caption, self._pages)
+        named = element.getparent().iter("{*}desc", "{*}title")
+        caption = next((at.text for at in named if at.text), "")
+        return self._show(get(element, "href").removeprefix("./"), caption)
 
     def _inline(self, element: Element, boxes: list[str]) -> str:
         pieces = [element.text or ""]
@@ -778,18 +756,3 @@ def _value(cell: Element) -> str:
     """Return the value of a cell that does not say how it is shown."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
     return next(filter(None, values), "")
-
-
-def read_docx(content: bytes) -> Converted:
-    """Read a DOCX."""
-    return Word(Package(content)).convert()
-
-
-def read_pptx(content: bytes) -> Converted:
-    """Read a PPTX."""
-    return Slides(Package(content)).convert()
-
-
-def read_opendocument(content: bytes) -> Converted:
-    """Read an ODT, ODS or ODP, also one that is a single file of XML."""
-    return OpenDocument(Package(content, is_single=not content.startswith(b"PK"))).convert()

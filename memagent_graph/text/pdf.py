@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from memagent_graph.pictures.media import MOST_PIXELS, PictureError, check_size, draw
 from memagent_graph.templates import plural
-from memagent_graph.text.ocr import Album, Box, PageReader, find_gap, order_lines, pictures
+from memagent_graph.text.ocr import (
+    MOST_PIXELS,
+    Album,
+    Box,
+    PageReader,
+    PictureError,
+    check_size,
+    draw,
+    find_gap,
+    order_lines,
+    pictures,
+)
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -53,11 +63,7 @@ _STAMP = 200
 
 
 def read_pdf(content: bytes) -> Converted:
-    """Read a PDF; each page ends with a form feed.
-
-    Raises:
-        PasswordError: It is encrypted.
-    """
+    """Read a PDF; each page ends with a form feed."""
     try:
         document = pdfium.PdfDocument(content)
     except pdfium.PdfiumError as error:
@@ -88,7 +94,10 @@ def read_pdf(content: bytes) -> Converted:
         pictured += bool(text) and picture > _PICTURE_SHARE
         remarks = [*_remarks(document, page, text)]
         if remarks:
-            page = _flatten(document, number, page)
+            # What they draw, such as signatures; `page.flatten` refuses one without forms.
+            raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
+            page.close()
+            page = document[number]
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
             remarks = [*filter(None, remarks)]
             said = "\n".join(remarks)
@@ -106,23 +115,16 @@ def read_pdf(content: bytes) -> Converted:
         page_with_a_picture=pictured,
         attached_file=document.count_attachments(),
     )
-    if visual:
-        found = plural(visual, "page")
-        torn = f"words may be torn apart on {found}, drawn letter by letter from right to left."
-        warnings = (*warnings, torn)
-    warnings = (*warnings, *ocr.warnings, *album.warnings)
+    torn = f"words may be torn apart on {plural(visual, 'page')}, drawn letter by letter from right"
+    said = (*warnings, *([f"{torn} to left."] if visual else ()), *ocr.warnings, *album.warnings)
     lost = (damaged + garbled) / max(len(texts), 1)
-    return Converted("".join(texts), starts, warnings, album.pictures, lost)
+    return Converted("".join(texts), starts, said, album.pictures, lost)
 
 
 def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
     """Take the pictures of a page that are large enough to show something; return their marks.
 
-    Args:
-        album: takes them.
-        page: the page.
-        number: its number.
-        start: its offset in the text, if it is a picture as a whole, which needs no mark.
+    A page that is a picture as a whole needs no mark: `start` is its offset in the text, or -1.
     """
     marks, area = [], page.get_width() * page.get_height() or 1
     for at, found in enumerate(pictures(page)):
@@ -139,11 +141,7 @@ def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[s
 
 
 def draw_picture(content: bytes, place: str) -> Image.Image:
-    """Return the pixels of a picture of a PDF.
-
-    Raises:
-        PictureError: It is not there, or exceeds a limit.
-    """
+    """Return the pixels of a picture of a PDF."""
     number, at = map(int, place.split(","))
     document = pdfium.PdfDocument(content)
     found = [*pictures(document[number])] if number < len(document) else []
@@ -280,13 +278,6 @@ def _count_pairs(text: str) -> int:
     return pairs
 
 
-def _flatten(document: pdfium.PdfDocument, number: int, page: pdfium.PdfPage) -> pdfium.PdfPage:
-    """Return the page with what its remarks and fields draw, such as signatures, in its text."""
-    raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)  # `page.flatten` refuses one without forms
-    page.close()
-    return document[number]
-
-
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
     """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
 
@@ -300,30 +291,24 @@ def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> I
             yield _field(document.formenv, mark) if document.formenv is not None else ""
         elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
-            said = said.replace("\r\n", "\n").replace("\r", "\n").strip()
             yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
         raw.FPDFPage_CloseAnnot(mark)
 
 
 _CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}
-_WRITTEN = {
-    raw.FPDF_FORMFIELD_TEXTFIELD,
-    raw.FPDF_FORMFIELD_COMBOBOX,
-    raw.FPDF_FORMFIELD_LISTBOX,
-}
+_BUTTON, _SIGNATURE = raw.FPDF_FORMFIELD_PUSHBUTTON, raw.FPDF_FORMFIELD_SIGNATURE
 
 
 def _field(form: pdfium.PdfFormEnv, mark: object) -> str:
     name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, mark)
-    name = (name or _string(raw.FPDFAnnot_GetFormFieldName, form, mark)).strip()
+    name = name or _string(raw.FPDFAnnot_GetFormFieldName, form, mark)
     kind = raw.FPDFAnnot_GetFormFieldType(form, mark)
-    value = _string(raw.FPDFAnnot_GetFormFieldValue, form, mark).strip()
-    if kind in _WRITTEN and value:
-        return f"{name}: " + value.replace("\r", "\n")
-    if kind in _CHOSEN and raw.FPDFAnnot_IsChecked(form, mark):
-        value = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, mark).strip()
-        return f"{name}: {value or 'checked'}"
-    return ""
+    value = _string(raw.FPDFAnnot_GetFormFieldValue, form, mark)
+    if kind in _CHOSEN:
+        is_chosen = raw.FPDFAnnot_IsChecked(form, mark)
+        chosen = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, mark) or "checked"
+        value = chosen if is_chosen else ""
+    return f"{name}: {value}" if value and kind not in {_BUTTON, _SIGNATURE} else ""
 
 
 def _string(function: Callable[..., int], *arguments: object) -> str:
@@ -331,7 +316,8 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
     size = function(*arguments, None, 0)
     buffer = (ctypes.c_ushort * (size // 2 + 1))()
     function(*arguments, buffer, size)
-    return bytes(buffer)[: max(size - 2, 0)].decode("utf-16-le", "replace")
+    text = bytes(buffer)[: max(size - 2, 0)].decode("utf-16-le", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _picture_share(page: pdfium.PdfPage) -> float:

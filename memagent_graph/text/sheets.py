@@ -28,28 +28,20 @@ from memagent_graph.text.notation import (
     write_table,
 )
 from memagent_graph.text.office import LEVELS, Drawing, Package, child, get, local
-from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
-def read_xlsx(content: bytes) -> Converted:
-    """Read a workbook; each sheet is a page with its name as the heading.
+class Workbook(Drawing):
+    """The cells of a workbook, from the XML of its parts; each sheet is a page.
 
-    A formula without a stored value, as programs write it, is shown itself.
-    """
-    return _Workbook(Package(content)).convert()
-
-
-class _Workbook(Drawing):
-    """The cells of a workbook, from the XML of its parts.
-
-    A library that reads the whole workbook refuses one with a blemish in a style or property.
+    A library that reads the whole workbook refuses one with a blemish in a style or property. A
+    formula without a stored value, as programs write it, is shown itself.
     """
 
     def __init__(self, package: Package) -> None:
-        super().__init__(package, package.main())
+        super().__init__(package)
         self._root, parts = package.parse(self._part), dict(self._links.values())
         strings = parts.get("sharedStrings", "xl/sharedStrings.xml")
         self._strings = [*map(_rich_text, package.stream(strings, "si"))]
@@ -59,19 +51,18 @@ class _Workbook(Drawing):
         self._shared: dict[str, tuple[str, str]] = {}
         self._unknown = 0
 
-    def convert(self) -> Converted:
-        """Return a page for each sheet."""
-        text, pages = "", []
+    def all_blocks(self) -> Iterator[str]:
+        """Yield the blocks of each sheet, with its name as the heading."""
         for sheet in self._root.iter("{*}sheet") if self._root is not None else ():
             hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
-            blocks = [f"## {get(sheet, 'name')}{hidden}", *self._sheet(self._part_of(sheet))]
-            pages.append(len(text))
-            text += "\n\n".join(filter(None, blocks)) + "\n\n"
-        warnings = [*self.album.warnings]
-        if self._unknown:
-            formulas = plural(self._unknown, "formula")
-            warnings.append(f"did not compute {formulas}: save the file in a spreadsheet program.")
-        return Converted(text.rstrip("\n"), pages, warnings, self.album.pictures)
+            yield f"\f## {get(sheet, 'name')}{hidden}"
+            yield from self._sheet(self._part_of(sheet))
+
+    def warnings(self) -> Sequence[str]:
+        """Return what was not read, or computed."""
+        formulas = plural(self._unknown, "formula")
+        said = f"did not compute {formulas}: save the file in a spreadsheet program."
+        return [*super().warnings(), *([said] if self._unknown else [])]
 
     def _sheet(self, part: str) -> Iterator[str]:
         """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
@@ -264,13 +255,12 @@ _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)(-?[\d.]{1,30})\]")
 def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
     """Return the section of a format that holds for a number, and the number to write in it."""
     sections = _sections(number_format)[:3]
-    conditions = [_CONDITION.search(section) for section in sections]
-    for section, condition in zip(sections, conditions, strict=True):
+    conditions = {section: _CONDITION.search(section) for section in sections}
+    for section, condition in conditions.items():
         if condition and _COMPARED[condition[1]](number, Decimal(condition[2])):
             return section, abs(number) if number < 0 and len(sections) > 1 else number
-    if any(conditions):
-        others = [at for at, condition in zip(sections, conditions, strict=True) if not condition]
-        return (others or [""])[-1], number
+    if any(conditions.values()):
+        return ([""] + [at for at, found in conditions.items() if not found])[-1], number
     first, *others = sections
     if number < 0 and others:
         return others[0], -number
@@ -350,56 +340,44 @@ def _show_fraction(number: Decimal, tokens: list[re.Match[str]]) -> str:
     if fixed.isdigit() and int(fixed):
         top, bottom = round(rest * int(fixed)), int(fixed)
     else:
-        found = rest.limit_denominator(10 ** len(below) - 1)
-        top, bottom = found.numerator, found.denominator
+        top, bottom = rest.limit_denominator(10 ** len(below) - 1).as_integer_ratio()
     if top == bottom and top:
         whole, top = whole + 1, 0
-    parts = [str(whole)] if whole or not top else []
-    return "-" * (number < 0) + " ".join([*parts, f"{top}/{bottom}"] if top else parts)
+    parts = [str(whole)] * bool(whole or not top) + [f"{top}/{bottom}"] * bool(top)
+    return "-" * (number < 0) + " ".join(parts)
 
 
 def _show_date(value: datetime | date | time | timedelta, number_format: str) -> str:
-    section = _sections(_DATES.get(number_format, number_format))[0]
-    tokens = [*_TOKEN.finditer(section)]
+    tokens = [*_TOKEN.finditer(_sections(_DATES.get(number_format, number_format))[0])]
     if not any(token["time"] or token["bracket"] in _ELAPSED for token in tokens):
         return str(value)
-    moment, elapsed = _moment(value)
+    if isinstance(value, time):
+        value = datetime.combine(_DAY, value)
+    elif not isinstance(value, (datetime, timedelta)):
+        value = datetime.combine(value, time())
+    elapsed = value - _DAY if isinstance(value, datetime) else value
     half = any(token["half"] for token in tokens)
-    shown: list[str] = []
-    before = ""
+    shown = before = ""
     for at, token in enumerate(tokens):
-        code = (token["time"] or "").lower()
+        code, unit = (token["time"] or "").lower(), (token["bracket"] or "").lower()
         if token["half"]:
-            shown.append(moment.strftime("%p")[: 2 if "M" in token["half"] else 1])
-        elif (token["bracket"] or "").lower() in _ELAPSED:
-            unit = token["bracket"].lower()
-            seconds = int(elapsed.total_seconds())
-            shown.append(f"{seconds // _ELAPSED[unit[0]]:0{len(unit)}}")
-            before = unit[0]
+            shown += f"{_DAY + elapsed:%p}"[: len(token[0]) // 2]
+        elif unit in _ELAPSED:
+            shown += f"{int(elapsed.total_seconds()) // _ELAPSED[unit]:0{len(unit)}}"
         elif code:
             following = next((other["time"] for other in tokens[at + 1 :] if other["time"]), "")
             minutes = code in {"m", "mm"} and (before == "h" or following[:1].lower() == "s")
-            shown.append(_show_part(moment, "n" * len(code) if minutes else code, half=half))
-            before = code[0]
+            shown += _show_part(_DAY + elapsed, "n" * len(code) if minutes else code, half=half)
         else:
-            shown.append(token["digit"] or _literal(token))
-    return "".join(shown).strip()
+            shown += token["digit"] or _literal(token)
+        before = (code or unit)[:1] if code or unit in _ELAPSED else before
+    return shown.strip()
 
 
+_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 - cells have no time zone
+"""The day from which spreadsheets count."""
 _ELAPSED = {"h": 3600, "hh": 3600, "m": 60, "mm": 60, "s": 1, "ss": 1}
 """Seconds of a unit that counts on past its day, hour or minute."""
-
-
-def _moment(value: datetime | date | time | timedelta) -> tuple[datetime, timedelta]:
-    """Return a value as a moment, and as the time since the day from which spreadsheets count."""
-    day = datetime(1899, 12, 30)  # noqa: DTZ001 - cells have no time zone
-    if isinstance(value, timedelta):
-        return day + value, value
-    if isinstance(value, time):
-        value = datetime.combine(day, value)
-    elif not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    return value, value - day
 
 
 def _show_part(moment: datetime, code: str, *, half: bool) -> str:

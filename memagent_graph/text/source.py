@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from bisect import bisect_right
 from contextvars import ContextVar
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import accumulate
 from math import inf
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -42,12 +42,9 @@ class Location(NamedTuple):
 class Converted:
     """The text of a document.
 
-    Attributes:
-        text: the whole text.
-        pages: offsets of the pages, slides or sheets, in code points; empty if there are none.
-        warnings: what the text lacks, such as "did not read 3 pictures.".
-        pictures: references to the pictures of which it has the marks, in order.
-        lost: share of its parts (pages, chapters, attachments) whose words were not read, 0 to 1.
+    `pages` are offsets of pages, slides or sheets, in code points; `warnings` what the text lacks;
+    `pictures` those whose marks it has, in order; `lost` is the share of its parts (pages,
+    chapters, attachments) whose words were not read, 0 to 1.
     """
 
     text: str = ""
@@ -56,24 +53,16 @@ class Converted:
     pictures: Sequence[Picture] = ()
     lost: float = 0.0
 
-    def encode(self) -> tuple[bytes, bytes, bytes]:
-        """Return text, pages, and the rest as JSON, as bytes."""
-        about = [*self.warnings], [astuple(one) for one in self.pictures], self.lost
-        text = self.text.encode("utf-8", "surrogatepass")
-        return text, array("I", self.pages).tobytes(), json.dumps(about).encode()
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     @classmethod
-    def decode(cls, text: bytes, pages: bytes, about: bytes) -> Converted:
-        """Return the record that `encode` made these bytes from.
-
-        Raises:
-            ValueError: The bytes are something else.
-        """
-        starts = array("I")
-        starts.frombytes(pages)
-        text_, (lines, found, lost) = text.decode("utf-8", "surrogatepass"), json.loads(about)
-        pictures = tuple(Picture(*one) for one in found)
-        return cls(text_, starts.tolist(), tuple(map(str, lines)), pictures, float(lost))
+    def decode(cls, content: bytes) -> Converted:
+        """Return the record of these bytes; another content is a `ValueError` or `TypeError`."""
+        fields = json.loads(content.decode("utf-8", "surrogatepass"))
+        pictures = [Picture(**one) for one in fields.pop("pictures")]
+        return cls(pictures=pictures, **fields)
 
 
 ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=inf)
@@ -93,13 +82,8 @@ def warn_of(**counted: int) -> tuple[str, ...]:
 class OpenedSource(TypedDict):
     """A record of a source that was opened, read or skipped.
 
-    Attributes:
-        name: its name.
-        by: what read it: "text", or the library that converted it and its version; None if it was
-            skipped.
-        encoding: encoding of the text; None if it was converted, or given as text.
-        warnings: what was not read of it, or may be wrong with its text, a line for each.
-        skipped: why it was skipped; None if it was read.
+    `by` is what read it, "text" or a library and its version; `encoding` is None if it was
+    converted, or given as text; `skipped` says why it was, in lower case.
     """
 
     name: str
@@ -110,12 +94,7 @@ class OpenedSource(TypedDict):
 
 
 class Skipped(NamedTuple):
-    """A file that was skipped.
-
-    Attributes:
-        name: its name.
-        reason: why, a sentence that begins in lower case.
-    """
+    """A file that was skipped, and why, in a sentence that begins in lower case."""
 
     name: str
     reason: str
@@ -192,16 +171,8 @@ class TextSource:
 class JoinedSource:
     """Several sources joined, each introduced by a heading with its name.
 
-    Args:
-        parts: the sources, in order.
-        name: name of all together, in output.
-        uri: opens them again; None makes one from the parts' own, if all have one.
-        skipped: the files that were skipped.
-
-    Attributes:
-        skipped: number of files skipped, those of the parts included.
-        skips: the files that were skipped, those of the parts apart.
-        warnings: what was skipped or may be wrong with the text, a line for each.
+    `uri` opens them again; None makes one from the parts' own, if all have one. Of the files that
+    were skipped, `skips` has those of the parts apart, and `skipped` counts these as well.
     """
 
     def __init__(
@@ -218,32 +189,23 @@ class JoinedSource:
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
-        self._starts: list[int] = []
-        self.length = 0
         for part in parts:
             separator = "" if not self._parts else "\n\n"
-            self._add(TextSource(f"{separator}===== {part.name} =====\n\n", part.name))
-            self._add(part)
+            heading = TextSource(f"{separator}===== {part.name} =====\n\n", part.name)
+            self._parts += [heading, part]
+        *self._starts, self.length = accumulate((part.length for part in self._parts), initial=0)
         self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
         uris = [part.uri for part in parts]
         self.uri = uri or (None if None in uris else "list:" + json.dumps(uris))
 
-    def _add(self, part: Source) -> None:
-        self._parts.append(part)
-        self._starts.append(self.length)
-        self.length += part.length
-
     def read(self, start: int, size: int) -> str:
         """Code points `start` to `start + size`."""
-        pieces = []
-        index = max(bisect_right(self._starts, start) - 1, 0)
+        found, index = list[str](), max(bisect_right(self._starts, start) - 1, 0)
         while size > 0 and index < len(self._parts):
-            piece = self._parts[index].read(start - self._starts[index], size)
-            pieces.append(piece)
-            start += len(piece)
-            size -= len(piece)
+            found.append(self._parts[index].read(max(start - self._starts[index], 0), size))
+            size -= len(found[-1])
             index += 1
-        return "".join(pieces)
+        return "".join(found)
 
     def locate(self, offset: int) -> Location:
         """Return the part's name, and the place in it, of the code point at `offset`."""
@@ -316,9 +278,9 @@ def metadata_of(source: Source) -> Mapping[str, Any]:
     return found
 
 
-def flat_parts(source: Source) -> Iterator[Source]:
-    """Yield the single sources that a source is joined from, or itself."""
-    yield from (part for part, _ in parts_with_offsets(source))
+def flat_parts(source: Source) -> list[Source]:
+    """Return the single sources that a source is joined from, or itself."""
+    return [part for part, _ in parts_with_offsets(source)]
 
 
 def flat_skips(source: Source) -> Iterator[Skipped]:
@@ -347,14 +309,11 @@ def sources_of(source: Source) -> list[OpenedSource]:
             for name, reason in source.skips
         ]
         return [report for part in source.parts for report in sources_of(part)] + skipped
-    report = OpenedSource(
-        name=source.name,
-        by=getattr(source, "read_by", "text"),
-        encoding=getattr(source, "encoding", None),
-        warnings=[*warnings_of(source)],
-        skipped=None,
-    )
-    return [report]
+    by, encoding = getattr(source, "read_by", "text"), getattr(source, "encoding", None)
+    warnings = [*warnings_of(source)]
+    return [
+        OpenedSource(name=source.name, by=by, encoding=encoding, warnings=warnings, skipped=None)
+    ]
 
 
 def share_opened(source: Source) -> float:
@@ -363,7 +322,7 @@ def share_opened(source: Source) -> float:
     A document that was skipped counts as one, and so does one whose conversion lost parts of it,
     by their share.
     """
-    parts, skipped = [*flat_parts(source)], [*flat_skips(source)]
+    parts, skipped = flat_parts(source), [*flat_skips(source)]
     opened = sum(1 - getattr(part, "lost", 0.0) for part in parts)
     return opened / (len(parts) + sum(file.is_document for file in skipped))
 
@@ -383,14 +342,8 @@ def digests_of(source: Source) -> list[str]:
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
 
-_WINDOW = 1 << 16
-"""Code points of a text that are read at once."""
-
-_LONGEST_HEADING = 200
-"""Code points kept of a heading."""
-
-_MOST_HEADINGS = 100_000
-"""Headings kept of a text; later parts of the text have none."""
+_WINDOW, _LONGEST_HEADING, _MOST_HEADINGS = 1 << 16, 200, 100_000
+"""Code points of a text that are read at once, those kept of a heading, and headings kept."""
 
 _MARKED = re.compile(
     r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
@@ -414,20 +367,18 @@ class Headings:
                 elif fence and fence.startswith(opened) and not found["language"].strip():
                     opened = ""
                 elif not fence and not opened and len(self._starts) <= _MOST_HEADINGS:
-                    title = _without_closing_marks(found["title"].rstrip())[:_LONGEST_HEADING]
+                    title = found["title"].rstrip()
+                    shorter = title.rstrip("#")  # closing marks stand apart
+                    title = shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
                     self._starts.append(start + found.start())
-                    self._titles.append(title if len(self._starts) <= _MOST_HEADINGS else None)
+                    is_kept = len(self._starts) <= _MOST_HEADINGS
+                    self._titles.append(title[:_LONGEST_HEADING] if is_kept else None)
             start += end
 
     def above(self, offset: int, since: int = 0) -> str | None:
         """Return the last heading between `since` and `offset`, in code points; None if none."""
         number = bisect_right(self._starts, offset) - 1
         return self._titles[number] if number >= 0 and self._starts[number] >= since else None
-
-
-def _without_closing_marks(title: str) -> str:
-    shorter = title.rstrip("#")
-    return shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
 
 
 _MOST_LISTED = 10

@@ -301,15 +301,10 @@ def in_han(signs: str) -> str:
 
 
 class Figure(NamedTuple):
-    """A number that a text states.
+    """A number that a text states, with its place.
 
-    Attributes:
-        text: the number, as the text has it.
-        start: offset of its first code point.
-        end: one past its last.
-        values: the values that it may have: 1 and 1000 for "1.000".
-        parts: other values that a note may take from it: 5 from "May", 1918 from "1914-18".
-        spelled: whether it is written in words.
+    `values` are those that it may have, such as 1 and 1000 for "1.000", and `parts` others that a
+    note may take from it: 5 from "May", 1918 from "1914-18". If `spelled`, it is in words.
     """
 
     text: str

@@ -14,7 +14,6 @@ pytest.importorskip("lxml")
 from PIL import Image, ImageDraw, ImageFont
 
 from memagent_graph.errors import SourceChangedError, UnreadableSourceError
-from memagent_graph.pictures import media
 from memagent_graph.pictures.picture import (
     Picture,
     numbers_in,
@@ -23,6 +22,7 @@ from memagent_graph.pictures.picture import (
     without_numbers,
     write_mark,
 )
+from memagent_graph.text import ocr
 from memagent_graph.text.files import open_source
 
 
@@ -253,11 +253,11 @@ def test_a_bad_picture_in_a_document_costs_that_picture_alone(tmp_path):
 
 
 def test_a_picture_without_pixels_or_with_too_many_bytes_is_refused(monkeypatch):
-    with pytest.raises(media.PictureError, match="no pixels"):
-        media.check_size(0, 5)
-    monkeypatch.setattr(media, "MOST_BYTES", 10)
-    with pytest.raises(media.PictureError, match="more than 10"):
-        media.open_picture(to_bytes(draw_words()))
+    with pytest.raises(ocr.PictureError, match="no pixels"):
+        ocr.check_size(0, 5)
+    monkeypatch.setattr(ocr, "MOST_BYTES", 10)
+    with pytest.raises(ocr.PictureError, match="more than 10"):
+        ocr.open_picture(to_bytes(draw_words()))
 
 
 def test_a_drawing_in_svg_stays_text(tmp_path):

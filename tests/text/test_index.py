@@ -165,7 +165,7 @@ class TestKept:
     @given(st.lists(st.text(max_size=40), max_size=6))
     def test_a_part_comes_back_from_its_bytes(self, texts):
         part = IndexPart.of(texts)
-        again = IndexPart.decode(*part.encode())
+        again = IndexPart.decode(part.encode())
 
         assert again.terms == part.terms
         assert Index([again]).find("".join(texts)) == Index([part]).find("".join(texts))

@@ -170,7 +170,7 @@ def test_the_page_of_an_offset_is_the_last_that_begins_before_it(lengths):
         pages.append(len(text))
         text += chr(64 + number) * length + "\f"
     source = ConvertedSource.__new__(ConvertedSource)
-    source.name, source.text, source._pages, source._is_markdown = "a", text, pages, False
+    source.name, source.text, source._pages, source._suffix = "a", text, pages, ".pdf"
 
     for offset, letter in enumerate(text):
         if letter != "\f":
