@@ -254,10 +254,11 @@ def _examine_model(name: str, reads: Reads, config: ReadingConfig) -> Iterator[C
     from memagent_graph.errors import MemAgentError, ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.chat import ChatReader
+    from memagent_graph.readers.resolve import resolve_reader
     from memagent_graph.sync import wait_for
 
     try:
-        reader = reads.make_reader(config)
+        reader = resolve_reader(name, config=config, base_url=reads.base_url)
     except MemAgentError as error:
         yield Check("model", "fail", str(error), "See `memagent ask --help` for what names one.")
         return
