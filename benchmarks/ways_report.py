@@ -10,7 +10,7 @@ from paired import compute_paired_interval
 from ways import FAST, MOST_CALLS, MOST_CHAIN, MOST_WORSE, WAYS, M, Row, is_reported
 
 from memagent_graph.evaluation.run import in_markdown
-from memagent_graph.evaluation.samples import format_length
+from memagent_graph.evaluation.samples import short
 from memagent_graph.evaluation.scores import mean_score
 from memagent_graph.readers.scope import scope
 
@@ -48,7 +48,7 @@ def report(rows: Sequence[Row], chosen: dict[str, dict[str, Any]]) -> str:
 def costs(told: Sequence[Row], rows: Sequence[Row], length: int) -> str:
     """What each way costs and scores at one length: means over questions."""
     head = [
-        format_length(length, "tokens"),
+        short(length),
         "score (95%)",
         "kept",
         "calls",
@@ -94,7 +94,7 @@ def by_task(told: Sequence[Row]) -> str:
         found = [row for row in told if (row.task, row.length) == (task, length)]
         scores = [[row.score for row in found if row.way == way] for way in WAYS]
         cells = [f"{100 * fmean(some):.0f}" if some else "-" for some in scores]
-        table.append([task, format_length(length, "tokens"), str(len(scores[0])), *cells])
+        table.append([task, short(length), str(len(scores[0])), *cells])
     return in_markdown([table[0], *sorted(table[1:])])
 
 

@@ -157,6 +157,7 @@ def ask(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
+    from memagent_graph.text.files import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
@@ -169,8 +170,10 @@ def ask(
         if not reader.shows_passages:  # the built-in reader reads
             settings = settings.model_copy(update={"how": "read"})
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
-        documents = [_open(source) for source in sources]
-        document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
+        documents: list[DocumentLike] = [
+            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
+        ]
+        document = documents[0] if len(documents) == 1 else documents or None
         if dry_run and document is not None:
             planned = plan(
                 question,
@@ -203,12 +206,6 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
-
-
-def _open(source: str) -> DocumentLike:
-    from memagent_graph.text.files import open_source
-
-    return open_source(sys.stdin.buffer) if source == "-" else Path(source)
 
 
 def _read(agent: ReadingGraph, asked: ReadingInput, document: DocumentLike | None) -> ReadingOutput:

@@ -48,7 +48,7 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(795, 500),
-    "modules": Ceiling(168, 130),
+    "modules": Ceiling(166, 130),
     "lines": Ceiling(52_426, 39_000),
 }
 
