@@ -34,7 +34,7 @@ _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found about a subject, and the next step; with "fail", no reading would run."""
+    """The finding about a subject, and the next step; with "fail", no reading would run."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
