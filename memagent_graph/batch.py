@@ -45,8 +45,9 @@ async def read_together(
     outcomes: dict[int, Outcome] = {}
     while left := [number for number in range(len(questions)) if number not in outcomes]:
         asked = [questions[number] for number in left]
-        alone = {"question": asked[0]} if len(asked) == 1 else {}
-        given = alone or {"questions": asked}
+        alone = len(asked) == 1
+        given: dict[str, object]
+        given = {"question": asked[0]} if alone else {"questions": asked}
         try:
             output = await reading.ainvoke(given, config, context={"document": document})
         except QuestionError as error:  # nothing was read yet: ask the others

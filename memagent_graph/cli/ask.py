@@ -88,7 +88,8 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         return
     for name, value in found.items():
         if value is not None and name != "questions":
-            print(f"{name.replace('_', ' '):15}{value:>15,}")
+            label, tokens, _ = name.partition("_tokens")
+            print(f"{label.replace('_', ' '):15}{value:>15,}{tokens.replace('_', ' ')}")
     print(_NOTE)
 
 
