@@ -46,8 +46,7 @@ async def read_together(
     while left := [number for number in range(len(questions)) if number not in outcomes]:
         asked = [questions[number] for number in left]
         alone = len(asked) == 1
-        given: dict[str, object]
-        given = {"question": asked[0]} if alone else {"questions": asked}
+        given: object = {"question": asked[0]} if alone else {"questions": asked}
         try:
             output = await reading.ainvoke(given, config, context={"document": document})
         except QuestionError as error:  # nothing was read yet: ask the others

@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(795, 500),
     "modules": Ceiling(166, 130),
-    "lines": Ceiling(51_271, 39_000),
+    "lines": Ceiling(51_272, 39_000),
 }
 
 
