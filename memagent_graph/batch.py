@@ -41,38 +41,30 @@ async def read_together(
     does not fail the others.
     """
     config = merge_configs(config, {"configurable": {CALLS_EACH: True}})
+    reading: Any = agent
     outcomes: dict[int, Outcome] = {}
     while left := [number for number in range(len(questions)) if number not in outcomes]:
         asked = [questions[number] for number in left]
+        alone = len(asked) == 1
+        given: object = {"question": asked[0]} if alone else {"questions": asked}
         try:
-            found = await _read(agent, asked, document, config)
+            output = await reading.ainvoke(given, config, context={"document": document})
         except QuestionError as error:  # nothing was read yet: ask the others
             refused = [number for number in left if questions[number] == error.question]
             outcomes |= dict.fromkeys(refused or left, error)
         except MemAgentError as error:
             outcomes |= dict.fromkeys(left, error)
+        except Exception as error:  # noqa: BLE001 - a reader's own, which ends the whole pass
+            if alone:
+                outcomes[left[0]] = error
+                continue
+            each = (read_together(agent, [question], document, config) for question in asked)
+            found = await asyncio.gather(*each)
+            outcomes |= {number: outcome for number, [outcome] in zip(left, found, strict=True)}
         else:
-            outcomes |= zip(left, found, strict=True)
+            records = [output] if alone else map(_outcome_of, output["answers"])
+            outcomes |= zip(left, records, strict=True)
     return [outcomes[number] for number in range(len(questions))]
-
-
-async def _read(
-    agent: ReadingGraph, questions: list[str], document: object, config: RunnableConfig | None
-) -> list[Outcome]:
-    reading: Any = agent
-    context = {"document": document}
-    alone = len(questions) == 1
-    asked = {"question": questions[0]} if alone else {"questions": questions}
-    try:
-        output = await reading.ainvoke(asked, config, context=context)
-    except MemAgentError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a reader's own, which ends the whole pass
-        if alone:
-            return [error]
-        each = (read_together(agent, [question], document, config) for question in questions)
-        return [outcome for [outcome] in await asyncio.gather(*each)]
-    return [output] if alone else [_outcome_of(record) for record in output["answers"]]
 
 
 def _outcome_of(record: Mapping[str, Any]) -> Outcome:

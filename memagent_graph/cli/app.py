@@ -24,7 +24,7 @@ def cache(
         Literal["clear"] | None, typer.Argument(help="Remove all cached texts and indexes.")
     ] = None,
 ) -> None:
-    """Show the folder and the size of the cache of converted texts and indexes, or clear it."""
+    """Show the cache of converted texts and indexes, or clear it."""
     from memagent_graph.text.cache import folder_of_converted, forget_converted, size_of_converted
 
     with report_errors():

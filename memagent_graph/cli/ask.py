@@ -88,7 +88,8 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         return
     for name, value in found.items():
         if value is not None and name != "questions":
-            print(f"{name.replace('_', ' '):15}{value:>15,}")
+            label, tokens, _ = name.partition("_tokens")
+            print(f"{label.replace('_', ' '):15}{value:>15,}{tokens.replace('_', ' ')}")
     print(_NOTE)
 
 
@@ -157,6 +158,7 @@ def ask(
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
+    from memagent_graph.text.files import open_source
 
     sources = sources or []
     if bool(sources) == bool(memory):
@@ -169,8 +171,10 @@ def ask(
         if not reader.shows_passages:  # the built-in reader reads
             settings = settings.model_copy(update={"how": "read"})
         # Standard input is read here and not by the graph, whose threads Ctrl-C cannot stop.
-        documents = [_open(source) for source in sources]
-        document: DocumentLike | None = documents[0] if len(documents) == 1 else documents or None
+        documents: list[DocumentLike] = [
+            open_source(sys.stdin.buffer) if source == "-" else Path(source) for source in sources
+        ]
+        document = documents[0] if len(documents) == 1 else documents or None
         if dry_run and document is not None:
             planned = plan(
                 question,
@@ -203,12 +207,6 @@ def ask(
 
 
 ask.__doc__ = _EXAMPLES
-
-
-def _open(source: str) -> DocumentLike:
-    from memagent_graph.text.files import open_source
-
-    return open_source(sys.stdin.buffer) if source == "-" else Path(source)
 
 
 def _read(agent: ReadingGraph, asked: ReadingInput, document: DocumentLike | None) -> ReadingOutput:

@@ -34,10 +34,7 @@ _QUESTION, _MEMORY = "What does the sign say?", "The sign on the door says: open
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found about a subject, and the next step, if it is not well.
-
-    With "fail", a reading would not run.
-    """
+    """The finding about a subject, and the next step; with "fail", no reading would run."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -254,10 +251,11 @@ def _examine_model(name: str, reads: Reads, config: ReadingConfig) -> Iterator[C
     from memagent_graph.errors import MemAgentError, ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.chat import ChatReader
+    from memagent_graph.readers.resolve import resolve_reader
     from memagent_graph.sync import wait_for
 
     try:
-        reader = reads.make_reader(config)
+        reader = resolve_reader(name, config=config, base_url=reads.base_url)
     except MemAgentError as error:
         yield Check("model", "fail", str(error), "See `memagent ask --help` for what names one.")
         return

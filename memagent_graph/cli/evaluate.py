@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.options import ModelArgs, Reads, check_server, takes_options
+from memagent_graph.cli.options import Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
 from memagent_graph.templates import plural
 
@@ -78,19 +78,14 @@ def evaluate(
     ] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 8,
     reads: Reads,
-    model_args: ModelArgs = None,
+    model_args: Annotated[
+        str | None,
+        typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
+    ] = None,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
+    from memagent_graph.evaluation import run
     from memagent_graph.evaluation.methods import make_method
-    from memagent_graph.evaluation.run import (
-        cells,
-        figure_kind,
-        load,
-        markdown,
-        places,
-        write_report,
-    )
-    from memagent_graph.evaluation.run import evaluate as evaluate_samples
     from memagent_graph.evaluation.samples import parse_length
     from memagent_graph.text.tokens import load_tokenizer
 
@@ -100,7 +95,7 @@ def evaluate(
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
     with report_errors(_STOPPED):
-        figure_kind()  # before the model's work, not after it
+        run.figure_kind()  # before the model's work, not after it
         settings = reads.make_config()
         wanted, ways = [*map(parse_length, lengths.split(","))], methods.split(",")
         made = _tasks(tasks, essays)
@@ -110,7 +105,7 @@ def evaluate(
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(reads.tokenizer))
         for method in ways:
             make_method(method, reader, settings)
-        running = evaluate_samples(
+        running = run.evaluate(
             reader,
             made,
             lengths=wanted,
@@ -122,15 +117,15 @@ def evaluate(
             concurrency=concurrency,
             judge=_judge(judge),
         )
-        total = len([*places(made, wanted, samples)]) * len(ways)
+        total = len([*run.places(made, wanted, samples)]) * len(ways)
         asyncio.run(_through(running, total))
-        results = load(out)
+        results = run.load(out)
         title = (
             f"{reader.identity.name}, chunks of {settings.chunk_tokens}, "
             f"memory of {settings.memory_tokens} tokens"
         )
-        print(markdown(cells(results)), end="")
-        write_report(out, results, title)
+        print(run.markdown(run.cells(results)), end="")
+        run.write_report(out, results, title)
         failed = sum(result.error is not None for result in results)
         if failed:
             found = plural(failed, "sample")

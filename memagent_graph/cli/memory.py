@@ -54,8 +54,8 @@ def print_history(versions: History, changes: Sequence[MemoryChange] | None) -> 
     from memagent_graph.memory.bank import diff
 
     gaps = {*versions.gaps} - {change.version for change in changes or ()}
-    befores = [*versions[1:], *[None] * bool(versions)]
-    kept = {new.id: (new, old) for new, old in zip(versions, befores, strict=True)}
+    earlier = [*versions[1:], *[None] * bool(versions)]
+    kept = {new.id: (new, old) for new, old in zip(versions, earlier, strict=True)}
     for key, head in _list_changes(versions, changes):
         if key not in kept:
             print_in_style(head, bold=True)

@@ -39,25 +39,6 @@ BaseUrl: TypeAlias = Annotated[
     str | None,
     typer.Option(help="URL of an OpenAI-compatible server; OPENAI_BASE_URL by default."),
 ]
-ModelArgs: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
-]
-ConfigFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="YAML or JSON file with fields of ReadingConfig, such as `chunk_tokens: 2000`.",
-    ),
-]
-ConfigFields: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="Field of ReadingConfig, such as segments=auto. Repeat it for more.",
-    ),
-]
 ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
 ExactCuts: TypeAlias = Annotated[
     bool,
@@ -210,8 +191,21 @@ class Reads:
 
     model: Model = None
     base_url: BaseUrl = None
-    config: ConfigFile = None
-    fields: ConfigFields = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="YAML or JSON file with fields of ReadingConfig, such as `chunk_tokens: 2000`.",
+        ),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Field of ReadingConfig, such as segments=auto. Repeat it for more.",
+        ),
+    ] = None
     tokenizer: TokenizerFile = None
     prompts: PromptsFile = None
 

@@ -6,9 +6,8 @@ its best passages, or answers from its parts; and a prompt names which.
 Each has the fields {memory}, for the text, and {question}, as `Prompts.answer` has; the question
 comes last, so that a server keeps a document that several are asked of.
 
-By words it is BM25 with stems and stopwords. Of nine variants (plain words, stems and stopwords,
-this project's terms; Okapi's, Lucene's and BM25+; k1 and b) none found clearly more on questions
-of SQuAD, HotpotQA and NQ, and plain words found less (docs/benchmarks.md).
+By words it is BM25 with stems and stopwords: of nine variants none found clearly more, and plain
+words found less (docs/benchmarks.md).
 """
 
 from __future__ import annotations

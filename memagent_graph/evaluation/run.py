@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from memagent_graph.errors import ConfigurationError, MemAgentError, install_hint
 from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
-from memagent_graph.evaluation.samples import Unit, format_length
+from memagent_graph.evaluation.samples import Unit, short
 from memagent_graph.evaluation.scores import Mean, mean_cost, mean_score
 from memagent_graph.templates import escape_controls
 from memagent_graph.text.tokens import load_tokenizer
@@ -314,11 +314,9 @@ def load(out: Path) -> list[SampleResult]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The results of one method on one task at one length.
+    """The results of one method on one task at one length; what failed counts as zero.
 
-    Means are of the task's score, of that of whole replies, of the share of the answers in the
-    final memory (None for other methods than MemAgent), of calls, tokens and seconds. Samples that
-    `failed` count as zero.
+    `raw` is the score of whole replies, `kept` the share of the answers in the final memory.
     """
 
     task: str
@@ -370,7 +368,8 @@ def markdown(found: Sequence[Cell]) -> str:
     """A table in Markdown: a row for each task, length and method."""
     rows = [[*_COLUMNS, *_FIGURES]]
     for cell in found:
-        row = [cell.task, cell.metric, cell.method, format_length(cell.length, cell.unit)]
+        length = short(cell.length) if cell.unit == "tokens" else cell.unit
+        row = [cell.task, cell.metric, cell.method, length]
         row += [str(cell.samples), str(cell.failed)]
         figures: list[tuple[Mean | None, str]] = [
             *((mean, ".0%") for mean in (cell.score, cell.raw, cell.kept)),
@@ -438,7 +437,7 @@ def _draw(file: Path, found: Sequence[Cell]) -> None:
         above = [100 * (cell.score.high - cell.score.value) for cell in line]
         lengths = [cell.length for cell in line]
         axes.errorbar(lengths, scores, yerr=(below, above), label=name, marker="o", elinewidth=0.4)
-    names = {cell.length: format_length(cell.length, cell.unit) for cell in found}
+    names = {cell.length: short(cell.length) for cell in found}
     axes.set_xscale("log", base=2)
     axes.set_xticks([*names], names.values())
     axes.minorticks_off()

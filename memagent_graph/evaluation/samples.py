@@ -115,10 +115,7 @@ class Task(ABC):
 
 
 class FileTask(Task):
-    """Asks what a file asks, each question once, over documents of their own lengths.
-
-    The version says how its samples are made; those that are read have neither id nor task.
-    """
+    """Asks what a file asks, each once, over documents as they are; `read` knows no places."""
 
     unit: Unit = "whole"
 
@@ -203,11 +200,6 @@ def fill_document(
         used += cost
     for _, piece in waiting:
         yield piece
-
-
-def format_length(length: int, unit: Unit) -> str:
-    """A length as people say it: "8K", or "whole"."""
-    return short(length) if unit == "tokens" else unit
 
 
 def short(tokens: int) -> str:

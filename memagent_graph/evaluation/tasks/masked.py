@@ -23,7 +23,7 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from memagent_graph.evidence.statements import Statement
     from memagent_graph.text.source import Source
@@ -110,7 +110,7 @@ class MaskedTask(Task):
             question=masked.question,
             answers=(masked.answer,),
             metric="any",
-            pieces=lambda: self._read(start, end),
+            pieces=lambda: iter([self.source.read(start, end - start)]),
             answer_tokens=_ANSWER_TOKENS,
         )
 
@@ -130,10 +130,6 @@ class MaskedTask(Task):
             )
             raise ConfigurationError(message)
         return start, end
-
-    def _read(self, start: int, end: int) -> Iterator[str]:
-        for at in range(start, end, _WINDOW):
-            yield self.source.read(at, min(_WINDOW, end - at))
 
 
 def _reach(

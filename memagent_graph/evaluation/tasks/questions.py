@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
@@ -39,24 +39,17 @@ _PARAGRAPH = 120
 """Tokens of an essay's part, about."""
 
 
-class Paragraph(NamedTuple):
-    """A paragraph with its title, which is empty where the file has none."""
-
-    title: str
-    text: str
-
-
 @dataclass(frozen=True)
 class Question:
-    """A question that `gold` paragraphs answer, with the benchmark's own distractors `near`.
+    """A question that the paragraphs `gold` answer; `near` are the benchmark's own distractors.
 
     Any of the answers is enough. Questions with a common gold paragraph share the name `cluster`.
     """
 
     text: str
     answers: tuple[str, ...]
-    gold: tuple[Paragraph, ...]
-    near: tuple[Paragraph, ...] = ()
+    gold: tuple[str, ...]
+    near: tuple[str, ...] = ()
     cluster: str = ""
 
 
@@ -72,14 +65,6 @@ def read_questions(file: Path) -> list[Question]:
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
         message = f"{file} is not a SQuAD, HotpotQA or Natural Questions file: {error!r}"
         raise ConfigurationError(message) from error
-
-
-def distinct(paragraphs: Iterable[Paragraph]) -> list[Paragraph]:
-    """The first paragraph of each text."""
-    found: dict[str, Paragraph] = {}
-    for paragraph in paragraphs:
-        found.setdefault(paragraph.text, paragraph)
-    return [*found.values()]
 
 
 def same(question: str) -> str:
@@ -103,23 +88,21 @@ def _squad(content: dict[str, Any]) -> Iterator[Question]:
             for asked in paragraph["qas"]:
                 answers = tuple(dict.fromkeys(answer["text"] for answer in asked["answers"]))
                 if answers:
-                    yield Question(
-                        asked["question"], answers, (Paragraph("", paragraph["context"]),)
-                    )
+                    yield Question(asked["question"], answers, (paragraph["context"],))
 
 
 def _hotpot(asked: dict[str, Any]) -> Iterator[Question]:
     wanted = {title for title, _ in asked["supporting_facts"]}
-    context = distinct(Paragraph(title, "".join(lines)) for title, lines in asked["context"])
-    gold = tuple(paragraph for paragraph in context if paragraph.title in wanted)
-    near = tuple(paragraph for paragraph in context if paragraph.title not in wanted)
+    titles = {f"{title}: {''.join(lines)}": title for title, lines in asked["context"]}
+    gold = tuple(paragraph for paragraph, title in titles.items() if title in wanted)
+    near = tuple(paragraph for paragraph, title in titles.items() if title not in wanted)
     if gold:
         yield Question(asked["question"], (asked["answer"],), gold, near)
 
 
 def _natural(asked: dict[str, Any]) -> Iterator[Question]:
     if asked["answers"]:
-        gold = Paragraph(asked["title"], asked["text"])
+        gold = ": ".join(filter(None, (asked["title"], asked["text"])))
         yield Question(asked["question"], tuple(asked["answers"]), (gold,))
 
 
@@ -148,10 +131,10 @@ def _cluster(questions: list[Question]) -> list[Question]:
 
     for question in questions:
         for paragraph in question.gold:
-            parents[root(paragraph.text)] = root(question.gold[0].text)
-    sizes = Counter(root(question.gold[0].text) for question in questions)
+            parents[root(paragraph)] = root(question.gold[0])
+    roots = [root(question.gold[0]) for question in questions]
+    sizes = Counter(roots)
     names = {text: f"paragraph {number}" for number, text in enumerate(sizes)}
-    roots = [root(question.gold[0].text) for question in questions]
     return [
         replace(question, cluster=names[text]) if sizes[text] > 1 else question
         for question, text in zip(questions, roots, strict=True)
@@ -193,9 +176,10 @@ class QuestionTask(Task):
         return read_questions(self.file)
 
     @cached_property
-    def paragraphs(self) -> list[Paragraph]:
+    def paragraphs(self) -> list[str]:
         """All paragraphs of the file, each once."""
-        return distinct(one for asked in self.questions for one in (*asked.gold, *asked.near))
+        texts = (one for asked in self.questions for one in (*asked.gold, *asked.near))
+        return [*dict.fromkeys(texts)]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -211,13 +195,12 @@ class QuestionTask(Task):
         """Make one sample."""
         rng = random.Random(f"{self.name} {length} {index} {seed}")  # noqa: S311 - no secret
         question = self.questions[draw(self.name, len(self.texts), index, seed)]
-        gold = [_line(paragraph) for paragraph in question.gold]
-        needed = sum(tokenizer.count(f"\n\n{text}") for text in gold)
+        needed = sum(tokenizer.count(f"\n\n{text}") for text in question.gold)
         check_length(self.name, length, needed)
         room = length - needed
         chosen: list[str] = []
         spare: list[str] = []
-        for text in map(_line, others(question, self.paragraphs, rng)):
+        for text in self._others(question, rng):
             cost = tokenizer.count(f"\n\n{text}")  # ahead, for blank lines cost more before text
             if cost <= room:
                 chosen.append(f"{text}\n\n")
@@ -230,7 +213,7 @@ class QuestionTask(Task):
                 "were asked for: name a folder of texts as filler (--essays)."
             )
             raise ConfigurationError(message)
-        placed = [(rng.random(), f"{text}\n\n") for text in gold]
+        placed = [(rng.random(), f"{text}\n\n") for text in question.gold]
         placed += [(rng.random(), text) for text in chosen]
         state = rng.getstate()
 
@@ -253,21 +236,13 @@ class QuestionTask(Task):
             cluster=question.cluster,
         )
 
-
-def others(
-    question: Question, paragraphs: list[Paragraph], rng: random.Random
-) -> Iterator[Paragraph]:
-    """Yield paragraphs that do not answer a question, at random, its own distractors first."""
-    gold = {paragraph.text for paragraph in question.gold}
-    near = [paragraph for paragraph in question.near if paragraph.text not in gold]
-    taken = gold | {paragraph.text for paragraph in near}
-    far = [paragraph for paragraph in paragraphs if paragraph.text not in taken]
-    yield from rng.sample(near, len(near))
-    yield from rng.sample(far, len(far))
-
-
-def _line(paragraph: Paragraph) -> str:
-    return ": ".join(part for part in paragraph if part)
+    def _others(self, question: Question, rng: random.Random) -> Iterator[str]:
+        """Yield what does not answer a question, at random, its own distractors first."""
+        near = [text for text in question.near if text not in question.gold]
+        known = {*question.gold, *near}
+        far = [text for text in self.paragraphs if text not in known]
+        yield from rng.sample(near, len(near))
+        yield from rng.sample(far, len(far))
 
 
 def _essay(source: Source, rng: random.Random) -> Iterator[str]:
