@@ -249,11 +249,7 @@ class Server:
             limits = _HTTP.Limits(
                 max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
             )
-            http = DefaultAsyncHttpxClient(
-                limits=limits,
-                base_url=self._options["base_url"],
-                timeout=self._options["timeout"],
-            )
+            http = DefaultAsyncHttpxClient(limits=limits)
             client = AsyncOpenAI(**self._options, http_client=http)
             turns = asyncio.Semaphore(self._max_concurrency)
             self._opened = _Opened(os.getpid(), client, turns, asyncio.Lock())
