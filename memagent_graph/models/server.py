@@ -257,7 +257,7 @@ class Server:
         return self._opened
 
     async def _list(self) -> list[dict[str, Any]]:
-        """What the server lists, each with an id."""
+        """The models that the server lists, each with an id."""
         try:
             found = (await self._get_models()).json()
         except (OpenAIError, ValueError) as error:

@@ -49,7 +49,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(795, 500),
     "modules": Ceiling(167, 130),
-    "lines": Ceiling(51_530, 39_000),
+    "lines": Ceiling(51_521, 39_000),
 }
 
 
