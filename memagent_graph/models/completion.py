@@ -135,7 +135,7 @@ class Completion:
 
     def __init__(self, started: float) -> None:
         self._started = started
-        self._about: dict[str, Any] = {"finish_reason": None, "model": None, "id": None}
+        self._about: dict[str, Any] = {"finish_reason": None, "model_name": None, "id": None}
         self._prompt_token_ids: list[int] | None = None
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
@@ -154,7 +154,7 @@ class Completion:
             said = words_of(choice.get("error"))
             text = f"The server broke off the reply ({reason}){': ' if said else '.'}{said}"
             raise reply_error({"error": choice.get("error")}) or TransientModelError(text)
-        known = {"finish_reason": reason, "model": body.get("model"), "id": body.get("id")}
+        known = {"finish_reason": reason, "model_name": body.get("model"), "id": body.get("id")}
         self._about |= {name: value for name, value in known.items() if value}
         self._prompt_token_ids = body.get("prompt_token_ids") or self._prompt_token_ids
         self._count(_fields(body.get("usage")))
@@ -210,14 +210,7 @@ class Completion:
             finish_reason=reason,
             seconds=perf_counter() - self._started,
         )
-        about = {"finish_reason": reason, "model_name": self._about["model"]}
-        message = AIMessageChunk(
-            content="",
-            usage_metadata=self._usage(),
-            response_metadata={**about, "id": self._about["id"], "generation": generation},
-            chunk_position="last",
-        )
-        return ChatGenerationChunk(message=message)
+        return _last_part("", self._usage(), {**self._about, "generation": generation})
 
     def _find_choice(self, choices: object) -> Mapping[str, Any]:
         """The choice of this reply among those that were sent; {} if there are only others."""
@@ -287,14 +280,16 @@ def reply_part(
         return ChatGenerationChunk(message=AIMessageChunk(content=text))
     read = len(generation["prompt_token_ids"] or ())
     written = len(generation["token_ids"] or ())
+    usage = UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
     about = {"finish_reason": generation["finish_reason"], "model_name": model}
+    return _last_part(text, usage, {**about, "generation": generation})
+
+
+def _last_part(
+    text: str, usage: UsageMetadata | None, about: dict[str, Any]
+) -> ChatGenerationChunk:
     message = AIMessageChunk(
-        content=text,
-        usage_metadata=UsageMetadata(
-            input_tokens=read, output_tokens=written, total_tokens=read + written
-        ),
-        response_metadata={**about, "generation": generation},
-        chunk_position="last",
+        content=text, usage_metadata=usage, response_metadata=about, chunk_position="last"
     )
     return ChatGenerationChunk(message=message)
 

@@ -249,11 +249,7 @@ class Server:
             limits = _HTTP.Limits(
                 max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
             )
-            http = DefaultAsyncHttpxClient(
-                limits=limits,
-                base_url=self._options["base_url"],
-                timeout=self._options["timeout"],
-            )
+            http = DefaultAsyncHttpxClient(limits=limits)
             client = AsyncOpenAI(**self._options, http_client=http)
             turns = asyncio.Semaphore(self._max_concurrency)
             self._opened = _Opened(os.getpid(), client, turns, asyncio.Lock())
@@ -261,7 +257,7 @@ class Server:
         return self._opened
 
     async def _list(self) -> list[dict[str, Any]]:
-        """What the server lists, each with an id."""
+        """The models that the server lists, each with an id."""
         try:
             found = (await self._get_models()).json()
         except (OpenAIError, ValueError) as error:

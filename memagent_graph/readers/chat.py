@@ -336,7 +336,7 @@ class ChatReader(Reader):
         )
 
     async def _decide(self, aligned: Aligned, question: str = "") -> Aligned:
-        """What was aligned, with its unsupported statements marked."""
+        """The aligned statements, with those marked that nothing supports."""
         return await decide(aligned, self._verifier, question) if self._verifier else aligned
 
     async def _answer(self, reply: AIMessage, text: str, question: str, known: Memory) -> Answer:
