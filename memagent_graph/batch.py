@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
@@ -165,21 +165,20 @@ class read_many:  # noqa: N801 - it is called like a function, and has two ways 
         self.progress = progress
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        async with aclosing(_Readings(self).results()) as results:
-            async for result in results:
-                yield result
-
-    def __iter__(self) -> Iterator[Result]:
-        results = _Readings(self).results()
-
-        async def take() -> Result | None:
-            return await anext(results, None)
-
+        readings = _Readings(self)
         try:
-            while (result := wait_for(take())) is not None:
+            while (result := await readings.next()) is not None:
                 yield result
         finally:
-            wait_for(results.aclose())
+            await readings.close()
+
+    def __iter__(self) -> Iterator[Result]:
+        readings = _Readings(self)
+        try:
+            while (result := wait_for(readings.next())) is not None:
+                yield result
+        finally:
+            wait_for(readings.close())
 
 
 class _Readings:
@@ -192,30 +191,35 @@ class _Readings:
         self._ahead: tuple[int, Task] | None = None  # taken, and of another document
         streamed = isinstance(asked.tasks, AsyncIterable)
         self._joins = not streamed and not asked.agent.checkpointer
+        self._done: deque[Result] = deque()
+        self._failed = 0
         total = len(asked.tasks) if isinstance(asked.tasks, Sized) else None
         self._bar = tqdm(total=total, unit=" documents", disable=not asked.progress)
 
-    async def results(self) -> AsyncGenerator[Result, None]:
-        """Yield results as they come; to close it cancels what still runs, until it is gone."""
-        failed = 0
-        try:
+    async def next(self) -> Result | None:
+        """The next result, None at the end."""
+        if not self._done:
             await self._fill()
-            while self._running:
-                done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    del self._running[task]
-                await self._fill()  # the caller may be slow to take the results
-                for result in (result for task in done for result in task.result()):
-                    failed += result.error is not None
-                    self._bar.set_postfix({"failed": failed}, refresh=False)
-                    self._bar.update()
-                    yield result
-        finally:
-            self._bar.close()
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
-            await self._tasks.aclose()
+            if not self._running:
+                return None
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                del self._running[task]
+                self._done.extend(task.result())
+            await self._fill()  # the caller may be slow to take the results
+        result = self._done.popleft()
+        self._failed += result.error is not None
+        self._bar.set_postfix({"failed": self._failed}, refresh=False)
+        self._bar.update()
+        return result
+
+    async def close(self) -> None:
+        """Cancel what still runs, and wait until it is gone."""
+        self._bar.close()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._tasks.aclose()
 
     async def _fill(self) -> None:
         """Start as many tasks as there is room for."""

@@ -190,6 +190,8 @@ DOCUMENTS: dict[str, Callable[[Path, str], Path]] = {
     "a.ipynb": lambda path, text: _text(
         path, json.dumps({"cells": [{"cell_type": "markdown", "source": [text]}]})
     ),
+    "a.srt": lambda path, text: _text(path, f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"),
+    "a.vtt": lambda path, text: _text(path, f"WEBVTT\n\n00:01.000 --> 00:02.000\n{text}\n"),
 }
 """A document with a text, for each suffix that is converted."""
 

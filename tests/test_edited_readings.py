@@ -208,6 +208,7 @@ async def test_an_edit_of_the_head_that_a_reading_began_at_begins_it_anew(store,
 
     edit = await bank.aedit("diary", "By hand.")
     assert (await bank.ahead("diary")).id == edit.id
+    await asyncio.sleep(1)  # after a call that takes long, a near store is waited for
     out = await reading.end()
 
     assert out["answer"] == read_on("By hand.", spans_after(0))

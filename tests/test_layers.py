@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph import layers, stack
+from memagent_graph.graph import layers
 from memagent_graph.graph.reading import FoldUpdate, Layer, Reading
 from memagent_graph.readers.base import Merge
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -48,7 +48,7 @@ class Merging(ScriptedReader):
 
 def names(**settings):
     reading = Reading("r", ScriptedReader(), ReadingConfig(**settings), EstimatingTokenizer())
-    return [layer.name for layer in stack.layers_of(reading) if not layer.needs_store]
+    return [layer.name for layer in layers.layers_of(reading) if not layer.needs_store]
 
 
 def imports(path):
@@ -56,7 +56,7 @@ def imports(path):
     return [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("[!_]*.py")), ids=lambda path: path.stem)
 def test_a_layer_knows_no_other_layer(path):
     assert not [name for name in imports(path) if name.startswith(layers.__name__)]
 
@@ -81,8 +81,8 @@ def test_a_feature_that_is_off_is_not_in_the_stack():
 def test_a_new_gate_is_a_layer_whose_state_is_checkpointed_and_joined(
     monkeypatch, segments, calls, left
 ):
-    given = stack.layers_of
-    monkeypatch.setattr(stack, "layers_of", lambda reading: [*given(reading), Quota(2)])
+    given = layers.layers_of
+    monkeypatch.setattr(layers, "layers_of", lambda reading: [*given(reading), Quota(2)])
     config = ReadingConfig(chunk_tokens=50, segments=segments)
     agent = create_memagent(Merging(), config=config, checkpointer=InMemorySaver())
     out = agent.invoke({"question": "What?", "document": TEXT}, THREAD)

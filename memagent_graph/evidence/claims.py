@@ -445,13 +445,11 @@ def may_be_translated(text: str, other: str) -> bool:
         return False
     had, has = ({*map(int, _DIGITS.findall(one))} for one in (text, other))
     kept = not had or len(had & has) > _TRANSLATED * len(had)
-    return kept and _extent(other) >= _TRANSLATED * _extent(text)
-
-
-def _extent(text: str) -> int:
-    """The length of a text as if it were written in letters of an alphabet."""
-    signs = "".join(text.split())
-    return sum(_WIDE if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in signs)
+    lengths = [  # as if they were written in letters of an alphabet
+        sum(_WIDE if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in signs)
+        for signs in ("".join(one.split()) for one in (text, other))
+    ]
+    return kept and lengths[1] >= _TRANSLATED * lengths[0]
 
 
 _TRANSLATED = 0.5

@@ -202,7 +202,7 @@ class NoteTerms(NamedTuple):
 
     weights: Mapping[str, float]
     about: Mapping[str, float]
-    runs: Sequence[Collection[str]]
+    note: Piece
 
 
 class Match(NamedTuple):
@@ -249,7 +249,7 @@ class PassageIndex:
             for term in (*passage_terms(note.context), *about)
             if term not in weights
         }
-        return NoteTerms(weights, context, note.runs)
+        return NoteTerms(weights, context, note)
 
     def match(self, wanted: NoteTerms, most: int = 2) -> Match:
         """Return the best sentence for a note, and up to `most` - 1 others that add to it."""
@@ -317,12 +317,15 @@ class PassageIndex:
         """The weight that a sentence adds to those found; 0 if it adds just one name or number."""
         item, weights = self.items[number], wanted.weights
         added = [term for term in weights if term in item.terms and term not in found]
+        if len(added) < _LEAST_PIECES:
+            return 0
         gain = sum(weights[term] for term in added)
         beside = abs(number - first) == 1 and item.block == self.items[first].block
-        shared = sum(term in weights for term in item.terms)
-        if gain < _LEAST_ADDED * total and shared < _QUOTED * len(item.terms):
-            return 0
-        pieces = len(added) - _largest(added, wanted) if len(added) >= _LEAST_PIECES else 0
+        if gain < _LEAST_ADDED * total:
+            shared = sum(term in weights for term in item.terms)
+            if shared < _QUOTED * len(item.terms):
+                return 0
+        pieces = len(added) - _largest(added, wanted)
         if pieces < (_LEAST_PIECES if beside else _LEAST_PIECES_AWAY):
             return 0
         return gain * (_ADJACENT if beside else 1)
@@ -347,7 +350,7 @@ def _best(scores: Mapping[int, float]) -> int | None:
 
 def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
     """Return the number of added terms that form one name or number."""
-    most = max((sum(term in run for term in added) for run in wanted.runs), default=0)
+    most = max((sum(term in run for term in added) for run in wanted.note.runs), default=0)
     fresh, length = set(added), 0
     for term in wanted.weights:
         length = length + 1 if term in fresh and not term.isascii() else 0

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memagent_graph.text.chunks import Chunk
-    from memagent_graph.text.source import Source
 
 NOWHERE = -1
 """Start and end of a statement that a person wrote, and that stands in no document."""
@@ -76,23 +75,13 @@ _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 def statements_of(chunk: Chunk) -> Iterator[Statement]:
     """Cut a chunk into statements of its files, with offsets in the whole document."""
-    for start, end in _files(chunk.source, chunk.start, chunk.end):
-        for text, first, last in statements(chunk.text[start - chunk.start : end - chunk.start]):
+    begin, end, spans = chunk.start, chunk.end, [(chunk.start, chunk.end)]
+    if isinstance(chunk.source, JoinedSource):
+        parts = chunk.source.parts_between(begin, end)
+        spans = [(max(start, begin), min(start + part.length, end)) for part, start in parts]
+    for start, stop in spans:
+        for text, first, last in statements(chunk.text[start - begin : max(stop - begin, 0)]):
             yield Statement(text, start + first, start + last)
-
-
-def _files(source: Source, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The spans between `start` and `end`, one for each file."""
-    if not isinstance(source, JoinedSource):
-        yield start, end
-        return
-    while start < end:
-        part, begin = source.part_at(start)
-        stop = min(begin + part.length, end)
-        for first, last in _files(part, max(start - begin, 0), stop - begin):
-            if first < last:
-                yield begin + first, begin + last
-        start = max(stop, begin)
 
 
 @lru_cache(64)
@@ -126,11 +115,12 @@ def _blocks(text: str) -> Iterator[tuple[str, int]]:
 def _is_prose(block: str) -> bool:
     """Whether line ends mean nothing in this block: it is one line, or wrapped prose."""
     lines = block.split("\n")
+    if len(lines) == 1:
+        return True
     signs = sum(block.count(sign) for sign in "{}()[]=<>_#|;\t")
     widest = max(map(len, lines))
     full = sum(len(line) > widest * 0.6 or _breaks_off(line) for line in lines[:-1])
-    is_full = widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
-    return len(lines) == 1 or (signs * 50 < len(block) and is_full)
+    return signs * 50 < len(block) and widest >= _NARROWEST and full * 3 >= 2 * (len(lines) - 1)
 
 
 def _breaks_off(line: str) -> bool:

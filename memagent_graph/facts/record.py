@@ -652,10 +652,12 @@ def _relation(
             thing = "date"
         elif one.get("type") in {"integer", "number"} and not values:
             thing = "number"
-    objects = " or ".join(models) or thing
+    objects = " or ".join(kinds[model]["title"] for model in models) or thing
     # What stands in braces or tags would be read as a field or a delimiter of the prompt.
     described = " ".join(field.get("description", "").translate(_PLAIN).split())
-    return Relation(_words(name), kind, objects, not many, described, (*choices,)), models
+    return Relation(
+        _words(name), kinds[kind]["title"], objects, not many, described, (*choices,)
+    ), models
 
 
 _PLAIN = str.maketrans("{}<>", "()()")

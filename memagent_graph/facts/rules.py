@@ -199,8 +199,9 @@ def keep_said(
         if _is_of_another(fact, fitting, [said for _, said in own]):
             lost[CONFUSED] += 1
             continue
-        rivals = [one.object for one in fitting if not names.same(one.object, fact.object)]
-        free = [text for text, said in passages if not _names_any(said, rivals)]
+        rivals = (one.object for one in fitting if not names.same(one.object, fact.object))
+        others = [{*specific_terms(one)} for one in rivals]
+        free = [text for text, said in passages if not any(map(said.issuperset, others))]
         dating = [text for text, _ in own if find_times(text)[0]]
         about = [one for one in known if _is_about(one, fact, names)]
         is_known = any(names.same(one.object, fact.object) for one in about)
@@ -213,7 +214,7 @@ def keep_said(
             for one in about
             if one.status == "holds" and schema.is_single(one.relation)
             if not names.same(one.object, fact.object)
-            if any(_names_any(said, [one.object]) for _, said in own)
+            if any(said.issuperset(specific_terms(one.object)) for _, said in own)
         ]
         kept.append(replace(timed, replaces=(*dict.fromkeys(replaces),)))
     return kept, +lost
@@ -232,11 +233,6 @@ def _is_of_another(fact: Fact, facts: Sequence[Fact], own: Sequence[Collection[s
     return all(map(words.isdisjoint, own)) and any(
         not rival.isdisjoint(said) for rival in rivals for said in own
     )
-
-
-def _names_any(said: Collection[str], objects: Iterable[str]) -> bool:
-    """Whether a sentence's terms have all of those of an object."""
-    return any({*said}.issuperset(specific_terms(one)) for one in objects)
 
 
 def _without_made_up_dates(fact: Fact, dating: Sequence[str], read: str) -> Fact:

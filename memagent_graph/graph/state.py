@@ -434,10 +434,6 @@ class QuestionState(TypedDict):
 class FoldVersions(Protocol):
     """The versions of a fold in the store, as steps and layers use them; `Chain` is it."""
 
-    @property
-    def memory(self) -> str:
-        """Return the memory that the versions belong to: its name, or the reading's key."""
-
     async def end(self, fold: Fold) -> Fold:
         """End a fold with its last version; move a named memory's head to it."""
 

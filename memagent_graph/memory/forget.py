@@ -438,7 +438,8 @@ async def _remove(records: Records, found: Inventory) -> ForgottenSource:
     done = ForgottenSource()
     pointers = found.contents.pointers.items()
     targets = [(place, str((value or {}).get("version"))) for place, value in pointers]
-    pointing = [(place, target) for place, target in targets if target in {*found.gone}]
+    gone = {*found.gone}
+    pointing = [(place, target) for place, target in targets if target in gone]
     for place, target in pointing:
         name, is_named = place[1], place[0] == records.heads
         before, unread = found.fall_back(name, target) if is_named else (None, [])

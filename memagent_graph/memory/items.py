@@ -11,7 +11,7 @@
 | forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | proposals | an id | what a fold would change in a user's memory: see `Proposal` |
-| threads | a thread's id | `messages`: those that were folded last; see `PersonalMemory` |
+| threads | a thread's id | `messages`: those that were folded last; see `UserMemory` |
 | changes | a time and a version's id | who changed a user's memory, and how; see `changes` |
 
 A version may have `edits`: ids of the versions by which a person replaced it, by memory's name. It

@@ -272,6 +272,9 @@ if hasattr(os, "register_at_fork"):
 _FORM = 8
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 
+_READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
+"""Suffixes of formats that have pictures."""
+
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
@@ -292,7 +295,11 @@ class ConvertedSource(TextSource):
         suffix = suffix or path.suffix.lower()
         find = _find_or_convert if keep else _convert
         digest, content = find(name, _make_request(path, suffix))
-        converted = Converted.decode(content)
+        try:
+            converted = Converted.decode(content)
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"{name} cannot be converted to text: its converter sent something else."
+            raise UnreadableSourceError(message) from error
         super().__init__(converted.text, name)
         self.digest = digest
         self.uri = path.absolute().as_uri()
@@ -384,7 +391,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES.values())]} {_FORM}"
-        if has_ocr():  # reads as many pages as it has time for
+        if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None

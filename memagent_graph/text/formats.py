@@ -34,6 +34,7 @@ _SHEETS = (".xlsx", ".xlsm", ".xltx", ".xltm")
 _OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fodp")
 _PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
+_SUBTITLES = (".ass", ".sbv", ".srt", ".ssa", ".vtt")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Suffixes of pictures."""
@@ -50,6 +51,7 @@ FORMATS = {
     ".msg": "mail.read_outlook",
     ".rtf": "formats.read_rtf",
     ".ipynb": "formats.read_notebook",
+    **dict.fromkeys(_SUBTITLES, "formats.read_subtitles"),
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
@@ -71,10 +73,12 @@ _TYPES = {
     "application/rtf": ".rtf",
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
+    "application/x-subrip": ".srt",
     "application/xhtml+xml": ".xhtml",
     "message/rfc822": ".eml",
     "text/html": ".html",
     "text/rtf": ".rtf",
+    "text/vtt": ".vtt",
     f"{_OPEN_DOCUMENT}presentation": ".odp",
     f"{_OPEN_DOCUMENT}spreadsheet": ".ods",
     f"{_OPEN_DOCUMENT}text": ".odt",
@@ -130,7 +134,7 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     return ".html" if suffix in OLDER and _PAGE.match(head) else None
 
 
-PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
+PLAIN = frozenset({*_MAILS, ".ipynb", *_SUBTITLES, ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
@@ -599,3 +603,43 @@ def _plainest(results: Mapping[str, Any]) -> str:
 
 def _join_lines(lines: str | list[str] | None) -> str:
     return lines if isinstance(lines, str) else "".join(map(str, lines or ()))
+
+
+_BETWEEN = 60
+"""Least time between two headings of subtitles, in seconds."""
+
+_TIMES = re.compile(
+    r"(?m)^[ \t]{0,9}(?:(\d{1,3}):)?(\d{1,2}):(\d{1,2})[.,]\d{1,3}"
+    r"(?:[ \t]{1,9}-->[^\n]*|,\d[\d:.,]{0,20})"
+)
+_DIALOGUE = re.compile(r"Dialogue:[^,\n]{0,20},([\d:.]{1,20}),([\d:.]{1,20}),(?:[^,\n]*,){6}(.*)")
+_BREAK = re.compile(r"\\[Nnh]")
+_STYLE = re.compile(r"<[^<>\n]{1,200}>|\{\\[^{}]{0,99}\}")
+_SPEAKER = re.compile(r"<v(?:\.[^ <>]{0,99})? ([^<>]{1,200})>")
+_NO_CUE = re.compile(
+    r"(?:\A|\n\n)(?:NOTE|STYLE|REGION|WEBVTT)\b[^\n]*(?:\n(?![^\n]*-->)[^\n]*\S[^\n]*)*+"
+)
+_NAME_OF_NEXT = re.compile(r"\n(?:[ \t]{0,9}\n[^\n]+|[ \t]{0,9}\d{1,9}[ \t]{0,9})\n\Z")
+"""The number or name of a cue, between the one before it and its time."""
+
+
+def read_subtitles(content: bytes) -> Converted:
+    """Read subtitles as running text, with the time as a heading about every minute."""
+    lines = decode(content).splitlines()
+    if spoken := [found for line in lines if (found := _DIALOGUE.match(line))]:
+        said = sorted((found[1].zfill(11), _BREAK.sub(" ", found[3])) for found in spoken)
+        lines = [line for begin, text in said for line in ("", f"{begin} --> ", text)]
+    _, *pieces = _TIMES.split(_NO_CUE.sub("\n\n", "\n".join(lines)))
+    text, last = list[str](), -_BETWEEN
+    for at in range(0, len(pieces), 4):
+        hours, minutes, seconds = (int(part or 0) for part in pieces[at : at + 3])
+        cue, now = pieces[at + 3], hours * 3600 + minutes * 60 + seconds
+        if now - last >= _BETWEEN and (
+            not text or text[-1].rstrip().endswith((".", "!", "?", "…"))
+        ):
+            text.append(f"\n\n## {now // 3600:02}:{now // 60 % 60:02}:{now % 60:02}\n\n")
+            last = now
+        cue = _NAME_OF_NEXT.sub("", cue) if at + 4 < len(pieces) else cue
+        plain = _STYLE.sub("", _SPEAKER.sub(r"\1: ", cue))
+        text.append(" ".join(unescape(plain).split()) + "\n")
+    return Converted("".join(text).strip())

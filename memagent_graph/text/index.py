@@ -355,6 +355,10 @@ def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
             yield from _parts_of(leaf)
 
 
+def _until(end: int, cut: Iterable[tuple[int, str]]) -> Iterator[str]:
+    return (text for _, text in takewhile(lambda passage: passage[0] < end, cut))
+
+
 def _parts_of(source: Source) -> Iterator[IndexPart]:
     """The parts of a source that is not joined, from the cache if they are there."""
     start, kept, whole = 0, open_cache() if source.uri else None, _key(source)
@@ -365,8 +369,7 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
             part = IndexPart.decode(found)
         else:
             end = start + _PART_LENGTH
-            cut = takewhile(lambda passage, end=end: passage[0] < end, passages(source, start))
-            part = IndexPart.of(text for _, text in cut)
+            part = IndexPart.of(_until(end, passages(source, start)))
             if kept is not None:
                 kept.keep(key, part.encode())
         yield part

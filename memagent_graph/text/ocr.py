@@ -227,7 +227,10 @@ class PageReader:
             self._note(said, number)
         corners = np.asarray(found.boxes)
         edges = np.hstack([corners.min(axis=1), corners.max(axis=1)]).tolist()
-        boxes = [Box(*edge, text) for edge, text in zip(edges, found.txts, strict=True)]
+        boxes = [
+            Box(left, top, right, bottom, text)
+            for (left, top, right, bottom), text in zip(edges, found.txts, strict=True)
+        ]
         return "\n".join(order_lines(boxes))
 
     @property

@@ -100,8 +100,8 @@ def read_pdf(content: bytes) -> Converted:
             page = document[number]
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
             remarks = [*filter(None, remarks)]
-            said = "\n".join(remarks)
-            remarks += [line for line in drawn if line.strip() not in said]
+            known = "\n".join(remarks)
+            remarks += [line for line in drawn if line.strip() not in known]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
         marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
         if marks and not is_page:

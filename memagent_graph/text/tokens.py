@@ -157,7 +157,7 @@ def _weigh(text: str) -> NDArray[np.int64]:
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     for point in np.unique(points[_KINDS[points] == 0]).tolist():
         (found,) = _KIND.finditer(chr(point))
-        _KINDS[point] = found.lastindex
+        _KINDS[point] = found.lastindex or 0
     kinds = _KINDS[points]
     before = np.concatenate([[_LINE_END], kinds[:-1]])[: len(kinds)]
     return _OWN[kinds] + np.where(kinds == _LETTER, _BEGIN[before], 0)

@@ -47,9 +47,9 @@ CEILINGS = {
     "class names with several meanings": Ceiling(0, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(795, 500),
-    "modules": Ceiling(160, 130),
-    "lines": Ceiling(47_369, 39_000),
+    "lines of the largest module": Ceiling(758, 500),
+    "modules": Ceiling(157, 130),
+    "lines": Ceiling(45_634, 39_000),
 }
 
 

@@ -1180,6 +1180,22 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
     assert found.warnings == ("did not read 1 picture.",)
 
 
+def test_subtitles_are_running_text_with_the_time_as_headings(tmp_path):
+    (tmp_path / "a.srt").write_bytes(
+        b"1\r\n00:00:01,000 --> 00:00:03,000\r\n<i>The keeper\r\nis</i>\r\n\r\n"
+        b"2\r\n00:00:04,000 --> 00:00:05,000\r\nOdo Brandt.\r\n\r\n"
+        b"3\r\n01:02:04,000 --> 01:02:05,000\r\n{\\an8}Good night.\r\n"
+    )
+    (tmp_path / "a.vtt").write_text(
+        "WEBVTT\n\n00:01.000 --> 00:02.000 align:left\n<v Ann>Hello.</v>"
+    )
+
+    assert read(tmp_path / "a.srt").text == (
+        "## 00:00:01\n\nThe keeper is\nOdo Brandt.\n\n\n## 01:02:04\n\nGood night."
+    )
+    assert read(tmp_path / "a.vtt").text == "## 00:00:01\n\nAnn: Hello."
+
+
 FLAT = (
     '<document xmlns:office="o" xmlns:text="t"><office:body><office:text>'
     "<text:p>Odo</text:p></office:text></office:body></document>"
@@ -1230,6 +1246,15 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
+        ("a.ass", "Dialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,{\\i1}Odo,\\NAnn", "Odo, Ann"),
+        ("a.sbv", "0:00:01.000,0:00:02.000\nOdo\n", "Odo"),
+        ("a.srt", "1\n0:0:1,0 --> 0:0:2,0\nOdo\n2\n0:0:3,0 --> 0:0:4,0\nAnn", "Odo\nAnn"),
+        (
+            "b.srt",
+            "1\n0:0:1,0 --> 0:0:2,0\nOdo\n\n1984\n\n2\n0:0:3,0 --> 0:0:4,0\nA",
+            "Odo 1984\nA",
+        ),
+        ("a.vtt", "WEBVTT x\n\nNOTE\nno\n\nid\n00:01.0 --> 00:02.0\nOdo &amp; Ann", "Odo & Ann"),
         ("a.fodt", FLAT, "Odo"),
         (
             "a.ipynb",
@@ -1250,7 +1275,7 @@ def test_a_document_of_each_kind_is_read_as_what_it_is(tmp_path, name, content, 
 
     source = open_source(path)
 
-    assert source.read(0, source.length) == text
+    assert source.read(0, source.length).removeprefix("## 00:00:01\n\n") == text
 
 
 @pytest.mark.parametrize("document", ["a.pdf", "a.docx", "a.xlsx", "a.pptx", "a.odt", "a.epub"])
@@ -1277,7 +1302,9 @@ def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
         open_source(tmp_path)
 
 
-def test_without_the_extra_mail_is_read_as_the_text_that_it_is(tmp_path, monkeypatch):
+def test_without_the_extra_mail_and_subtitles_are_read_as_the_text_that_they_are(
+    tmp_path, monkeypatch
+):
     document = DOCUMENTS["a.eml"](tmp_path / "a.eml", "Hello")
     monkeypatch.setattr("memagent_graph.text.files.can_convert", lambda: False)
 
