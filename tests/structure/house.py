@@ -45,6 +45,7 @@ CEILINGS = {
     "modules with one importer, in percent": Ceiling(9, 10),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
+    "other public names with several meanings": Ceiling(46, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(758, 500),
@@ -140,6 +141,22 @@ def class_names() -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name.lstrip("_"), []).append(name)
     return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def public_names() -> dict[str, set[str]]:
+    """Return public names of functions, constants and aliases that several modules define."""
+    found: dict[str, set[str]] = {}
+    for module, tree in modules().items():
+        for node in tree.body:
+            targets = getattr(node, "targets", [getattr(node, "target", node)])
+            for target in targets:
+                name = getattr(target, "id", getattr(target, "name", "_"))
+                found.setdefault(name, set()).add(module)
+    return {
+        name: places
+        for name, places in found.items()
+        if len(places) > 1 and not name.startswith("_") and name not in class_names()
+    }
 
 
 def modules_in_ing() -> list[str]:
@@ -253,6 +270,7 @@ def static_figures() -> dict[str, int]:
         ),
         "import circles, with those of types": len(circles()),
         "class names with several meanings": len(class_names()),
+        "other public names with several meanings": len(public_names()),
         "modules in -ing": len(modules_in_ing()),
         "functions named by participles": len(participles()),
         "lines of the largest module": max(files),

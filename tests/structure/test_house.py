@@ -19,6 +19,7 @@ from structure.house import (
     files_of_a_message,
     modules_in_ing,
     participles,
+    public_names,
     run_figures,
     single_importers,
     static_figures,
@@ -41,6 +42,7 @@ SHOWN = {
     "modules with one importer, in percent": single_importers,
     "import circles, with those of types": circles,
     "class names with several meanings": class_names,
+    "other public names with several meanings": public_names,
     "modules in -ing": modules_in_ing,
     "functions named by participles": participles,
 }
