@@ -94,7 +94,9 @@ def test_lines_never_rise_and_another_ceiling_only_by_a_commit_that_says_what_it
         pytest.skip("This is no clone with its whole history: ceilings are not compared.")
     first = run_git("log", "--format=%H", "-S", "def ceilings_of", "--", "tests/structure").split()
     since = [f"{first[-1]}.."] if first else ["--max-count=0"]
-    commits = run_git("log", "--reverse", "--format=%H", *since, "--", HOUSE).split()
+    # What was merged was written beside other commits, and is compared where it was merged.
+    line = ("log", "--first-parent", "--reverse", "--format=%H")
+    commits = run_git(*line, *since, "--", HOUSE).split()
     history = [ceilings_of(commit) for commit in [*first[-1:], *commits]]
 
     rises = [
