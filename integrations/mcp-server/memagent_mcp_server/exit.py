@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
+from _thread import start_new_thread
 from contextlib import suppress
-from typing import NoReturn
+from time import sleep
+from typing import Any, NoReturn
 
 _INTERRUPTED = 130
 """Exit code after an interrupt, as in a shell."""
@@ -21,13 +22,17 @@ def end(message: str = "stopped.", code: int = _INTERRUPTED) -> NoReturn:
     os._exit(code)
 
 
-def end_within(seconds: float, *how: str | int) -> None:
+def end_within(seconds: float, *how: Any) -> None:
     """End the process after so many seconds, even if its loop, store or a file hangs.
 
     Args:
         seconds: time until then.
         how: the arguments of `end`.
     """
-    late = threading.Timer(seconds, end, how)
-    late.daemon = True
-    late.start()
+
+    def wait() -> None:
+        sleep(seconds)
+        end(*how)
+
+    # `Thread.start` takes a lock that the main thread may hold where a signal interrupts it.
+    start_new_thread(wait, ())
