@@ -5,6 +5,7 @@ import io
 import json
 import threading
 from itertools import cycle
+from statistics import fmean
 
 import pytest
 from doubles import ChainReader, QuotingReader, ScriptedReader, chain, numbered
@@ -155,14 +156,13 @@ async def test_sync_async_stream_and_batch_give_the_same_reading():
     assert [out["answer"] for out in agent.batch([ASKED] * 3)] == [expected] * 3
 
 
-def test_streamed_values_hold_the_document_once_and_each_chunk_once():
+def test_streamed_values_hold_the_document_once_and_no_chunk():
     agent = create_memagent(ChainReader(), config=SMALL)
 
     parts = list(agent.stream(ASKED, stream_mode="values"))
 
     assert sum(part.get("document") is not None for part in parts) <= 1
-    chunks = [part["chunk"].text for part in parts if part.get("chunk") is not None]
-    assert "".join(chunks) == TEXT
+    assert not any("chunk" in part for part in parts)
 
 
 def test_events_tell_how_far_reading_got_and_what_changed_in_memory():
@@ -645,14 +645,13 @@ class TestResume:
 
 
 def bytes_per_chunk(saver: SqliteSaver) -> list[int]:
-    """Payload of checkpoints and writes, summed over the two supersteps of each chunk."""
+    """Payload of the checkpoint and the writes of each chunk."""
     steps = saver.conn.execute(
         """SELECT length(checkpoint) + length(metadata) + coalesce((
                SELECT sum(length(value)) FROM writes w WHERE w.checkpoint_id = c.checkpoint_id), 0)
            FROM checkpoints c ORDER BY checkpoint_id"""
     ).fetchall()
-    sizes = [size for (size,) in steps]
-    return [sum(pair) for pair in zip(sizes[3::2], sizes[4::2], strict=False)]
+    return [size for (size,) in steps][3:]
 
 
 @pytest.mark.slow
@@ -674,7 +673,7 @@ def test_a_checkpoint_does_not_grow_with_the_document(tmp_path):
     evidence = len(json.dumps(places).encode())
     allowed = 5120 + 2 * (len("What?") + evidence) + 3 * memory
     assert len(sizes) >= 700
-    assert sizes[700] <= sizes[10] + 128  # longer numbers, nothing else
+    assert fmean(sizes[600:700]) <= fmean(sizes[10:110]) + 128  # longer numbers, nothing else
     assert max(sizes[10:700]) <= allowed
 
 

@@ -156,7 +156,6 @@ WORST: dict[str, list[tuple[str, str, str]]] = {
     "memagent_graph.readers.extractive._UNSPACED": [("", "汉a", "")],
     "memagent_graph.text.chunks._RULE": [("|", "-|", ""), ("|", "-", ""), ("|", " ", "-")],
     "memagent_graph.text.files._ADDRESS": [("a", ":/", ""), ("a:", "/", ""), ("", "aa:/", "\n")],
-    "memagent_graph.cli.doctor._REQUIREMENT": [],  # sees what installed packages say they need
     "memagent_graph.evaluation.tasks.benchmarks._MARK": [("->->", " ", "a"), ("", "->-> 1, ", "a")],
     "memagent_graph.evaluation.tasks.benchmarks._TURN": [("", "D1", ""), ("D", "1", "a")],
     "memagent_graph.evaluation.tasks.questions._SENTENCE_END": [(".", '"', "x"), ("", '."', "")],

@@ -21,6 +21,7 @@ from memagent_graph.errors import (
     StoreError,
     StoreRefusedError,
 )
+from memagent_graph.memory import circuit
 from memagent_graph.memory.circuit import StoreGuard, StoreMetrics, guard_of, store_metrics
 
 SOON = 0.02
@@ -244,7 +245,7 @@ async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_calle
     release.set()
     await asyncio.wait_for(finished.wait(), LONG)
     await asyncio.sleep(0)
-    assert not guard._abandoned
+    assert not circuit._abandoned
     assert guard.failures == 1
 
 
@@ -264,7 +265,7 @@ async def test_an_abandoned_operation_that_fails_later_is_not_reported_as_unseen
     gc.collect()
 
     assert not reports
-    assert not guard._abandoned
+    assert not circuit._abandoned
 
 
 async def test_cancelling_the_caller_cancels_the_operation_and_counts_as_nothing(guard):

@@ -20,7 +20,7 @@ from memagent_graph.memory.leases import LAPSE, Lease, UnderWay, can_lease, note
 from memagent_graph.memory.redis import RedisStore
 
 PLACE = (("memagent", "underway"), "key")
-FOLD = UnderWay("diary", "?", "digest", "name", "1", 1, 0, 0, 9, None, "2026-01-01")
+FOLD = UnderWay("diary", "?", "digest", "name", "1", 0, 0, 9, None, "2026-01-01")
 
 CHILD = """
 import asyncio, sys, time
@@ -36,7 +36,7 @@ else:
     opened = SqliteStore.from_conn_string(where)
 with opened as store:
     lease = Lease(MemoryBank(store).records, "key")
-    fold = UnderWay("diary", "?", "digest", "name", "1", 1, 0, 0, 9, None, "2026-01-01")
+    fold = UnderWay("diary", "?", "digest", "name", "1", 0, 0, 9, None, "2026-01-01")
     print(asyncio.run(lease.acquire(fold)), flush=True)
     time.sleep(600)
 """

@@ -95,16 +95,22 @@ def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, 
         with serving(tmp_path, environment, "--remember", "--store", redis.url) as (process, port):
             command = "\n".join([f"{define}; }}", *lines])
             command = command.replace("localhost:8080", f"127.0.0.1:{port}")
-            command = command.replace("gpt-4o", "extractive")
-            done = subprocess.run(["bash", "-euc", command], check=True, capture_output=True)
+            command = command.replace("gpt-4o", "extractive").replace("memories.sqlite", redis.url)
+            path = f"{Path(sys.executable).parent}:{environment['PATH']}"
+            done = subprocess.run(
+                ["bash", "-euc", command],
+                check=True,
+                capture_output=True,
+                env={**environment, "PATH": path},
+            )
             said.append(done.stdout.decode())
             process.terminate()
             assert process.wait(120) == 0
 
-    asked, memories = said[1].partition('{"object":"list"')[::2]
+    answer, end = json.JSONDecoder().raw_decode(said[1])
     assert "quokkas" not in said[0]
-    assert "I breed quokkas in Hobart." in json.loads(asked)["choices"][0]["message"]["content"]
-    assert "I breed quokkas in Hobart." in memories
+    assert "I breed quokkas in Hobart." in answer["choices"][0]["message"]["content"]
+    assert "I breed quokkas in Hobart." in said[1][end:]
     assert "quokkas" not in (tmp_path / "log").read_text()
 
 

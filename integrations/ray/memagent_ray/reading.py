@@ -71,7 +71,8 @@ def read_dataset(
         `calls`, `input_tokens`, `output_tokens`, `version`, and `error`, which is null on success.
 
     Examples:
-        >>>         >>> from memagent_ray import read_dataset
+        >>> import ray
+        >>> from memagent_ray import read_dataset
         >>> lease = {"question": "Who signed it?", "document": "Ann Kestrel signed it."}
         >>> answers = read_dataset(ray.data.from_items([lease]), model="extractive")
         >>> [row["answer"] for row in answers.take_all()]
