@@ -8,23 +8,33 @@ import griffe
 
 
 class Faces(griffe.Extension):
-    """Shows `load = to_sync(aload)` as the method that it is."""
+    """Shows `aget = lookup.get` and `load = to_sync(aload)` as the methods that they are."""
 
-    def on_class(self, *, cls: griffe.Class, **_: object) -> None:
+    def on_class(self, *, cls: griffe.Class, loader: griffe.GriffeLoader, **_: object) -> None:
         """Replace such attributes by functions with the parameters and docstring of the other."""
+        for name, member in list(cls.members.items()):
+            taken = member.is_attribute and re.fullmatch(r"(\w+)\.(\w+)", str(member.value))
+            if taken and taken[1] in cls.module.members:
+                module = loader.modules_collection[cls.module.members[taken[1]].target_path]
+                cls.set_member(name, method(name, module[taken[2]], labels={"async"}))
         for name, member in list(cls.members.items()):
             made = member.is_attribute and re.fullmatch(r"to_sync\((\w+)\)", str(member.value))
             if made:
-                cls.set_member(name, blocking(name, cls.members[made[1]]))
+                cls.set_member(name, method(name, cls.members[made[1]]))
 
 
-def blocking(name: str, awaited: griffe.Function) -> griffe.Function:
-    """The synchronous method beside a coroutine method."""
-    return griffe.Function(
+def method(
+    name: str, function: griffe.Function, labels: frozenset[str] | set[str] = frozenset()
+) -> griffe.Function:
+    """Return a method that is called `name` and otherwise like a function."""
+    first, *others = function.parameters
+    made = griffe.Function(
         name,
-        lineno=awaited.lineno,
-        endlineno=awaited.endlineno,
-        parameters=awaited.parameters,
-        returns=awaited.returns,
-        docstring=awaited.docstring,
+        lineno=function.lineno,
+        endlineno=function.endlineno,
+        parameters=griffe.Parameters(griffe.Parameter("self", kind=first.kind), *others),
+        returns=function.returns,
+        docstring=function.docstring,
     )
+    made.labels |= labels
+    return made

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from langgraph.store.base import PutOp
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
@@ -75,7 +75,7 @@ class Proposal:
     thread: str
     messages: tuple[str, ...]
     model: str
-    version: InstanceOf[MemoryVersion]
+    version: MemoryVersion
     base: str | None
     said: tuple[KeptMessage, ...] = ()
     was: tuple[KeptMessage, ...] = ()
@@ -99,15 +99,19 @@ class Proposal:
 
     def to_record(self) -> Value:
         """Return plain values for a store."""
-        plain = _PROPOSALS.dump_python(self, mode="json", exclude={"id", "version", "before"})
-        return {**plain, "version": self.version.to_record()}
+        plain = {name: getattr(self, name) for name in ("at", "thread", "model", "base")}
+        lists = {name: [*getattr(self, name)] for name in _LISTS}
+        kept = {name: [asdict(one) for one in getattr(self, name)] for name in _KEPT}
+        return {**plain, **lists, **kept, "version": self.version.to_record()}
 
     @classmethod
     def from_record(cls, record: Value, key: str) -> Proposal:
         """Return the proposal of a record. Raises `BadRecordError` if it is none."""
         try:
             version = MemoryVersion.from_record(record["version"])
-            return _PROPOSALS.validate_python({**record, "id": key, "version": version})
+            lists = {name: tuple(record[name]) for name in _LISTS}
+            kept = {name: tuple(KeptMessage(**one) for one in record[name]) for name in _KEPT}
+            return cls(**{**record, **lists, **kept, "id": key, "version": version})
         except (KeyError, TypeError, ValueError) as error:
             message = f"The proposal stored under {key!r} cannot be read: {error!r}"
             raise BadRecordError(message, key=key) from error
@@ -158,7 +162,7 @@ class Proposal:
         return edit_version(head, write_remarks([one for one in facts if one.text]))
 
 
-_PROPOSALS = TypeAdapter(Proposal)
+_LISTS, _KEPT = ("messages", "asked"), ("said", "was")
 
 
 def _drop(text: str, subjects: Sequence[frozenset[str]]) -> str:

@@ -434,7 +434,7 @@ class LocalChatModel(LoopChatModel):
             if own is None
             else own.encode(template(asked, tokenize=False, **variables))
         )
-        window = self.window_tokens
+        window: int | None = self._engine.window_tokens
         if window is not None and len(ids) >= window:
             message = (
                 f"The prompt is too long for the model: {len(ids)} tokens, but the context holds "
