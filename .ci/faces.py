@@ -14,9 +14,11 @@ class Faces(griffe.Extension):
         """Replace such attributes by functions with the parameters and docstring of the other."""
         for name, member in list(cls.members.items()):
             taken = member.is_attribute and re.fullmatch(r"(\w+)\.(\w+)", str(member.value))
-            if taken and taken[1] in cls.module.members:
-                module = loader.modules_collection[cls.module.members[taken[1]].target_path]
-                cls.set_member(name, method(name, module[taken[2]], labels={"async"}))
+            module = cls.module.members.get(taken[1]) if taken else None
+            if module is not None and module.is_alias and "memagent_graph." in module.target_path:
+                function = loader.modules_collection[module.target_path].members.get(taken[2])
+                if function is not None and function.is_function:
+                    cls.set_member(name, method(name, function, labels={"async"}))
         for name, member in list(cls.members.items()):
             made = member.is_attribute and re.fullmatch(r"to_sync\((\w+)\)", str(member.value))
             if made:
