@@ -16,6 +16,7 @@ from typing import TypedDict
 import pytest
 from doubles import ScriptedReader
 from langchain.agents import create_agent
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -695,6 +696,16 @@ def test_catching_up_knows_the_user_from_the_thread(make, tmp_path):
 NOTE = "confidential note"
 
 
+class Replies(BaseCallbackHandler):
+    """Hears the replies of all calls of a run, also of those that end after it."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_llm_end(self, response, **_):
+        self.heard.append(response)
+
+
 class NoteTaker(GenericFakeChatModel):
     """Writes the same note at each fold."""
 
@@ -727,8 +738,12 @@ async def test_no_stream_of_a_run_has_what_a_model_notes(make):
         heard += [part async for part in stream]
         await memory.aflush()
     events = [event async for event in agent.astream_events(human("Bye."), of("ann", "t"))]
+    replies = Replies()
+    await agent.ainvoke(human("Hello again."), {**of("ann", "t"), "callbacks": [replies]})
 
     assert NOTE in await memory.aload("ann")
+    assert "Reply" in str(replies.heard)
+    assert NOTE not in str(replies.heard)
     assert any("Reply" in str(part) for part in heard)
     assert not [part for part in heard if NOTE in str(part)]
     # What the model is told stands in the events of its own call, as its input; nowhere else.
