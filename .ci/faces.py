@@ -21,7 +21,7 @@ class Faces(griffe.Extension):
                     cls.set_member(name, method(name, function, labels={"async"}))
         for name, member in list(cls.members.items()):
             made = member.is_attribute and re.fullmatch(r"to_sync\((\w+)\)", str(member.value))
-            if made:
+            if made and made[1] in cls.members:
                 cls.set_member(name, method(name, cls.members[made[1]]))
 
 

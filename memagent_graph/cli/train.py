@@ -12,6 +12,7 @@ import typer
 
 from memagent_graph.cli.options import parse_fields
 from memagent_graph.cli.terminal import report_errors
+from memagent_graph.errors import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,11 +54,9 @@ def train(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
-        given = parse_fields(fields)
-        from memagent_graph.errors import install_hint
         from memagent_graph.rl.settings import TrainingSettings
 
-        settings = TrainingSettings.from_file(run, **given) if run else TrainingSettings(**given)
+        settings = TrainingSettings.model_validate(parse_fields(run, fields))
         with install_hint('Training needs: pip install "memagent-graph[rl]"'):
             from memagent_graph.rl.training import Training
         training = Training(settings)

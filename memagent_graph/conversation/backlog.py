@@ -349,7 +349,7 @@ class UserMemories:
         self._of = lru_cache(_MOST_RECENT)(make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
-        """Return the memory of a person; `store` is the host graph's, used if there is no own one.
+        """Return the memory of a user; `store` is the host graph's, used if there is no own one.
 
         Raises `ConfigurationError` if the user is no id, or has the id of an anonymous thread.
         """
@@ -368,7 +368,7 @@ class UserMemories:
         return Users(self._choose_store(store), self.namespace, ttl=self._ttl)
 
     def backlog(self, user: UserId, store: BaseStore | None) -> Backlog:
-        """Return the backlog of a person; the arguments are as for `of`."""
+        """Return the backlog of a user; the arguments are as for `of`."""
         bank = self.of(user, store).bank
         found = backlog_of(bank.store, bank.namespace)
         self.seen.add(found)

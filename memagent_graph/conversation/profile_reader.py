@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, TypeAdapter
 
-from memagent_graph.conversation.messages import (
-    CONTEXT,
-    TOOL,
-    lines_of,
-    number_messages,
-)
+from memagent_graph.conversation.built_in import UserStatements
+from memagent_graph.conversation.messages import ASSISTANT, CONTEXT, TOOL, lines_of, number_messages
 from memagent_graph.conversation.profile import (
     EMPTY,
     FieldValue,
@@ -29,14 +25,14 @@ from memagent_graph.errors import EmptyReplyError, ResponseFormatError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import instant, is_later
 from memagent_graph.memory.version import LineSource, make_fingerprint
-from memagent_graph.models.structured import Shape, call_constrained, constraint, fill
+from memagent_graph.models.reply import ask_like_caller, take_reply, usage_of
+from memagent_graph.models.structured import Shape, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import ask_like_caller, take_reply, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
@@ -52,7 +48,7 @@ SET, REMOVE = "set", "remove"
 CONTRADICTED = "Said differently than before, so that the newest is kept: {fields}."
 STALE = "Said before what is known now, and so not taken: {fields}."
 MISFIT = "Left out, because it does not fit the schema: {fields}."
-HEARSAY = "Left out, because only a tool said so: {fields}."
+HEARSAY = "Left out, because only a tool, others or a quotation said so: {fields}."
 
 
 class ProfileChange(NamedTuple):
@@ -65,6 +61,12 @@ class ProfileChange(NamedTuple):
     action: str
     value: Any
     message: int
+
+    def find_about(self, entries: Iterable[FieldValue]) -> list[FieldValue]:
+        """Return the entries that it is about: all of the field, or those of one item of a list."""
+        field, whole = self.field, not self.field.many or self.value is None
+        mine = (entry for entry in entries if entry.field == field.path)
+        return [entry for entry in mine if whole or field.same(entry.value, self.value)]
 
 
 def read_changes(
@@ -108,16 +110,14 @@ def _single(field: Field, item: Mapping[str, Any]) -> Iterator[ProfileChange]:
     """One change an item: lists of items are taken apart, and a set list replaces the old one."""
     number, given, action = item.get("message"), item.get("value"), item.get("action") or SET
     message, value = number if isinstance(number, int) else 0, drop_blank(given, field.choices)
-    if action == REMOVE and (given is None or not field.many):
-        yield ProfileChange(field, REMOVE, None, message)
-        return
-    if field.many and action == SET and value is not None:
+    removes = action == REMOVE and (given is None or not field.many)
+    if removes or (field.many and action == SET and value is not None):
         yield ProfileChange(field, REMOVE, None, message)
     if value is None and isinstance(given, str):
         value = given.strip() or None
     is_list = field.many and field.schema.get("type") != "array" and isinstance(value, list)
     for one in value if is_list else [value]:
-        if one is not None:
+        if one is not None and not removes:
             yield ProfileChange(field, action, one, message)
 
 
@@ -131,6 +131,7 @@ class Draft:
 
     fields: Fields[Any]
     said: Sequence[Line]
+    heard: UserStatements
     thread: str
     entries: list[FieldValue]
     told: dict[str, LineSource]
@@ -143,72 +144,70 @@ class Draft:
         A value that says nothing, as "unknown" does, only fills a field without another one. With
         `check`, it is left out if the profile would not fit the schema.
         """
-        field, action, value, message = change
-        source = self.said[message - 1] if 0 < message <= len(self.said) else None
-        if source is not None and source.role in (TOOL, CONTEXT):
+        field, action, value, number = change
+        source = self.said[number - 1] if 0 < number <= len(self.said) else None
+        removes = action == REMOVE
+        words = " ".join(map(str, _leaves(value)))
+        quoted = not removes and self.heard.quotes(words)
+        if quoted or (source is not None and source.role in (TOOL, CONTEXT)):
             self.notices[HEARSAY].add(field.path)
             return
         mine = [entry for entry in self.entries if entry.field == field.path]
         blank = [entry for entry in mine if field.lacks(entry.value)]
-        if action == REMOVE or not field.lacks(value) or mine == blank:
-            at = source.at if source else max((o.at for o in self.said), key=instant, default="")
-            new = LineSource("", source.message if source else "", self.thread, at)
-            self._merge(change, new, blank, check=check)
-
-    def _merge(
-        self, change: ProfileChange, source: LineSource, blank: list[FieldValue], *, check: bool
-    ) -> None:
-        (field, action, value, _), at = change, source.at
-        removes = action == REMOVE
-        about = [entry for entry in self._find_about(change, self.entries) if entry not in blank]
-        newer = [entry for entry in about if is_later(self._source_of(entry).at, at)]
+        if not removes and field.lacks(value) and mine != blank:
+            return
+        at = source.at if source else max((o.at for o in self.said), key=instant, default="")
+        about = [entry for entry in change.find_about(mine) if entry not in blank]
+        is_other = any(not is_same_value(entry.value, value) for entry in about)
+        by_assistant = source is not None and source.role == ASSISTANT
+        if is_other and by_assistant and not self.heard.supports(words):  # it may tell of a page
+            self.notices[HEARSAY].add(field.path)
+            return
+        newer = [entry for entry in about if is_later(entry.find_source(self.told).at, at)]
         past = [one.line for one in self.told.values() if one.until and is_later(one.until, at)]
-        is_past = any(self._find_about(change, read_entries("\n".join(past))[0]))
-        late = bool(newer) or (is_past and not removes)
+        ended = change.find_about(read_entries("\n".join(past))[0])
+        late = newer or (ended and not removes)
         if late and not any(is_same_value(entry.value, value) for entry in about):
             self.notices[STALE].add(field.path)
-        if late and not (removes and field.many):
-            return
-        old = [*blank, *(entry for entry in about if entry not in newer)]
-        entries = [entry for entry in self.entries if entry not in old]
-        if not removes:
+        if not late or (removes and field.many):
+            old = [*blank, *(entry for entry in about if entry not in newer)]
+            message = source.message if source else ""
+            self._replace(old, change, LineSource("", message, self.thread, at), check=check)
+
+    def _replace(
+        self, old: Sequence[FieldValue], change: ProfileChange, source: LineSource, *, check: bool
+    ) -> None:
+        """Put a value in the place of old ones, or nothing, and note the sources of all."""
+        (field, action, value, _), new = change, list[FieldValue]()
+        if action != REMOVE:
             for entry in old:
                 value = _complete(entry.value, value, field)
             value = self.fields.write(field, value)
-            entries.append(FieldValue(field.path, value, at[:10]))
+            new = [FieldValue(field.path, value, source.at[:10])]
+        entries = [*(entry for entry in self.entries if entry not in old), *new]
         if check and (complaint := self.fields.complain(entries)):
             if not field.lacks(value):
                 self.problems.append(complaint)
                 self.notices[MISFIT].add(field.path)
             return
-        if not removes and any(_contradicts(one.value, value) for one in old if one not in blank):
+        said = [one.value for one in old if not field.lacks(one.value)]
+        if new and any(_contradicts(one, value) for one in said):
             self.notices[CONTRADICTED].add(field.path)
-        self._record(old, source, None if removes else entries[-1])
         self.entries = entries
-
-    def _record(
-        self, old: Iterable[FieldValue], source: LineSource, new: FieldValue | None
-    ) -> None:
-        """Note the source of a new entry, and the end of old ones, unless they say the same."""
         for one in old:
-            self.told[one.line] = replace(self._source_of(one), until=source.at)
-            if new is not None and is_same_value(one.value, new.value):
+            self.told[one.line] = replace(one.find_source(self.told), until=source.at)
+            if new and is_same_value(one.value, value):
                 del self.told[one.line]
-        if new is not None:
-            self.told[new.line] = replace(source, line=new.line)
+        self.told |= {one.line: replace(source, line=one.line) for one in new}
 
-    def _find_about(
-        self, change: ProfileChange, entries: Iterable[FieldValue]
-    ) -> Iterator[FieldValue]:
-        """The entries that a change is about."""
-        field, _, value, _ = change
-        for entry in entries:
-            whole = not field.many or value is None
-            if entry.field == field.path and (whole or field.same(entry.value, value)):
-                yield entry
 
-    def _source_of(self, entry: FieldValue) -> LineSource:
-        return self.told.get(entry.line) or LineSource(entry.line, "", "", entry.day)
+def _leaves(value: Any) -> Iterator[Any]:
+    """The plain values in a value."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part)
+    elif value is not None:
+        yield value
 
 
 def _complete(old: Any, new: Any, field: Field) -> Any:
@@ -313,30 +312,28 @@ class ProfileReader(ChatReader):
         """Ask for the changes after a chunk, and make them; none if nothing changes."""
         if not step.shorter:
             self._before = self.told
-        said = lines_of(step.chunk)
-        chunk, budget = number_messages(step.chunk, said), self._memory_tokens
+        said, heard = lines_of(step.chunk), UserStatements(step.chunk)
         prompt = self.prompts.for_update(
-            step.question, step.memory.text, chunk, budget, again=step.shorter
+            step.question,
+            step.memory.text,
+            number_messages(step.chunk, said),
+            self._memory_tokens,
+            again=step.shorter,
         )
         known, others = read_entries(step.memory.text)
         _, entries, misfits = self._fields.fit(known)
         replies: list[AIMessage] = []
         drafts: list[Draft] = []
 
-        async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
-            def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
-                asked = ask_like_caller(
-                    self.model, messages, config, {**self._update_options, **more}
-                )
-                return take_reply(asked)
-
-            reply, text = await call_constrained(call, self._held)
+        async def ask(messages: list[BaseMessage], more: dict[str, Any]) -> tuple[AIMessage, str]:
+            options = {**self._update_options, **more}
+            reply, text = await take_reply(ask_like_caller(self.model, messages, config, options))
             replies.append(reply)
             return reply, text
 
         def check(plain: dict[str, Any]) -> dict[str, Any]:
             changes, problems = read_changes(plain, self._fields.by_path)
-            draft = self._draft(changes, problems, entries, said)
+            draft = self._draft(changes, problems, entries, said, heard)
             if changes or not problems:
                 drafts.append(draft)
             if draft.problems:
@@ -345,7 +342,7 @@ class ProfileReader(ChatReader):
 
         adapter = TypeAdapter(Annotated[Any, AfterValidator(check)])
         with suppress(ResponseFormatError):
-            await fill(Shape("changes", self._fields.changes, adapter), prompt, ask)
+            await fill(Shape("changes", self._fields.changes, adapter), prompt, ask, self._held)
         if not drafts:
             message = (
                 f"{self.identity.name} replied twice with something other than JSON of changes: "
@@ -371,11 +368,12 @@ class ProfileReader(ChatReader):
         problems: Sequence[str],
         entries: Sequence[FieldValue],
         said: Sequence[Line],
+        heard: UserStatements,
     ) -> Draft:
         """Return the profile after all changes, or else after each that fits."""
         for check in (False, True):
             told = {**self._before}
-            draft = Draft(self._fields, said, self._thread, [*entries], told, [*problems])
+            draft = Draft(self._fields, said, heard, self._thread, [*entries], told, [*problems])
             if problems:
                 draft.notices[MISFIT].add("a field that it does not have")
             for change in changes:

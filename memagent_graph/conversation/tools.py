@@ -13,11 +13,11 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.messages import last_owner, stamp
-from memagent_graph.conversation.privacy import drop_about, find_about
+from memagent_graph.conversation.form import drop_about, find_about
+from memagent_graph.conversation.messages import stamp
+from memagent_graph.conversation.node import find_turn
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
-from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
@@ -48,10 +48,7 @@ _CORRECT = (
 
 
 def create_memory_tools(
-    memory: ConversationMemory[Any],
-    *,
-    user: UserOf | None = None,
-    strict: bool = False,
+    memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
 ) -> list[BaseTool]:
     """Create the tools `remember`, `recall`, `forget` and `correct` for `create_agent`.
 
@@ -80,18 +77,14 @@ def create_memory_tools(
     approves = memory.approves
     later = ", once it is approved." if approves else "."
 
-    def speaker_of(runtime: ToolRuntime) -> Speaker:
-        state = runtime.state if isinstance(runtime.state, dict) else vars(runtime.state)
-        # `of` asks for the context alone, which both kinds of runtime have.
+    async def find_speaker(runtime: ToolRuntime) -> Speaker:
+        # A thread needs context and store alone, which both kinds of runtime have.
         known: Any = runtime
-        now, owner = state.get("memory_user"), last_owner(state.get("messages", ()))
-        speaker = speakers.of(known, runtime.config, now)
-        ours = bool(owner) and owner == now  # also if another user resumes it
-        return speaker._replace(user=AnonymousUser.restore(owner)) if ours else speaker
+        return await find_turn(memory, speakers, known, runtime.config)
 
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()
-        user, thread = speaker_of(runtime)
+        user, thread = await find_speaker(runtime)
         key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
         said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
@@ -99,13 +92,10 @@ def create_memory_tools(
         return f"Remembered{later}"
 
     async def drop(
-        subject: str,
-        runtime: ToolRuntime,
-        known: Collection[str] | None = None,
-        right: str = "",
+        subject: str, runtime: ToolRuntime, known: Collection[str] | None = None, right: str = ""
     ) -> list[str]:
         memory.check_writable()
-        user = speaker_of(runtime).user
+        user = (await find_speaker(runtime)).user
         await memory.people.backlog(user, runtime.store).fold()
         return await drop_about(
             memory.people.of(user, runtime.store),
@@ -118,7 +108,7 @@ def create_memory_tools(
         )
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
-        user = speaker_of(runtime).user
+        user = (await find_speaker(runtime)).user
         text = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
         return text or "Nothing is remembered."
 
@@ -129,7 +119,7 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        user = speaker_of(runtime).user
+        user = (await find_speaker(runtime)).user
         await memory.people.backlog(user, runtime.store).fold()
         personal = memory.people.of(user, runtime.store)
         known = await find_about(personal, wrong, memory.form)
@@ -143,7 +133,7 @@ def create_memory_tools(
         from memagent_graph.facts.graph import describe_facts
 
         found = await memory.afacts(
-            speaker_of(runtime).user,
+            (await find_speaker(runtime)).user,
             subject=subject or None,
             relation=relation or None,
             at=at or None,
@@ -154,7 +144,7 @@ def create_memory_tools(
     known: list[tuple[Callable[..., Awaitable[str]], str]] = [(recall, _RECALL)]
     if not memory.read_only:
         known = [(remember, _REMEMBER), *known, (forget, _FORGET), (correct, _CORRECT)]
-    known += [(look_up_facts, _FACTS)] if memory.form == "facts" else []
+    known += [(look_up_facts, _FACTS)] if memory.form.facts else []
     return [_tool(work, description) for work, description in known]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -13,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import Runnable
 
 from memagent_graph.config import is_decision_model
-from memagent_graph.errors import (
-    ConfigurationError,
-    MemAgentError,
-    ModelError,
-    install_hint,
-)
+from memagent_graph.errors import ConfigurationError, MemAgentError, ModelError, install_hint
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
@@ -64,14 +60,11 @@ class Verifier:
         except Exception as error:
             message = f"The verify function failed for {statement[:80]!r}: {error}"
             raise ModelError(message) from error
-        try:
-            probability = float(given)
-        except (TypeError, ValueError):
-            probability = -1.0
-        if not 0 <= probability <= 1:
-            message = f"verify must return a probability from 0 to 1, not {given!r}."
-            raise ConfigurationError(message)
-        return probability
+        with suppress(TypeError, ValueError):
+            if 0 <= (probability := float(given)) <= 1:
+                return probability
+        message = f"verify must return a probability from 0 to 1, not {given!r}."
+        raise ConfigurationError(message)
 
 
 def resolve_verifier(verify: Verify | None) -> Verifier | None:
@@ -83,16 +76,13 @@ def resolve_verifier(verify: Verify | None) -> Verifier | None:
         return Verifier(partial(_choose_support, verify), name)
     if callable(verify):
         return Verifier(verify)
-    if not isinstance(verify, str) or not verify.startswith(CROSS_ENCODER):
-        message = (
-            f"verify= takes a function, a decision model or {CROSS_ENCODER}<hub id or folder>, "
-            f"not {verify!r}."
-        )
-        raise ConfigurationError(message)
-
-    rest = verify.removeprefix(CROSS_ENCODER)
-    # Most cross-encoders on the hub belong to an organization of that name.
-    return CrossEncoder(rest if "/" in rest else verify)
+    if isinstance(verify, str) and verify.startswith(CROSS_ENCODER):
+        rest = verify.removeprefix(CROSS_ENCODER)
+        # Most cross-encoders on the hub belong to an organization of that name.
+        return CrossEncoder(rest if "/" in rest else verify)
+    kinds = f"a function, a decision model or {CROSS_ENCODER}<hub id or folder>"
+    message = f"verify= takes {kinds}, not {verify!r}."
+    raise ConfigurationError(message)
 
 
 async def choose(model: Any, state: Mapping[str, str], chosen: str, other: str) -> float:
@@ -182,10 +172,8 @@ class CrossEncoder(Verifier):
                 "text-classification", self.model, dtype="float32", batch_size=_BATCH, top_k=None
             )
         except (OSError, ValueError) as error:
-            message = (
-                f"There is no cross-encoder {self.model!r}: {error} Name a folder, or a hub id "
-                "that this machine can reach."
-            )
+            hint = "Name a folder, or a hub id that this machine can reach."
+            message = f"There is no cross-encoder {self.model!r}: {error} {hint}"
             raise ConfigurationError(message) from error
         labels = [*(pipe.model.config.id2label or {}).values()]
         meant = [label for label in labels if label.lower() == _ENTAILMENT]

@@ -19,7 +19,7 @@ from memagent_graph.facts.record import (
     memory_of_facts,
     read_date,
 )
-from memagent_graph.pictures.picture import numbers_in
+from memagent_graph.pictures import numbers_in
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
@@ -38,14 +38,8 @@ _ALIAS = regex.compile(
     r"|a\.k\.a\.),? )*+[\"“„«](?P<alias>[^()\"”“»]{1,80}+)[\"”“»]\)"
 )
 """A name with another one that the text gives it: `Acme Holdings Ltd. (the "Landlord")`."""
-_SHORT = {
-    "doctor": "dr",
-    "professor": "prof",
-    "incorporated": "inc",
-    "limited": "ltd",
-    "corporation": "corp",
-    "company": "co",
-}
+_SHORT = {"doctor": "dr", "professor": "prof", "incorporated": "inc", "limited": "ltd"}
+_SHORT |= {"corporation": "corp", "company": "co"}
 _TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
 _LEGAL = "inc ltd llc llp plc co corp pty gmbh ag kg ug sa sas srl spa bv nv ab oy"
 _FORMS = frozenset(_LEGAL.split())
@@ -303,17 +297,11 @@ def to_networkx(facts: Iterable[Fact]) -> Any:
     for fact in facts:
         if fact.relation == SAME_AS:
             continue
-        graph.add_edge(
-            entities.key(fact.subject),
-            entities.key(fact.object),
-            relation=fact.relation,
-            since=fact.since or "",
-            until=fact.until or "",
-            status=fact.status,
-            disputed=fact.disputed,
-            unsupported=fact.unsupported,
-            evidence="; ".join(item.place for item in fact.evidence) or fact.message,
-        )
+        own = {"relation": fact.relation, "since": fact.since or "", "until": fact.until or ""}
+        marks = {"status": fact.status, "disputed": fact.disputed, "unsupported": fact.unsupported}
+        places = "; ".join(item.place for item in fact.evidence) or fact.message
+        ends = entities.key(fact.subject), entities.key(fact.object)
+        graph.add_edge(*ends, **own, **marks, evidence=places)
     return graph
 
 

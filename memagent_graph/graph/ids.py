@@ -23,14 +23,13 @@ from memagent_graph.sync import see_checkpoints, wait_for
 from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Document, Fold, Scope
-    from memagent_graph.memory.version import Documents
     from memagent_graph.text.chunks import Chunk
 
 _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
@@ -44,24 +43,17 @@ class Lineage:
         fingerprint: distinguishes its versions from those of other settings; if memories are not
             reused, from those of any other run.
         reuses: whether versions are taken over from readings of the same.
-        thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment, which is merged into `whole`.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        fold: Fold,
-        *,
-        reuses: bool,
-        whole: Lineage | None = None,
+        self, reading: Reading, fold: Fold, *, reuses: bool, whole: Lineage | None = None
     ) -> None:
         known, question = _fingerprint(reading, fold["scope"]), fold["question"]
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else make_fingerprint(known, uuid4())
-        self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
         self.root = root_id(question, self.fingerprint)
@@ -118,23 +110,43 @@ class Lineage:
     ) -> MemoryVersion:
         """Return the version after a chunk, from the id that it was read from, and its version.
 
-        `made` are further fields: what made it, its length in tokens, and what has the same text.
+        `made` are further fields: what made it, its length in tokens, and whether it is unchanged.
         """
         parent, at = before
-        sources = _others(() if at is None else at.documents, fold)
-        fields = {"id": self.child(parent, chunk), "parent": parent, "sources": sources, **made}
-        return self._make(fold, chunk.end, fields)
+        others = () if at is None else at.documents
+        made |= {"id": self.child(parent, chunk), "parent": parent}
+        digest = fold["source"]["digest"]
+        sources = tuple(dict.fromkeys(row for row in others if row[0] != digest))
+        return self._make(fold, chunk.end, sources=sources, **made)
 
-    def _make(self, fold: Fold, end: int, fields: Mapping[str, Any]) -> MemoryVersion:
+    def after_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
+        """Return the version that is merged from segments; None if nothing was read of them."""
+        ids = _read_versions(parts)
+        if not ids:  # the deadline came before the first chunk
+            return None
+        return self._make(
+            fold,
+            fold["progress"]["position"],
+            id=merge_id(ids, self.fingerprint),
+            parent=self.root,
+            tokens=self._reading.count(fold["memory"]),
+            made_by=VersionMerge(ids),
+        )
+
+    def _make(self, fold: Fold, end: int, **made: Any) -> MemoryVersion:
+        """The version of a fold that has read up to `end`; `made` are further fields."""
+        source, progress = fold["source"], fold["progress"]
+        about = source["digest"], source["name"], source["length"]
+        skipped = tuple((first, last) for first, last in progress["skipped"])
         return MemoryVersion(
             root=self.root,
             question=self.question,
             fingerprint=self.fingerprint,
-            step=fold["progress"]["step"],
-            document=_read_up_to(end, fold),
+            step=progress["step"],
+            document=ReadDocument(*about, end, skipped, progress["again"]),
             memory=memory_of(fold),
-            cut=fold["progress"]["cut"],
-            **fields,
+            cut=progress["cut"],
+            **made,
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -145,22 +157,6 @@ class Lineage:
         kept = fold["layers"].get(VERSIONS, {})
         layers = {**fold["layers"], VERSIONS: {**kept, "made": made}}
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
-
-    def after_merge(
-        self, fold: Fold, parts: Sequence[Fold], sources: Documents
-    ) -> MemoryVersion | None:
-        """Return the version that is merged from segments; None if nothing was read of them."""
-        ids = _read_versions(parts)
-        if not ids:  # the deadline came before the first chunk
-            return None
-        fields = {
-            "id": merge_id(ids, self.fingerprint),
-            "parent": self.root,
-            "tokens": self._reading.count(fold["memory"]),
-            "made_by": VersionMerge(ids),
-            "sources": _others(sources, fold),
-        }
-        return self._make(fold, fold["progress"]["position"], fields)
 
 
 def version_of(fold: Fold) -> MemoryVersion | None:
@@ -214,25 +210,6 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
 
 def _from(fingerprint: str, start: int) -> str:
     return make_fingerprint(fingerprint, "from", start) if start else fingerprint
-
-
-def _others(sources: Documents, fold: Fold) -> Documents:
-    """Those of some documents that are not the fold's own, each once."""
-    own = fold["source"]["digest"]
-    return tuple(dict.fromkeys(row for row in sources if row[0] != own))
-
-
-def _read_up_to(end: int, fold: Fold) -> ReadDocument:
-    """The document of a fold that has read up to `end`."""
-    source, progress = fold["source"], fold["progress"]
-    return ReadDocument(
-        source["digest"],
-        source["name"],
-        source["length"],
-        end,
-        skipped=tuple((start, end) for start, end in progress["skipped"]),
-        again=progress["again"],
-    )
 
 
 def _fields_of(fold: Fold) -> dict[str, Any]:

@@ -2,90 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
+from memagent_graph.errors import StoreError
 from memagent_graph.evidence.places import Memory, to_plain
-from memagent_graph.graph.state import VERSIONS, count_covered, fold_name, mark_taken
-from memagent_graph.memory import leases
-from memagent_graph.memory.leases import UnderWay
+from memagent_graph.graph.state import VERSIONS, count_covered, fold_name
+from memagent_graph.memory.leases import Lease, UnderWay, make_record
 from memagent_graph.memory.lookup import edit_of, newest_edit, versions
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memagent_graph.graph.state import Fold, Progress
     from memagent_graph.memory.items import Records
-    from memagent_graph.memory.leases import Lease
 
 
 class EditedError(Exception):
     """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
-class Entry:
+class Entry(Lease):
     """One fold among those under way.
 
     Args:
         records: of the bank.
+        fold: the fold.
         memory: the memory's name, or the reading's key.
         root: the id before the fold's first chunk.
         shares: whether the work is shared with others that read the same.
-        whole: of a segment, the entry of the fold that it is merged into.
 
     Attributes:
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
         resumed: whether what is listed may be of the call that this one resumes.
+        absent: id of a version that the store did not have a moment ago; None if it was not asked.
         since: when the reading began, ISO 8601, UTC.
-        leases: those of all folds of the reading.
     """
 
     def __init__(
-        self,
-        records: Records,
-        memory: str,
-        root: str,
-        *,
-        shares: bool,
-        whole: Entry | None = None,
+        self, records: Records, fold: Fold, memory: str, root: str, *, shares: bool
     ) -> None:
         self.memory = memory
         self.due = self.resumed = False
-        self._records, self._root, self._shares = records, root, shares
-        self.since: str = datetime.now(UTC).isoformat() if whole is None else whole.since
-        self.leases: list[Lease] = [] if whole is None else whole.leases
-        self._lease: Lease | None = None
-        self._not_ours: str | None = None  # an edit of another lineage
+        self.absent: str | None = None
+        self._root, self._shares = root, shares
+        self.since = datetime.now(UTC).isoformat()
+        self._gone: str | None = None  # an edit that cannot be read
+        super().__init__(records, self._key(fold))
 
-    async def end(self) -> None:
-        """Let others read on, and let nobody see a reading that is over, with all its folds."""
-        await asyncio.gather(*(lease.release() for lease in self.leases))
-
-    def lease(self, fold: Fold) -> Lease:
-        """Return the lease of the fold: that of the head at which it began, until it moves."""
-        if self._lease is None:
-            self._lease = leases.Lease(self._records, self._key(fold))
-            self.leases.append(self._lease)
-        return self._lease
-
-    async def move(self, fold: Fold) -> None:
-        """Free the lease: the fold begins anew at another head."""
-        await self.lease(fold).move(self._key(fold))
+    async def begin_at(self, fold: Fold) -> None:
+        """Be listed at the head at which the fold begins, and no more where it was."""
+        await self.release()
+        self.held, self.seen = False, None
+        self.place = (self.place[0], self._key(fold) or self.place[1])
 
     def _key(self, fold: Fold) -> str | None:
-        return lease_key(fold, self._root) if self._shares else None
-
-    @property
-    def noted(self) -> UnderWay | None:
-        """Return the record in which the last edit of the memory is noted; None without one."""
-        seen = None if self._lease is None else leases.make_record(self._lease.seen)
-        return seen if seen and seen.edit and seen.memory == self.memory else None
+        """The key that readings of the same text from the same version share, if they do."""
+        key = f"{fold['scope']['head'] or ''}-{self._root}-{fold['source']['digest']}"
+        return key if self._shares else None
 
     def get_pending(self, fold: Fold) -> UnderWay | None:
         """Return the record with the edit that is noted, if the fold has not continued from it."""
-        noted, taken = self.noted, fold["layers"].get(VERSIONS, {}).get("edit")
-        return None if noted is None or noted.edit in {taken, self._not_ours} else noted
+        noted = make_record(self.seen)
+        taken = fold["layers"].get(VERSIONS, {}).get("edit")
+        if noted is None or noted.memory != self.memory:
+            return None
+        return None if noted.edit in {"", taken, self._gone} else noted
 
     async def check(self, fold: Fold, stored: object) -> None:
         """Look whether the fold has yet to continue from an edit, and raise `EditedError` if so.
@@ -98,11 +84,33 @@ class Entry:
         if self.due or self.get_pending(fold) is not None:
             raise EditedError
 
+    async def find_next(
+        self, fold: Fold, ids: tuple[str, str], left: Callable[[], float | None], *, replays: bool
+    ) -> MemoryVersion | None:
+        """Return the version that another reading makes of the next chunk; see `Lease.follow`.
+
+        `ids` are that version's and that of the one before. With `replays`, it may also have been
+        stored by a reading that was broken off.
+        """
+        look, unread = partial(self._find_stored, fold, *ids), ids == (self.absent, self._root)
+        found = await self.follow(self.describe(fold), look, left, unread=unread)
+        return await look() if found is None and replays else found
+
+    async def _find_stored(self, fold: Fold, key: str, parent: str) -> MemoryVersion | None:
+        records = self._records
+        places = [(records.versions, key), (records.versions, parent), self.place]
+        with suppress(StoreError):  # the chunk is read without it
+            child, before, noted = await records.values(places)
+            self.see(noted)
+            await self.check(fold, before if parent == fold["progress"]["version"] else None)
+            return None if child is None else MemoryVersion.from_record(child, key)
+        return None
+
     async def find_edit(self, fold: Fold) -> tuple[MemoryVersion, str] | None:
         """Return the edit to continue from, and the id of the version that was edited, if any."""
         head, at = fold["scope"]["head"], str(fold["progress"]["version"])
         if self.due:
-            await self.lease(fold).look()
+            await self.look()
             edit = None if at == head else await newest_edit(self._records, at, self.memory)
             self.due = edit is not None  # it is found again if this attempt fails
             if edit is not None:
@@ -110,28 +118,27 @@ class Entry:
         if (noted := self.get_pending(fold)) is None:
             return None
         (found,) = await versions(self._records, [noted.edit])
-        if isinstance(found, MemoryVersion) and (found.root == self._root or noted.of == head):
+        if isinstance(found, MemoryVersion):
             return found, noted.of
-        self._not_ours = noted.edit
+        self._gone = noted.edit
         return None
 
-    async def leave(self, fold: Fold, ended: str | None) -> bool:
-        """Remove the entry, unless the fold has yet to continue from an edit; say whether.
-
-        A reading without a name that ends with the version `ended` is listed in the same step.
-        """
-        lease = self.lease(fold)
-        if not lease.held:
-            await lease.look()
+    async def leave(self, fold: Fold) -> bool:
+        """Remove the entry, unless the fold has yet to continue from an edit; say whether."""
+        if self.is_gone:
+            return True
+        if not self.held:
+            await self.look()
         if self.get_pending(fold) is not None:
             return False
-        if lease.foreign and not (lease.is_free or self.resumed):
+        if self.foreign and not (self.is_free or self.resumed):
             return True  # another reading of the same is listed
-        if ended is None:
-            return await lease.drop()
-        records = self._records
-        put = records.put(records.readings, self.memory, {"version": ended})
-        return await lease.drop(put, given={(records.versions, ended): ...})
+        return await self.drop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it went as the fold's last version was written."""
+        return self.ends is not None and self.ended is self.ends
 
     def describe(self, fold: Fold) -> UnderWay:
         """Return what others are to see of the fold."""
@@ -154,12 +161,7 @@ class Entry:
         )
 
 
-def lease_key(fold: Fold, root: str) -> str:
-    """Return the key of the lease that readings of the same text from the same version share."""
-    return f"{fold['scope']['head'] or ''}-{root}-{fold['source']['digest']}"
-
-
-def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
+def move_to(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
     """Return a fold at an edit of the version `edited`, which it is at or has read on from."""
     scope, progress = fold["scope"], fold["progress"]
     at, stopped = progress["version"], progress["stopped"]
@@ -174,22 +176,25 @@ def move_to_edit(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
     elif edited == scope["head"]:
         after = begin_anew(fold, edit, edit.id)
     else:
-        document = edit.document
-        skipped = [[*span] for span in document.skipped]
-        position = skipped[0][0] if document.again and skipped else document.end
+        back = progress_at(edit, progress)
         if stopped in {"end", None}:
-            stopped = "end" if position >= scope["end"] else None
-        back: Progress = {
-            **progress,
-            "position": position,
-            "step": edit.step,
-            "skipped": skipped,
-            "again": document.again,
-            "stopped": stopped,
-            "version": edit.id,
-        }
+            back["stopped"] = "end" if back["position"] >= scope["end"] else None
         after = {**fold, **to_plain(edit.memory), "progress": back}
-    return mark_taken(after, edit.id)
+    return after
+
+
+def progress_at(version: MemoryVersion, progress: Progress) -> Progress:
+    """Return the progress of a fold that has read what a version has."""
+    document = version.document
+    skipped = [[*span] for span in document.skipped]
+    return {
+        **progress,
+        "position": skipped[0][0] if document.again and skipped else document.end,
+        "step": version.step,
+        "skipped": skipped,
+        "again": document.again,
+        "version": version.id,
+    }
 
 
 def begin_anew(fold: Fold, head: MemoryVersion | None, at: str) -> Fold:

@@ -8,12 +8,11 @@ fold continues from it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import socket
 import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from math import ceil
@@ -22,33 +21,30 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from langgraph.store.base import GetOp, Item
+from langgraph.store.base import Item
 from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.atomic import NO_CONDITIONS
+from memagent_graph.memory.circuit import FOLLOWED
 from memagent_graph.memory.items import GetThenPut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.version import MemoryVersion
 
 
 LAPSE = 5.0
 """Seconds without a sign of life after which anybody can take a lease."""
 BEAT = 1.0
 """Seconds between signs of life while the holder waits for a model."""
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.2
-"""Seconds between looks at what the holder of a lease has stored."""
 
-_log = logging.getLogger(__name__)
 _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
 _live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
@@ -105,8 +101,8 @@ class UnderWay:
 class Lease:
     """The record of a fold: its holder reads, and others follow what the holder stores.
 
-    It saves work and protects nothing: after a lapse, two can read for a moment. One task uses an
-    instance at a time, apart from the one that writes.
+    It saves work and protects nothing: after a lapse, two can read for a moment, and errors of the
+    store are ignored. One task uses an instance at a time, apart from the one that writes.
 
     Args:
         records: records of the store that has it.
@@ -116,6 +112,10 @@ class Lease:
     Attributes:
         held: whether this instance had the lease when it last looked.
         seen: the record as it was when it was last seen, at `place`.
+        turn: the version from which the fold is to continue, in the place of one of its own.
+        ends: what is put in the step that writes the fold's last version, in which the record is
+            deleted, unless an edit is noted in it; None before that version is made.
+        ended: the `ends` that was put; None before.
     """
 
     def __init__(
@@ -126,6 +126,8 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.held = False
+        self.ends: PutOp | None = None
+        self.ended: PutOp | None = None
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
         _live[self._nonce] = self
@@ -133,6 +135,7 @@ class Lease:
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay | None = None
         self.seen: Value | None = None
+        self.turn: MemoryVersion | None = None
         self._since = clock()
 
     async def acquire(self, fold: UnderWay) -> bool:
@@ -142,16 +145,14 @@ class Lease:
         """
         self._fold, held = fold, self.held
         self.held = False
-        with _ignore_failures():
-            if (held or not self._beats) and await self._put():  # free, as mostly at first
-                self.held = True
-                return True
-            await self.look()
-            ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
-            if self.is_free or (ours and held):
-                self.held = await self._put() or ours
-            else:
-                self.held = ours
+        with suppress(Exception):
+            if held or not self._beats:  # free, as mostly at first
+                self.held = await self._swap(self._value())
+            if not self.held:
+                await self.look()
+                ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
+                takes = self.is_free or (ours and held)
+                self.held = (takes and await self._swap(self._value())) or ours
         return self.held
 
     @property
@@ -168,48 +169,42 @@ class Lease:
         return is_gone(str(value.get("holder"))) or self._clock() - self._since >= LAPSE
 
     def see(self, value: object) -> None:
-        """Take in what the record is now."""
+        """Take in what the record is now; if it is another's, `held` becomes False."""
         now = value if isinstance(value, dict) else None
         if now != self.seen:
             self.seen, self._since = now, self._clock()
+        self.held = self.held and self._is_ours(now)
 
     async def look(self) -> None:
-        """Read the record; if somebody took the lease over, `held` becomes False."""
-        try:
-            (item,) = await self._records.items([GetOp(*self.place, refresh_ttl=False)])
-        except BadRecordError:  # nobody's: make room
+        """Read the record."""
+        (value,) = await self._records.values([self.place], refresh=False)
+        if isinstance(value, BadRecordError):  # nobody's: make room
             await self._records.items([self._records.put(*self.place, None)])
-            item = None
-        self.see(None if item is None else item.value)
-        self.held = self.held and self._is_ours(self.seen)
+        self.see(value)
 
     def alive(self) -> None:
         """Note another sign of life of the holder, such as a new version."""
         self._since = self._clock()
 
-    async def confirm(self) -> bool:
-        """Return whether it is still held.
-
-        The store is asked only after `LAPSE` without a sign of life, as when the process was
-        stopped: somebody may have taken it over.
-        """
-        if self.held:
-            if self._clock() - self._since >= LAPSE:
-                with _ignore_failures():
-                    await self.beat()
-            self.alive()
-        return self.held
-
     async def beat(self) -> None:
         """Give a sign of life; if somebody took the lease over, `held` becomes False."""
-        if self.held and not (self._is_ours(self.seen) and await self._put()):
+        if self.held and not (self._is_ours(self.seen) and await self._swap(self._value())):
             await self.look()  # still ours if the reply to an earlier put was lost
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
         """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
         done = asyncio.Event()
-        task = asyncio.create_task(self._beat_until(done))
+
+        async def beat() -> None:
+            while self.held and not done.is_set():
+                try:
+                    await asyncio.wait_for(done.wait(), BEAT)
+                except TimeoutError:
+                    with suppress(Exception):  # the store may be back for the next beat
+                        await self.beat()
+
+        task = asyncio.create_task(beat())
         try:
             yield
         finally:
@@ -220,32 +215,26 @@ class Lease:
 
     async def release(self) -> None:
         """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
-        if not self._answers():
-            return
-        with _ignore_failures():
-            while self._is_ours(self.seen) and not await self.drop():
-                pass
-        self.held = False
-
-    async def drop(self, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
-        """Delete the record, and make further puts, if it is as it was seen last; say whether."""
-        if await self._swap(None, *also, given=given):
+        if self._records.guard.circuit == "closed":
+            with suppress(Exception):
+                while self._is_ours(self.seen) and not await self.drop():
+                    pass
             self.held = False
+
+    async def drop(self) -> bool:
+        """Delete the record if it is as it was seen last; say whether."""
+        if await self._swap(None):
             return True
         await self.look()
         return False
-
-    async def move(self, key: str | None) -> None:
-        """Free the lease, and be that of another key from now on, unless it is its own."""
-        await self.release()
-        self.held, self.seen = False, None
-        self.place = (self._records.leases, self.place[1] if key is None else key)
 
     async def follow(
         self,
         fold: UnderWay,
         look: Callable[[], Awaitable[Found | None]],
         left: Callable[[], float | None],
+        *,
+        unread: bool = False,
     ) -> Found | None:
         """Return what another has made; None to make it here.
 
@@ -255,12 +244,19 @@ class Lease:
             fold: what to show others when the lease is taken.
             look: finds what is wanted; None if it is not stored.
             left: returns the seconds until the deadline, None without one.
+            unread: whether nothing was stored a moment ago: if nobody reads, no look is needed.
         """
-        if await self.confirm():
+        if self.held and self._clock() - self._since >= LAPSE:  # as when the process was stopped
+            with suppress(Exception):
+                await self.beat()
+        if self.held:
+            self.alive()
             return None
-        pause = _FIRST_PAUSE
-        while self._answers():
-            await self.acquire(fold)
+        looks = 0
+        while self._records.guard.circuit == "closed":
+            if await self.acquire(fold) and unread:
+                return None
+            unread = False
             found = await look()
             if found is not None:
                 self.held = False  # the next one may be stored as well
@@ -271,29 +267,23 @@ class Lease:
             seconds = left()
             if seconds is not None and seconds <= 0:
                 raise TimeoutError
+            looks += 1
+            pause = FOLLOWED.after(looks)
             await asyncio.sleep(pause if seconds is None else min(pause, seconds))
-            pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    def renew(self, fold: UnderWay) -> tuple[list[PutOp], dict[Place, Value | None]]:
-        """Return the write that shows others how far the fold is, and what it depends on.
+    def renew(self, fold: UnderWay, ends: PutOp | None = None) -> tuple[Value | None, list[PutOp]]:
+        """Return what the record becomes as the fold's versions are written, and puts for that.
 
-        It writes nothing if the lease is another's. `see` what was written.
+        `see` it when it is written, which must depend on what was `seen`.
         """
         self._fold = fold
-        puts = [self._records.put(*self.place, self._value())] if self.held else []
-        return puts, {self.place: self.seen}
-
-    async def _beat_until(self, done: asyncio.Event) -> None:
-        while self.held and not done.is_set():
-            try:
-                await asyncio.wait_for(done.wait(), BEAT)
-            except TimeoutError:
-                with _ignore_failures():  # the store may be back for the next beat
-                    await self.beat()
-
-    async def _put(self) -> bool:
-        return await self._swap(self._value())
+        if not self.held:
+            return self.seen, []
+        value = self._value()
+        if ends is None or value["edit"] != fold.edit:
+            return value, [self._records.put(*self.place, value)]
+        return None, [self._records.put(*self.place, None), ends]
 
     def _value(self) -> Value:
         """The record, with an edit that is noted in it and that the fold has yet to take."""
@@ -310,9 +300,9 @@ class Lease:
         edit = {"version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": seen.taken}
         return {**value, **edit}
 
-    async def _swap(self, value: Value | None, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
+    async def _swap(self, value: Value | None) -> bool:
         put = self._records.put(*self.place, value)
-        done = await self._records.commit([put, *also], {self.place: self.seen, **given})
+        done = await self._records.commit([put], {self.place: self.seen})
         if done:
             self.see(value)
         return done
@@ -323,9 +313,6 @@ class Lease:
 
     def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
-
-    def _answers(self) -> bool:
-        return self._records.guard.circuit == "closed"
 
 
 def can_lease(records: Records) -> bool:
@@ -350,14 +337,6 @@ def is_gone(holder: str) -> bool:
     return False
 
 
-@contextmanager
-def _ignore_failures() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - whatever a store raises: a lease only saves work
-        _log.debug("A lease could not be read or written: %s", error)
-
-
 def _machine() -> str:
     """Identify the scope of process ids: containers can share a host's name and its boot.
 
@@ -380,7 +359,9 @@ async def find_readings(
         if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
             continue
         if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
-            found[tuple(item.namespace), item.key] = replace(fold, seen=_time(item))
+            at = item.updated_at
+            seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
     return found
 
 
@@ -393,8 +374,9 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)
+    # Beyond its own versions, only that one counts which it began with.
     while at is not None and at.id != version:
-        at = known.get(at.parent)
+        at = known.get(at.parent) if at.document.digest == fold.source else None
     return at is not None
 
 
@@ -403,11 +385,6 @@ def note_edit(value: Value, of: str, edit: str) -> Value:
     waits = value.get("edit") and not value.get("taken")  # one that it has yet to take
     of = str(value.get("of")) if waits else of
     return {**value, "version": edit, "of": of, "edit": edit, "taken": ""}
-
-
-def _time(item: Item) -> str:
-    at = item.updated_at
-    return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 _record = TypeAdapter(UnderWay)

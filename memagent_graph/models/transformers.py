@@ -7,10 +7,7 @@ ended are still computed. Here each row has its own, and leaves the batch when i
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
-import json
-import os
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
@@ -217,10 +214,8 @@ class TransformersEngine:
                 )
                 raise ConfigurationError(message)
             known = getattr(own, name)
-            if isinstance(known, dict) and isinstance(value, dict):
-                changed[name] = {**known, **value}
-            else:
-                changed[name] = value
+            both = isinstance(known, dict) and isinstance(value, dict)
+            changed[name] = known | value if both else value
         found: PretrainedConfig = self._load(AutoConfig, **changed) if changed else own
         return found
 
@@ -340,16 +335,6 @@ class TransformersEngine:
             self._decode(rows[half:])
 
 
-_engines: dict[str, TransformersEngine] = {}
-
-
-@atexit.register
-def _close_all() -> None:
-    for engine in list(_engines.values()):
-        if engine.thread.pid == os.getpid():
-            engine.close()
-
-
 def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     found = model.generation_config.eos_token_id
     listed = found if isinstance(found, list) else [found]
@@ -398,11 +383,7 @@ class ChatTransformers(LocalChatModel):
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
         shared = ("revision", "device", "dtype", "adapter", "max_batch", "hf_overrides")
-        arguments = {name: getattr(self, name) for name in shared}
-        key = json.dumps([os.getpid(), self.model, arguments], sort_keys=True)
-        if key not in _engines:  # this process has none with these arguments
-            _engines[key] = TransformersEngine(self.model, **arguments)
-        self._engine = _engines[key]
+        self._share(TransformersEngine, {name: getattr(self, name) for name in shared})
 
     @property
     def _llm_type(self) -> str:
@@ -431,7 +412,7 @@ class ChatTransformers(LocalChatModel):
         generation = Generation(
             prompt_token_ids=row.prompt,
             token_ids=row.token_ids,
-            logprobs=row.logprobs if self.logprobs else None,
+            logprobs=row.logprobs if self.logprobs or "plain" in call.options else None,
             finish_reason=row.finish_reason,
             seconds=perf_counter() - started,
         )
@@ -440,10 +421,10 @@ class ChatTransformers(LocalChatModel):
     def _row(self, call: ModelCall) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         chosen = {name: getattr(self, name) for name in names} | call.options
-        words = chosen.pop("stop") or ()
+        words, plain = chosen.pop("stop") or (), chosen.pop("plain", False)
         chosen["max_tokens"] = chosen["max_tokens"] or _LONGEST_REPLY
         return DecodingRow(
-            self._encode(call.messages),
+            self._encode(call.messages, plain=plain),
             stop=[words] if isinstance(words, str) else words,
             **chosen,
         )

@@ -70,13 +70,15 @@ class VLLMEngine:
     number of times that the weights were replaced.
     """
 
-    def __init__(self, arguments: dict[str, object]) -> None:
+    def __init__(self, model: str, /, **arguments: Any) -> None:
         # Statistics would cost time at every step, for a log that is not shown.
-        self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
+        own = {"model": model, "disable_log_stats": True}
+        self.arguments = AsyncEngineArgs(**own | arguments)
         self.thread = LoopThread("memagent-vllm")
         self._started: asyncio.Future[AsyncLLM] | None = None
         self.version = 0
         self._weights: Path | None = None
+        atexit.register(self._forget_weights)
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -139,15 +141,14 @@ class VLLMEngine:
         except BaseException:
             shutil.rmtree(folder)
             raise
-        self.forget_weights()
+        self._forget_weights()
         self._weights = folder
         self.version += 1
 
-    def forget_weights(self) -> None:
-        """Delete the weights that `load_weights` keeps for a restart."""
-        if self._weights is not None:
+    def _forget_weights(self) -> None:
+        """Delete the weights that are kept for a restart; a forked child leaves the parent's."""
+        if self._weights is not None and self.thread.pid == os.getpid():
             shutil.rmtree(self._weights)
-            self._weights = None
 
     def close(self) -> None:
         """Stop the engine and its processes; the next prompt starts it again."""
@@ -202,27 +203,6 @@ class VLLMEngine:
                 await self._discard(await self._ensure_started())
 
 
-_engines: dict[tuple[int, str], VLLMEngine] = {}
-
-
-def get_engine(arguments: dict[str, object]) -> VLLMEngine:
-    """Return this process's engine with these arguments; a new one if there is none."""
-    # A forked child needs its own: it does not have the parent's processes and threads.
-    key = (os.getpid(), json.dumps(arguments, sort_keys=True, default=repr))
-    if key not in _engines:
-        _engines[key] = VLLMEngine(arguments)
-    return _engines[key]
-
-
-@atexit.register
-def _close_all() -> None:
-    for (pid, _), engine in list(_engines.items()):
-        if pid == os.getpid():
-            engine.close()
-            engine.forget_weights()
-    _engines.clear()
-
-
 def _reason(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
@@ -265,7 +245,7 @@ class ChatVLLM(LocalChatModel):
             self.engine = {"enable_lora": True, "max_lora_rank": _rank(self.adapter)} | self.engine
             name = str(Path(self.adapter).absolute())
             self._lora = LoRARequest(name, crc32(name.encode()) or 1, name)
-        self._engine = get_engine({"model": self.model} | self.engine)
+        self._share(VLLMEngine, self.engine)
 
     @property
     def _llm_type(self) -> str:
@@ -278,7 +258,7 @@ class ChatVLLM(LocalChatModel):
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         started = perf_counter()
-        prompt = self._encode(call.messages)
+        prompt = self._encode(call.messages, plain=call.options.get("plain", False))
         params = self._params(call)
         written: list[CompletionOutput] = []
         async for output in self._engine.generate(prompt, params, self._lora):
@@ -289,8 +269,9 @@ class ChatVLLM(LocalChatModel):
         yield reply_part(written[-1].text, generation, self.model)
 
     def _params(self, call: ModelCall) -> SamplingParams:
-        given = {name: getattr(self, name) for name in _SAMPLING}
-        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
+        given, options = {name: getattr(self, name) for name in _SAMPLING}, {**call.options}
+        logprobs = 0 if options.pop("plain", False) or self.logprobs else None
+        given |= self.sampling | {"logprobs": logprobs} | options
         kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA
         try:
             return SamplingParams(output_kind=kind, **given)

@@ -7,18 +7,17 @@ import random
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import parse_flag_from_env, set_seed
+from accelerate.utils import parse_flag_from_env, send_to_device, set_seed
 from safetensors import SafetensorError
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.advantages import Baseline, TrainingRow, make_training_rows
-from memagent_graph.rl.loss import grpo_loss
+from memagent_graph.rl.grpo import Baseline, TrainingRow, grpo_loss, make_training_rows
 from memagent_graph.rl.traces import fingerprint
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ def _name_unwritten(folder: str | Path) -> Iterator[None]:
         raise OSError(message) from error
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows of similar length, one conversation each, padded on the right.
 
     Attributes:
@@ -73,11 +71,6 @@ class Batch:
     advantages: torch.Tensor
     filled: int
 
-    def to(self, device: torch.device | str) -> Batch:
-        """Return a copy on another device."""
-        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "filled"}
-        return Batch(**tensors, filled=self.filled)
-
 
 _MOST_PADDING = 0.1
 """Largest share of padding in a batch."""
@@ -86,12 +79,7 @@ _MOST_PADDING = 0.1
 def pack(rows: Sequence[TrainingRow], *, token_budget: int) -> Iterator[list[TrainingRow]]:
     """Group rows so that a padded batch has at most `token_budget` tokens and little padding.
 
-    Args:
-        rows: the rows, in any order.
-        token_budget: most tokens in a batch, including padding; longer rows are batches alone.
-
-    Yields:
-        The rows of each batch, the longest first, so that a lack of memory shows at once.
+    Longer rows are batches alone. The longest come first, so that a lack of memory shows at once.
     """
     group: list[TrainingRow] = []
     filled = 0
@@ -130,13 +118,8 @@ def collate(rows: Sequence[TrainingRow]) -> Batch:
 def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each trained token, and the sum of the entropies there.
 
-    Args:
-        model: a causal language model, prepared for training.
-        batch: the batch, on the model's device.
-
-    Returns:
-        Log-probabilities `[tokens]` with a gradient, and the sum of the entropies in nats, a
-        scalar without one; both in float32.
+    The first are `[tokens]`, with a gradient, and the second is a scalar in nats, without one; both
+    are in float32. The batch is on the device of the model, a causal language model.
     """
     # Logits are computed only for trained columns: prompts are long, and vocabularies large.
     output = model(input_ids=batch.ids, logits_to_keep=batch.columns, use_cache=False)
@@ -269,9 +252,6 @@ class MultiConversationGRPOTrainer:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the policy's whole state dict, adapters merged in, to load into an engine."""
-        if self.settings.lora_rank is None:
-            state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
-            return state
         return dict(self._merge_adapters().state_dict())
 
     def _merge_adapters(self) -> PreTrainedModel:
@@ -311,12 +291,9 @@ class MultiConversationGRPOTrainer:
         Raises:
             OSError: The folder cannot be written.
         """
-        whole = self.settings.lora_rank is None
-        model = self._merge_adapters()
-        weights = self.weights() if whole else model.state_dict()  # every process must take part
         if self.accelerator.is_main_process:
             with _name_unwritten(folder):
-                model.save_pretrained(folder, state_dict=weights)
+                self._merge_adapters().save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
 
     def over_processes(self, value: float, how: Literal["max", "sum"]) -> float:
@@ -343,7 +320,7 @@ class MultiConversationGRPOTrainer:
         groups = [*pack(moving, token_budget=self.settings.token_budget)]
         most = int(self.over_processes(len(groups), "max"))
         groups += [[_NOTHING]] * (most - len(groups))
-        return [collate(group).to(self.accelerator.device) for group in groups]
+        return [send_to_device(collate(group), self.accelerator.device) for group in groups]
 
     def _update(
         self,
@@ -440,15 +417,15 @@ class _TrainerState:
         self.baseline = Baseline(**state["baseline"])
 
 
-_SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
-"""Ways of sharding in `accelerate launch`, by the variables that it sets for them."""
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
+"""Ways of sharding, as `accelerate launch` names them in its variables."""
 
 
 def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
-    for name, shown in _SHARDED.items():
+    for name in _SHARDED:
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             message = (
-                f"This trainer keeps the whole model on each GPU and does not run under {shown}. "
+                f"This trainer keeps the whole model on each GPU and does not run under {name}. "
                 "Launch it without; lora_rank and gradient_checkpointing save memory. Train larger "
                 "models on a cluster, with memagent-agent-lightning."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.templates import same_line_ends
 from memagent_graph.text.source import parts_with_offsets
+from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.pictures.sight import Sight
+    from memagent_graph.pictures import Sight
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -147,16 +148,13 @@ def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
     """Return where the last whole row before `end` ends; 0 outside of a table."""
     text = same_line_ends(window)
     part, begin = next(parts_with_offsets(source, offset + end - 1))
-    is_file = _has_rows(part) and begin <= offset + end - 1
     first = max(begin - offset, 0)
     at = text.rfind("\n", first, end) + 1
-    while at > first:
-        if is_file and text.count('"', first, at) % 2 == 0:
-            return at
-        if not is_file:
-            return at if text.startswith("|", at) else 0
+    if not (_has_rows(part) and begin <= offset + end - 1):
+        return at if at > first and text.startswith("|", at) else 0
+    while at > first and text.count('"', first, at) % 2:
         at = text.rfind("\n", first, at - 1) + 1  # this line ends within a cell
-    return 0
+    return at if at > first else 0
 
 
 LONGEST_PASSAGE = 800
@@ -218,9 +216,8 @@ _SAFE = regex.compile(r"(?r)[\x20-\x7e](?=[\x20-\x7e])")
 
 def _grapheme_end(text: str, end: int) -> int:
     """The last end of a grapheme at or before `end`; 0 if the first one is longer."""
-    if end == 0:
-        return 0
-    if text[end - 1 : end + 1].isascii() and text[end - 1 : end + 1] != "\r\n":
+    around = text[max(end - 1, 0) : end + 1]
+    if end == 0 or (around.isascii() and around != "\r\n"):
         return end
     safe = _SAFE.search(text, 0, end)  # nothing joins two printable ASCII characters
     last = safe.end() if safe else 0
@@ -261,11 +258,8 @@ def _natural_end(text: str, first: int, end: int) -> int:
     """The last paragraph, sentence, line or word end between `first` and `end`, or else `end`."""
     text = same_line_ends(text)
     for pattern in _ENDS:
-        found = None
-        for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted
-            pass
-        if found is not None:
-            return int(found.end())
+        if found := deque(pattern.finditer(text, first, end), maxlen=1):
+            return int(found[0].end())
     return end
 
 

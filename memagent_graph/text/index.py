@@ -345,9 +345,8 @@ def _leaves(source: Source) -> Iterator[Source | str]:
 
 
 def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
-    filled = max(
-        (n for n, leaf in enumerate(leaves) if not isinstance(leaf, str) and leaf.length), default=0
-    )
+    texts = (at for at, leaf in enumerate(leaves) if not isinstance(leaf, str) and leaf.length)
+    filled = max(texts, default=0)
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, str):
             yield replace(IndexPart.of([leaf]), heading=number < filled)

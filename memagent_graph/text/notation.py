@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 def raise_text(text: str, level: float) -> str:
@@ -38,9 +38,10 @@ def _write_script(found: re.Match[str]) -> str:
     if raised := found["raised"]:
         is_value = len(raised) == 1 or not raised.isalpha()
         begins = raised[0].isalnum() or raised[0] in _SIGNED
-        return f"^{_enclose(raised)}" if before.strip() and is_value and begins else raised
+        is_power = before.strip() and is_value and begins
+        return (f"^{_enclose(raised)}" if is_power else raised) + " " * after.isdigit()
     if lowered := found["lowered"]:
-        joins = before.isdigit() or after.isdigit()
+        joins = before.isdigit() or after.isdigit() or (before.strip() and not lowered.isalnum())
         return f"_{_enclose(lowered)}{' ' * after.isdigit()}" if joins else lowered
     return " " * (before.isdigit() and after.isdigit())
 
@@ -54,8 +55,14 @@ def _enclose(part: str) -> str:
 
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
-FORMULAS = {"mfrac", "mroot", "msqrt", "msub", "msubsup", "msup", "munder", "munderover"}
+FORMULAS = {
+    *("mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup", "munder"),
+    "munderover",
+}
 """Elements of MathML whose parts stand above each other."""
+
+
+_JOINED = {"eqArr": "; ", "func": " "}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -65,9 +72,17 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
     if kind in {"mroot", "msqrt", "rad"}:
         return f"\x12{first}\u221a{second}"
+    if kind in _JOINED:
+        return _JOINED[kind].join(parts)
+    if kind == "m":
+        return f"[{'; '.join(parts)}]"
+    if kind == "sPre":
+        return f"_{first}^{second} {third}"
+    if kind == "noBar":
+        return f"{first}\u00a6{second}"
     if kind in {"f", "mfrac"}:
         return f"\x12{first}/{second}"
-    lowered, raised = ("", second) if kind in {"msup", "sSup"} else (second, third)
+    lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
     return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
 
 
@@ -103,6 +118,14 @@ def in_style(count: int, style: str) -> str:
     elif style in {"decimalZero", "numberInDash", "none"}:
         found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
     return found.upper() if "pper" in style else found
+
+
+def as_integer(text: str | None, default: int) -> int:
+    """Return the integer that a text is, or else the default."""
+    return int(text) if text and _INTEGER.fullmatch(text.strip()) else default
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
 class ListLevel(NamedTuple):
@@ -142,31 +165,55 @@ STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upper
 """Styles of numbers by the names that HTML and OpenDocument have for them."""
 
 
+_AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
+_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
+_AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
+_ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
+
+
+def level_of_slide(kind: str, start: int, at: int) -> ListLevel:
+    """Return how paragraphs of a slide on a level are numbered, by PowerPoint's name of it."""
+    style = next((_AUTOMATIC[name] for name in _AUTOMATIC if kind.startswith(name)), "")
+    text = next((_ENCLOSING[name] for name in _ENCLOSING if kind.endswith(name)), "%{}")
+    return ListLevel(text.format(at + 1), style, start)
+
+
+def shows_address(text: str, address: str) -> bool:
+    """Whether the text of a link says its whole address, or one of both is empty."""
+    said, meant = (_BARE.sub("", one.strip().lower()) for one in (text, address))
+    return not said or meant in said
+
+
+_BARE = re.compile(r"^(?:https?://|mailto:|tel:)?(?:www\.)?|/$")
+"""What people leave out of an address."""
+
+
 def write_link(text: str, address: str) -> str:
     """Return the text of a link with its address, unless it is in the document or shown."""
-    shown = not address or address[0] in "#./" or not text.strip() or text.strip() in address
-    return text if shown else f"{text} <{address}>"
+    is_plain = address[:1] in set("#./") or shows_address(text, address)
+    return text if is_plain else f"{text} <{address}>"
 
 
-def name_hidden(rows: Iterable[int]) -> str:
-    """Return a line that names the hidden rows of a sheet: "Hidden rows: 3, 5-8."; "" for none."""
-    runs = (
-        [row for _, row in run]
-        for _, run in groupby(enumerate(rows), key=lambda found: found[1] - found[0])
-    )
-    spans = ["-".join(map(str, (*run[:1], *run[1:][-1:]))) for run in runs]
-    return f"Hidden rows: {', '.join(spans)}." if spans else ""
+def name_hidden(rows: Iterable[int], columns: Iterable[int] = ()) -> str:
+    """Return a line for hidden rows and one for columns: "Hidden rows: 3, 5-8."; "" for none."""
+    from openpyxl.utils.cell import get_column_letter
+
+    kinds = ("rows", rows, str), ("columns", columns, get_column_letter)
+    found = ((kind, ", ".join(_write_runs(numbers, write))) for kind, numbers, write in kinds)
+    return "\n".join(f"Hidden {kind}: {spans}." for kind, spans in found if spans)
+
+
+def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator[str]:
+    for _, run in groupby(enumerate(numbers), key=lambda found: found[1] - found[0]):
+        first, *others = [number for _, number in run]
+        yield "-".join(map(write, (first, *others[-1:])))
 
 
 _SYMBOLS = range(0xF020, 0xF07F)
 """Code points under which fonts of symbols have those of ASCII."""
 TICKS = {
-    "wingdings": dict(
-        zip(b"o\xa8\xfb\xfc\xfd\xfe", "\u2610\u2610\u2717\u2713\u2612\u2611", strict=True)
-    ),
-    "wingdings 2": dict(
-        zip(b"OPQRST\xa3", "\u2717\u2713\u2612\u2611\u2612\u2612\u2610", strict=True)
-    ),
+    "wingdings": dict(zip(b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑", strict=True)),
+    "wingdings 2": dict(zip(b"OPQRST\xa3", "✗✓☒☑☒☒☐", strict=True)),
 }
 """Boxes and ticks by the codes that fonts have them under."""
 

@@ -1,7 +1,4 @@
-"""Find pictures of documents, within limits, and read words in them if OCR is installed.
-
-This runs in the process that converts documents.
-"""
+"""Find pictures of documents, within limits, and read words in them if OCR is installed."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from PIL import (  # noqa: F401 - `Image.open` would look for them where no file
 )
 from pypdfium2 import raw
 
-from memagent_graph.pictures.picture import Picture, has_ocr, write_mark
+from memagent_graph.pictures import Picture, has_ocr, write_mark
 from memagent_graph.templates import plural
 from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 
@@ -227,10 +224,7 @@ class PageReader:
             self._note(said, number)
         corners = np.asarray(found.boxes)
         edges = np.hstack([corners.min(axis=1), corners.max(axis=1)]).tolist()
-        boxes = [
-            Box(left, top, right, bottom, text)
-            for (left, top, right, bottom), text in zip(edges, found.txts, strict=True)
-        ]
+        boxes = [Box._make((*at, text)) for at, text in zip(edges, found.txts, strict=True)]
         return "\n".join(order_lines(boxes))
 
     @property
@@ -256,7 +250,7 @@ class Album:
     def __init__(self) -> None:
         self.pictures: list[Picture] = []
         self.unread = self.objects = 0
-        self._refused = Counter[str]()
+        self._refused, self.said = Counter[str](), list[str]()  # lines on the rest
         self._words = PageReader("picture")
 
     def add(self, content: bytes | None, place: str, caption: str = "", page: int = 0) -> str:
@@ -270,11 +264,10 @@ class Album:
         except PictureError as error:
             self._refused[str(error)] += 1
         if opened is None or content is None or min(opened.size) < _LEAST_SIDE:
-            self.unread += not (opened and content)
+            self.unread += opened is None
             return write_mark(caption) if caption else ""
-        mark = self.place(
-            place, sha256(content).hexdigest(), media_type_of(opened), opened.size, caption, page
-        )
+        digest, kind = sha256(content).hexdigest(), media_type_of(opened)
+        mark = self.place(place, digest, kind, opened.size, caption, page)
         words = self.words_of(partial(draw, opened))
         self.unread += not words
         return mark + words
@@ -319,7 +312,7 @@ class Album:
         counted = self._refused.items()
         refused = (f"refused {plural(count, 'picture')}: {why}." for why, count in counted)
         unread = warn_of(picture=self.unread, embedded_object=self.objects)
-        return (*unread, *refused, *self._words.warnings)
+        return (*unread, *refused, *self._words.warnings, *self.said)
 
 
 def read_picture(content: bytes) -> Converted:
@@ -404,7 +397,7 @@ def find_gap(boxes: Sequence[Box]) -> float | None:
 def _is_prose(boxes: Sequence[Box]) -> bool:
     if len(boxes) < _COLUMN_ROWS:
         return False
-    return median((box.right - box.left) / (box.bottom - box.top) for box in boxes) > _PROSE
+    return median(box.right - box.left - _PROSE * (box.bottom - box.top) for box in boxes) > 0
 
 
 def _rows(boxes: Sequence[Box]) -> list[list[Box]]:

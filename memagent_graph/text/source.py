@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from collections import Counter
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,8 +15,9 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
-from memagent_graph.pictures.picture import Picture
-from memagent_graph.templates import count_line_ends, plural, same_line_ends
+from memagent_graph.pictures import Picture
+from memagent_graph.templates import plural
+from memagent_graph.text.terms import count_line_ends, same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -141,14 +143,13 @@ class TextSource:
     """A source of text that is in memory."""
 
     uri: str | None = None
-    metadata: Mapping[str, Any] = MappingProxyType({})
     _counted = 0, 0
     """An offset, and the number of line ends before it."""
 
-    def __init__(self, text: str, name: str = "text") -> None:
-        self.name = name
-        self.text = text
-        self.length = len(text)
+    def __init__(
+        self, text: str, name: str = "text", metadata: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self.name, self.text, self.length, self.metadata = name, text, len(text), metadata
         self.digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def read(self, start: int, size: int) -> str:
@@ -190,9 +191,9 @@ class JoinedSource:
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
         for part in parts:
-            separator = "" if not self._parts else "\n\n"
-            heading = TextSource(f"{separator}===== {part.name} =====\n\n", part.name)
-            self._parts += [heading, part]
+            space = "\n\n" if self._parts else ""
+            self._parts.append(TextSource(f"{space}===== {part.name} =====\n\n", part.name))
+            self._parts.append(part)
         *self._starts, self.length = accumulate((part.length for part in self._parts), initial=0)
         self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
         uris = [part.uri for part in parts]
@@ -200,7 +201,7 @@ class JoinedSource:
 
     def read(self, start: int, size: int) -> str:
         """Code points `start` to `start + size`."""
-        found, index = list[str](), max(bisect_right(self._starts, start) - 1, 0)
+        found, index = list[str](), self._number_at(start)
         while size > 0 and index < len(self._parts):
             found.append(self._parts[index].read(max(start - self._starts[index], 0), size))
             size -= len(found[-1])
@@ -209,7 +210,7 @@ class JoinedSource:
 
     def locate(self, offset: int) -> Location:
         """Return the part's name, and the place in it, of the code point at `offset`."""
-        index = max(bisect_right(self._starts, offset) - 1, 0)
+        index = self._number_at(offset)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
 
@@ -228,7 +229,7 @@ class JoinedSource:
 
         Nested joins are resolved. A part's heading belongs to the part.
         """
-        first = max(bisect_right(self._starts, start) - 1, 0) | 1
+        first = self._number_at(start) | 1
         for index in range(first, len(self._parts), 2):
             begin, part = self._starts[index], self._parts[index]
             if self._starts[index - 1] >= end:
@@ -241,8 +242,11 @@ class JoinedSource:
 
     def part_at(self, offset: int) -> tuple[Source, int]:
         """Return the part of the code point at `offset`, or of its heading, and where it begins."""
-        index = max(bisect_right(self._starts, offset) - 1, 0) | 1
+        index = self._number_at(offset) | 1
         return self._parts[index], self._starts[index]
+
+    def _number_at(self, offset: int) -> int:
+        return max(bisect_right(self._starts, offset) - 1, 0)
 
 
 _MOST_NAMED = 3
@@ -252,18 +256,16 @@ _NO_DOCUMENT = re.compile("it is (hidden|(?:a )?(binary|empty))")
 
 def _by_kind(skipped: Sequence[Skipped]) -> list[str]:
     """Count the files that nobody takes for documents, by suffix: hidden, binary and empty ones."""
-    kinds: dict[tuple[str, str], list[Skipped]] = {}
-    for file in skipped:
-        if found := _NO_DOCUMENT.match(file.reason):
-            kind = PurePosixPath(file.name).suffix.lower(), found[2] or found[1]
-            kinds.setdefault(kind, []).append(file)
-    many = {kind: lines for kind, lines in kinds.items() if len(lines) > _MOST_NAMED}
-    counted = [
-        f"skipped {len(lines)} {suffix or 'other'} files: they are {why}."
-        for (suffix, why), lines in many.items()
+    kinds = [
+        (PurePosixPath(file.name).suffix.lower(), found[2] or found[1]) if found else None
+        for file, found in ((file, _NO_DOCUMENT.match(file.reason)) for file in skipped)
     ]
-    left_out = {file for files in many.values() for file in files}
-    return [str(file) for file in skipped if file not in left_out] + counted
+    many = {kind: n for kind, n in Counter(filter(None, kinds)).items() if n > _MOST_NAMED}
+    named = [str(file) for file, kind in zip(skipped, kinds, strict=True) if kind not in many]
+    return named + [
+        f"skipped {count} {suffix or 'other'} files: they are {why}."
+        for (suffix, why), count in many.items()
+    ]
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:
@@ -310,10 +312,8 @@ def sources_of(source: Source) -> list[OpenedSource]:
         ]
         return [report for part in source.parts for report in sources_of(part)] + skipped
     by, encoding = getattr(source, "read_by", "text"), getattr(source, "encoding", None)
-    warnings = [*warnings_of(source)]
-    return [
-        OpenedSource(name=source.name, by=by, encoding=encoding, warnings=warnings, skipped=None)
-    ]
+    name, said = source.name, [*warnings_of(source)]
+    return [OpenedSource(name=name, by=by, encoding=encoding, warnings=said, skipped=None)]
 
 
 def share_opened(source: Source) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 import typer
-from servers.warm_python import COMMAND_LINE, warm_python
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
@@ -72,12 +70,3 @@ def test_a_command_that_is_not_installed_says_what_to_install(command):
     assert done.stderr == (
         f'memagent: error: the command {command!r} needs: pip install "memagent-graph[{command}]"\n'
     )
-
-
-def test_a_command_that_nobody_knows_is_wrong_usage():
-    done = warm_python(*COMMAND_LINE).run(
-        [sys.executable, "-m", "memagent_graph", "reed"], env=dict(os.environ)
-    )
-
-    assert done.returncode == 2
-    assert "No such command 'reed'" in done.stderr

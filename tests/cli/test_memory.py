@@ -33,23 +33,6 @@ def diary(memagent, tmp_path):
         memagent("ask", QUESTION, tmp_path / name, "--name", "diary", "--set", "chunk_tokens=500")
 
 
-def test_what_was_asked_before_is_answered_without_reading(memagent, tmp_path):
-    (tmp_path / "book").write_text(MONDAY)
-
-    first = memagent("ask", QUESTION, tmp_path / "book", "--set", "chunk_tokens=500")
-    again = memagent("ask", QUESTION, tmp_path / "book", "--set", "chunk_tokens=500")
-    anew = memagent(
-        "ask", QUESTION, tmp_path / "book", "--set", "chunk_tokens=500", "--set", "reuse=false"
-    )
-    listed = memagent("memory", "list")
-
-    assert first.stdout.splitlines()[0] == again.stdout.splitlines()[0]
-    assert "in 1 call and" in again.stdout
-    assert "in 1 call and" not in first.stdout
-    assert "in 1 call and" not in anew.stdout
-    assert QUESTION in listed.stdout
-
-
 def test_the_history_says_what_made_each_version(memagent, tmp_path):
     (tmp_path / "book").write_text(MONDAY)
     memagent("ask", QUESTION, tmp_path / "book", "--set", "chunk_tokens=500", "--set", "segments=2")
@@ -98,22 +81,6 @@ def test_a_store_that_does_not_exist_is_not_created(words, memagent, tmp_path):
     assert done.stderr.startswith(("memagent: error: ", absent))
     assert "Traceback" not in done.stderr
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_memory_of_a_store_that_does_not_exist_is_not_asked(memagent, tmp_path):
-    done = memagent("ask", QUESTION, "--memory", "diary", check=False)
-
-    assert done.returncode == 1
-    assert done.stderr.startswith("memagent: error: There is no memory 'diary': the store ")
-    assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.usefixtures("diary")
-def test_a_store_in_which_nothing_is_read_says_so(memagent):
-    done = memagent("memory", "readings")
-
-    assert done.stdout == ""
-    assert done.stderr == "memagent: nothing is being read now.\n"
 
 
 @pytest.mark.usefixtures("diary")

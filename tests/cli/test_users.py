@@ -89,6 +89,12 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
     for file in (chatbot, tmp_path / "memories.sqlite"):
         assert not file.exists() or b"quokkas" not in file.read_bytes()
     assert memory("import", "-", input=lines).stdout == "ann\timported\n"
+    mem0 = '{"results": [{"id": "1", "memory": "Keeps bees.", "hash": "x"}]}'
+    of_mem0 = ("import", "-", "--from", "mem0", "--user", "bo")
+    said = "bo\t1 message of 1 thread imported\nleft out\t1\thash\n"
+    assert memory(*of_mem0, input=mem0).stdout == said
+    assert memory(*of_mem0, input=mem0).stdout == said
+    assert memory("show", "--user", "bo").stdout.endswith("\nKeeps bees.\n")
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
 
 
@@ -105,6 +111,8 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
         (["forget", "--user", "ann", "--source", "x"], "Say what to forget"),
         (["forget", "lease", "--source", "x"], "Say what to forget"),
         (["export", "name", "--user", "ann"], "Give only one of"),
+        (["import", __file__, "--user", "ann"], "--from and --user go together"),
+        (["import", __file__, "--user", "ann", "--from", "mem0"], "no export of mem0"),
     ],
 )
 def test_a_command_that_cannot_be_carried_out_says_what_to_do(memory, arguments, said):

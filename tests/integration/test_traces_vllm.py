@@ -7,7 +7,7 @@ import warnings
 from importlib.util import find_spec
 
 import pytest
-from doubles import Once, numbered
+from fixed_readers import Once, numbered
 from servers.vllm_server import vllm_server
 from tiny_model import tiny_model
 

@@ -5,7 +5,7 @@ from collections import Counter
 from importlib.util import find_spec
 
 import pytest
-from doubles import Once, numbered
+from fixed_readers import Once, numbered
 from langchain_core.callbacks import AsyncCallbackHandler
 from langgraph.store.memory import InMemoryStore
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from tiny_model import byte_pairs
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -10,6 +9,7 @@ from memagent_graph import create_memagent
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.verify import CrossEncoder, resolve_verifier
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.testing import ScriptedChatModel
 
 PASSAGE = "The harbour was closed for the winter."
 TRUE = "The harbour was closed for the winter."
@@ -85,7 +85,7 @@ async def test_a_passage_over_the_models_context_is_cut(tmp_path):
 
 
 def test_a_reading_drops_what_it_refuses(tmp_path):
-    model = FakeListChatModel(responses=[f"- {TRUE}\n- {FALSE}", "In winter."])
+    model = ScriptedChatModel(f"- {TRUE}\n- {FALSE}", "In winter.")
     agent = create_memagent(model, verify=f"cross-encoder/{learn(tmp_path, NLI)}")
 
     out = agent.invoke({"question": "When was it closed?", "document": PASSAGE})
@@ -102,7 +102,7 @@ async def test_labels_of_which_none_means_support_are_refused(tmp_path):
 
 
 async def test_a_model_that_is_not_there_is_known_before_anything_is_read(tmp_path):
-    model = FakeListChatModel(responses=["."])
+    model = ScriptedChatModel(".")
     reader = ChatReader(model, verify=f"cross-encoder/{tmp_path / 'none'}")
 
     with pytest.raises(ConfigurationError, match="There is no cross-encoder"):

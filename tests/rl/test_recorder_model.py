@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pydoc_data.topics import topics
-from typing import TypedDict
 
 import pytest
 import torch
-from doubles import Once
-from langgraph.graph import END, START, StateGraph
+from fixed_readers import Once
 from tiny_model import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
+from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import JSONLinesSink, ListSink, fingerprint, join, load
@@ -114,45 +112,3 @@ def test_the_fingerprint_is_that_of_the_vocabulary_with_any_tokenizer_class(mode
 
     own.add_tokens(["one more"])
     assert fingerprint(model.tokenizer) != fingerprint(own)
-
-
-class Host(TypedDict):
-    query: str
-    text: str
-    finding: str
-
-
-@pytest.mark.slow
-async def test_a_reading_within_a_host_graph_is_recorded_too(model, sink, recorder):
-    builder = StateGraph(Host)
-    node = MemAgentNode(
-        model, question="query", document="text", answer="finding", config=CONFIG, name="read"
-    )
-    builder.add_node("read", node)
-    builder.add_edge(START, "read")
-    builder.add_edge("read", END)
-    host = builder.compile()
-
-    given = {"query": QUESTION, "text": asked()["document"]}
-    outputs = await host.abatch([given] * 4, recorder.config())
-    again = host.invoke(given, recorder.config(rollout="sync"))
-
-    rollouts = join(sink.take()).rollouts
-    assert sorted(one.answer for one in rollouts) == sorted(
-        one["finding"] for one in [*outputs, again]
-    )
-    assert len({one.rollout for one in rollouts}) == 5
-    assert len({one.group for one in rollouts}) == 1
-    assert rollouts[-1].rollout == "sync"
-
-
-def test_streamed_readings_are_recorded_with_the_tokens_that_were_streamed(model, sink, recorder):
-    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG)
-
-    parts = list(agent.stream(asked(), recorder.config(), stream_mode="messages"))
-
-    (rollout,) = join(sink.take()).rollouts
-    streamed = "".join(message.text for message, _ in parts)
-    written = [decoded(model, one.completion_ids) for one in rollout.conversations]
-    assert len(written) > 1
-    assert streamed == written[-1].strip()  # notes are not streamed

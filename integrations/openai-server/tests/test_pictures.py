@@ -13,8 +13,6 @@ pytest.importorskip("lxml")
 
 from PIL import Image, ImageDraw, ImageFont
 
-RESPONSES = "/v1/responses"
-
 
 def picture(colour="white", words="ACCESS CODE 4711"):
     drawn = Image.new("RGB", (600, 200), colour)
@@ -63,17 +61,6 @@ def test_a_picture_that_is_linked_or_broken_is_named_and_the_rest_is_read(shared
     assert linked.startswith("picture 1 was not read, since it is only linked")
     assert unread.startswith("picture 2 was not read: ")
     assert reply["choices"][0]["message"]["content"].startswith("The vault opens at 6:40")
-
-
-@pytest.mark.slow
-def test_a_response_reads_pictures_as_well(shared, question):
-    pytest.importorskip("rapidocr")
-    made = {"type": "input_image", "image_url": picture()}
-    asked = [{"role": "user", "content": [made, {"type": "input_text", "text": "Which code?"}]}]
-
-    reply = shared.post(RESPONSES, json={"model": "extractive", "input": asked})
-
-    assert "4711" in reply.json()["output"][-1]["content"][0]["text"]
 
 
 def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, text_with, question):
