@@ -23,7 +23,7 @@ from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
 from memagent_http.access import LOCAL, Guard
 from memagent_http.refusals import methods_of
-from memagent_inspector import pages, readings, users
+from memagent_inspector import calls, pages, readings, users
 from memagent_inspector.door import Headers, TokenDoor, check, place_of
 from memagent_inspector.pages import State
 from memagent_inspector.passages import Documents
@@ -48,6 +48,8 @@ _ROUTES = (
     Route("/compare", pages.show_comparison),
     Route("/export", pages.export),
     Route("/costs", pages.show_costs),
+    Route("/calls", calls.show_list),
+    Route("/calls/of", calls.show_reading),
     Route("/reading", readings.show_reading),
     Route("/reading/news", readings.show_news),
     Route("/reading/folds", readings.show_folds),
@@ -79,6 +81,7 @@ def create_app(
     *,
     namespace: Sequence[str] = NAMESPACE,
     roots: Iterable[str | Path] = (),
+    recorded: Sequence[str | Path] = (),
     token: str | None = None,
 ) -> ASGIApp:
     """Create the ASGI application.
@@ -87,6 +90,7 @@ def create_app(
         store: whose memories to show.
         namespace: where they are in it.
         roots: files and folders below which documents are opened to show passages of them.
+        recorded: files and folders of calls that a `TraceRecorder` wrote.
         token: what visitors have to give. Without one, requests that call the server by another
             name than this machine's are refused.
 
@@ -108,7 +112,7 @@ def create_app(
         },
     )
     remembered = Users(store, namespace, patience=store_seconds)
-    inside.state.shared = State(bank, remembered, Documents(roots), Tracks(bank))
+    inside.state.shared = State(bank, remembered, Documents(roots), Tracks(bank), recorded)
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)

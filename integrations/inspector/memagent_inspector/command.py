@@ -45,6 +45,12 @@ def inspect(
             "Repeat it for more."
         ),
     ] = None,
+    calls: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="File or folder of calls that a TraceRecorder wrote. Repeat it for more."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8765,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -69,7 +75,13 @@ def inspect(
                 "then have to give (openssl rand -hex 24)."
             )
             raise ConfigurationError(message)
-        application = create_app(found, namespace=keeps.place, roots=root or ["."], token=token)
+        application = create_app(
+            found,
+            namespace=keeps.place,
+            roots=root or ["."],
+            recorded=calls or [],
+            token=token,
+        )
         listening = listen(host, port)
         place = url_of(listening, host)
         print(f"memagent: the inspector is at {place}", file=sys.stderr)

@@ -20,6 +20,7 @@ from memagent_inspector.rendering import page, url
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from starlette.requests import Request
 
@@ -38,6 +39,7 @@ class State(NamedTuple):
     users: Users
     documents: Documents
     tracks: Tracks
+    calls: Sequence[str | Path]
 
 
 def state_of(request: Request) -> State:

@@ -6,13 +6,28 @@ from html import unescape
 
 import pytest
 from fixed_readers import ChainReader, numbered
-from inspecting import at, follow, place_in, remember, store_memory, store_reading, text_of, walk
+from inspecting import (
+    at,
+    follow,
+    place_in,
+    remember,
+    store_memory,
+    store_reading,
+    text_of,
+    visitor,
+    walk,
+)
 from langgraph.store.base import PutOp
 from memory_versions import change, make_version
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.errors import TransientModelError
 from memagent_graph.evidence.places import Unsupported
 from memagent_graph.memory.version import root_id
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.traces import JSONLinesSink
+from memagent_graph.testing import ScriptedChatModel
+from memagent_inspector import create_app
 
 LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 
@@ -305,3 +320,30 @@ def test_the_cost_of_readings_is_added_up(page, store):
     assert (sums["Answers"], sums["Model calls"]) == ("3", str(calls))
     assert "Who pays the rent?" in html
     assert "Who is Ann?" in html
+
+
+def test_recorded_calls_are_shown_with_their_prompts_and_what_failed(store, tmp_path):
+    file = tmp_path / "calls.jsonl"
+    model = ScriptedChatModel(
+        TransientModelError("Slow down."), "- Ann <b>signed</b>.", "\\boxed{Ann}"
+    )
+    agent = create_memagent(model, config=ReadingConfig(retry_interval=0.01))
+    recorder = TraceRecorder(JSONLinesSink(str(file)))
+    agent.invoke(
+        {"question": "Who signed?", "document": LEASE}, recorder.config(rollout="request-17")
+    )
+
+    with visitor(create_app(store, recorded=[file])) as page:
+        listed = text_of(page.get("/calls"))
+        shown = page.get(at("/calls/of", of="request-17")).text
+
+    assert "request-17" in listed
+    assert "3 calls" in listed
+    assert "1 failed" in listed
+    assert "Slow down." in shown
+    assert "- Ann &lt;b&gt;signed&lt;/b&gt;." in shown
+    assert shown.count("Ann pays 900 euros.") >= 2  # in the prompts of both attempts
+
+
+def test_without_recorded_calls_the_page_says_how_they_are_recorded(page):
+    assert "memagent inspect --calls" in page.get("/calls").text
