@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
 from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 
@@ -19,7 +16,6 @@ from memagent_graph.facts.graph import (
     list_conflicts,
     neighbourhood,
     select_facts,
-    to_graphml,
     view_for,
 )
 from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
@@ -88,23 +84,6 @@ def test_an_answer_is_written_from_what_held_then_and_from_what_is_near():
     assert LINES[1] in shown("How did the rent change since 2021?")
     assert LINES[6] not in shown("Where does the tenant of Lease 7 work?", 30)
     assert shown("Who won?", 30) == LINES
-
-
-def test_graphml_is_read_back_also_with_hostile_names():
-    networkx = pytest.importorskip("networkx")
-    hostile = [read_fact("<a href='x'>\"&\x07 | likes | ]]><!-- b")]
-
-    found = networkx.parse_graphml(to_graphml([*FACTS, *hostile]))
-
-    assert len(found.edges) == len(FACTS)
-    assert any("<a href" in values["label"] for _, values in found.nodes(data=True))
-
-
-def test_without_networkx_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "networkx", None)
-
-    with pytest.raises(ImportError, match=r"memagent-graph\[graph\]"):
-        to_graphml([])
 
 
 def test_conflicts_are_listed_with_their_sources():

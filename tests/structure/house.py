@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(636, 500),
     "modules": Ceiling(153, 130),
-    "lines": Ceiling(43_863, 39_000),
+    "lines": Ceiling(43_805, 39_000),
 }
 
 
