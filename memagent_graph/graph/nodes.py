@@ -246,7 +246,7 @@ async def merge_memories(at: Visit) -> Changes:
     parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
     chain = at.chain(whole)
     if chain is not None:  # before its parts leave the list: it is not broken off
-        await chain.entry.acquire(chain.entry.describe(whole))
+        await chain.lease.acquire(chain.describe(whole))
     edited = (take_edit(at.chain(part), part, last=True) for part in parts)
     parts = [*await asyncio.gather(*edited)]
     if any(part["progress"]["stopped"] is None for part in parts):
