@@ -17,11 +17,10 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
-    MemoryConflictError,
     MemoryNotFoundError,
 )
 from memagent_graph.memory import lookup, owners, runs
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.atomic import MOST_LOST_RACES, lost_races, pause
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import find_readings
 from memagent_graph.memory.owners import above, delete_versions, rows_of, take_inventory
@@ -64,8 +63,7 @@ async def post_notice(records: Records, digests: Sequence[str]) -> None:
         }
         if await records.commit(puts, given):
             return
-    message = "Other documents are being forgotten at the same time: try again."
-    raise MemoryConflictError(message)
+    raise lost_races("The notice of", digests[0])
 
 
 def number_of(value: Value | Exception | None) -> int:
@@ -171,8 +169,7 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
             return Forgotten(released.deleted, dict(released.shared))
         deleted, shared = deleted + released.deleted, shared + released.shared
     else:
-        message = f"{name!r} kept being written meanwhile: forget it again."
-        raise MemoryConflictError(message)
+        raise lost_races("Memory", name)
     if lost == 0:
         message = f"There is no memory named {name!r}."
         raise MemoryNotFoundError(message)
@@ -257,7 +254,6 @@ async def clear(records: Records) -> int:
 
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_AGAIN = "Memories of this document kept being written meanwhile: forget it again."
 
 
 class ForgottenSource(NamedTuple):
@@ -394,7 +390,7 @@ async def _forget(
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
                 versions += (await owners.release(records, name, ids, given)).deleted
-    raise MemoryConflictError(_AGAIN)
+    raise lost_races("Memories of", digests[0])
 
 
 async def _move_names(

@@ -149,17 +149,10 @@ async def history(records: Records, reference: str) -> History:
     return found
 
 
-async def list_memories(
-    records: Records, *, question: str | None = None, source: str | None = None
-) -> list[tuple[str, MemoryVersion]]:
+async def list_memories(records: Records) -> list[tuple[str, MemoryVersion]]:
     """Return names with their newest versions: named memories first, then readings.
 
     A memory that cannot be read is skipped, and a warning that names it is logged.
-
-    Args:
-        records: the bank.
-        question: only memories of this question.
-        source: only memories of the document with this digest.
     """
     pointers: list[tuple[str, str]] = []
     for namespace in (records.heads, records.readings):
@@ -177,7 +170,7 @@ async def list_memories(
         if not isinstance(version, MemoryVersion):
             why = str(version or f"version {key} is gone").rstrip(".")
             _log.warning("Memory %r cannot be listed: %s. Run `memagent memory check`.", name, why)
-        elif question in (None, version.question) and source in (None, version.document.digest):
+        else:
             found.append((name, version))
     return found
 
