@@ -139,6 +139,7 @@ class Lease:
         self.ended: PutOp | None = None
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
+        self._process, self._name = 0, ""
         _live[self._nonce] = self
         self.place: Place = (records.leases, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
@@ -393,8 +394,9 @@ class Lease:
         return done
 
     def _holder(self) -> str:
-        # Asked anew: the process may fork.
-        return f"{_machine()}:{os.getpid()}:{self._nonce}"
+        if self._process != (process := os.getpid()):  # the first time, and after a fork
+            self._process, self._name = process, f"{_machine()}:{process}:{self._nonce}"
+        return self._name
 
     def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
