@@ -29,7 +29,6 @@ from memagent_graph.graph.state import (
 from memagent_graph.memory import runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
 from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, edit_version
@@ -102,11 +101,11 @@ class Chain:
     def __init__(self, reading: Reading, run: Run, fold: Fold, whole: Chain | None = None) -> None:
         assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
-        self.bank = MemoryBank(
+        self.bank: MemoryBank = MemoryBank(
             run.store,
             run.namespace,
             ttl=reading.config.ttl,
-            patience=lambda: self._patience(store_seconds()),
+            patience=lambda: self._patience(self.bank.guard.seconds),
         )
         self._whole = whole
         self.at: MemoryVersion | None = None
@@ -255,7 +254,7 @@ class Chain:
             EditedError: Another agent had stored another one first.
         """
         is_slow = self._writer.seconds > max(_SLOW, self._took)
-        await self._writer.settle(0 if is_slow else store_seconds())
+        await self._writer.settle(0 if is_slow else self.bank.guard.seconds)
         if self.lease.turn is not None:
             raise EditedError
 
@@ -428,7 +427,7 @@ class Chain:
         )
 
     async def _flush(self) -> int:
-        most = 2 * store_seconds()  # for all that the store has not taken yet
+        most = 2 * self.bank.guard.seconds  # for all that the store has not taken yet
         patience = self._patience(most)
         return await self._writer.flush(patience, strictly=patience < most)
 
