@@ -16,7 +16,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import runs
-from memagent_graph.memory.lookup import find, newest_edit, read_head
+from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
 from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, make_reading_key
 
@@ -72,7 +72,7 @@ class Reuse:
         fold["progress"]["version"] = self._lineage.root
         try:
             if name:
-                places = self._fence.place, runs.place_of(self._bank, name)
+                places = self._fence.place, runs.place_of_runs(self._bank, name)
                 head, (notices, ran) = await read_head(self._bank, name, *places)
                 if not self._fence.given:
                     self._fence.see(notices)
@@ -106,7 +106,7 @@ class Reuse:
         records, progress = self._bank, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
-        place = runs.place_of(records, name)
+        place = runs.place_of_runs(records, name)
         if expected not in self._ran:
             (self._ran[expected],) = await records.values([place])
         value = runs.add_run(self._ran[expected], runs.EndedRun(asked, version, kept))
@@ -186,7 +186,7 @@ class Reuse:
         ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
-        found, self.record = await find(records, known, ids, memory, size)
+        found, self.record = await find_prefix(records, known, ids, memory, size)
         if ended and (found is None or found.document.end < ended[0].document.end):
             found, self.record = ended  # though versions before it are gone
         if found is None:

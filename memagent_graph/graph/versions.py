@@ -19,11 +19,11 @@ from memagent_graph.graph.state import (
     VERSIONS,
     Fold,
     begin_fold,
+    cost_of,
     count_covered,
     fold_name,
     mark_taken,
     memory_of,
-    usage_of,
     whole_scope,
 )
 from memagent_graph.memory import runs
@@ -352,7 +352,7 @@ class Chain:
 
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the next reading of the same into a name is another."""
-        version, usage = str(fold["progress"]["version"]), usage_of(fold["progress"])
+        version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
         seen = self._seen if self._writes else self.reuse.record
         with suppress(StoreError):
             await runs.keep_answer(self.bank, version, answer, usage, seen)

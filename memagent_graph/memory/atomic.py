@@ -34,7 +34,7 @@ async def pause(lost: int) -> None:
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
 
 
-def lost_races(what: str, name: str) -> MemoryConflictError:
+def race_error(what: str, name: str) -> MemoryConflictError:
     """Return the error of a writer that gives up."""
     message = f"{what} {name!r} changed {MOST_LOST_RACES} times meanwhile: try again."
     return MemoryConflictError(message)

@@ -457,7 +457,7 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await lookup.history(records, fold.version)}
+        known = {one.id: one for one in await lookup.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)
