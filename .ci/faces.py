@@ -8,7 +8,7 @@ import griffe
 
 
 class Faces(griffe.Extension):
-    """Shows `aget = lookup.get` and `load = to_sync(aload)` as the methods that they are."""
+    """Shows `aget = lookup.get_version` and `load = to_sync(aload)` as methods."""
 
     def on_class(self, *, cls: griffe.Class, loader: griffe.GriffeLoader, **_: object) -> None:
         """Replace such attributes by functions with the parameters and docstring of the other."""

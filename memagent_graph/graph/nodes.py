@@ -47,13 +47,13 @@ from memagent_graph.graph.state import (
     ReadingState,
     add_usage,
     begin_fold,
+    cost_of,
     count_covered,
     document_of,
     fold_name,
     is_segmented,
     merge_spans,
     reopen,
-    usage_of,
     whole_scope,
 )
 from memagent_graph.graph.versions import (
@@ -246,7 +246,7 @@ async def merge_memories(at: Visit) -> Changes:
     parts = sorted(state["folds"].values(), key=lambda part: part["scope"]["start"])
     chain = at.chain(whole)
     if chain is not None:  # before its parts leave the list: it is not broken off
-        await chain.entry.acquire(chain.entry.describe(whole))
+        await chain.lease.acquire(chain.describe(whole))
     edited = (take_edit(at.chain(part), part, last=True) for part in parts)
     parts = [*await asyncio.gather(*edited)]
     if any(part["progress"]["stopped"] is None for part in parts):
@@ -287,7 +287,7 @@ async def search(at: Visit) -> Changes:
         at.run.emit(fallback_event(at.reading, at.run, fold, progress))
     new = begin_fold(fold["question"], fold["source"], fold["scope"])
     begun = await _begin(at, new, searched=True)
-    return {**begun, "progress": add_usage(begun["progress"], usage_of(fold["progress"]))}
+    return {**begun, "progress": add_usage(begun["progress"], cost_of(fold["progress"]))}
 
 
 async def _stands(at: Visit, answer: Answer) -> bool:
@@ -398,7 +398,7 @@ def _output(
         "found": answer.found,
         "unsupported": [asdict(item) for item in answer.unsupported],
         "usage": {
-            **asdict(usage_of(progress)),
+            **asdict(cost_of(progress)),
             "gated": fold["progress"]["gated"],
             "document_tokens": progress["tokens"],
         },

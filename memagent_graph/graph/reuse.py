@@ -13,11 +13,10 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.evidence.places import to_plain
-from memagent_graph.graph.register import progress_at
+from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import runs
-from memagent_graph.memory.lookup import find, newest_edit, read_head
+from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
 from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, make_reading_key
 
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.register import Entry
-    from memagent_graph.graph.state import Fold, Scope
+    from memagent_graph.graph.state import Fold, Progress, Scope
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
+    from memagent_graph.memory.leases import Lease
     from memagent_graph.memory.version import ReadDocument
     from memagent_graph.memory.writer import Fence
     from memagent_graph.text.chunks import Chunk
@@ -57,8 +56,8 @@ class Reuse:
         missed: why the store was not asked; None if it was.
     """
 
-    def __init__(self, lineage: Lineage, bank: MemoryBank, entry: Entry, fence: Fence) -> None:
-        self._lineage, self._bank, self._entry, self._fence = lineage, bank, entry, fence
+    def __init__(self, lineage: Lineage, bank: MemoryBank, lease: Lease, fence: Fence) -> None:
+        self._lineage, self._bank, self._lease, self._fence = lineage, bank, lease, fence
         self.begun: MemoryVersion | None = None
         self.record: Value | None = None
         self.missed: str | None = None
@@ -73,15 +72,14 @@ class Reuse:
         fold["progress"]["version"] = self._lineage.root
         try:
             if name:
-                self._entry.memory, records = name, self._bank.records
-                places = self._fence.place, runs.place_of(records, name)
-                head, (notices, ran) = await read_head(records, name, *places)
+                places = self._fence.place, runs.place_of_runs(self._bank, name)
+                head, (notices, ran) = await read_head(self._bank, name, *places)
                 if not self._fence.given:
                     self._fence.see(notices)
                 at = None if head is None else head.id
                 self._ran = {at: ran}
                 fold["scope"] |= {"memory_name": name, "head": at}
-                await self._entry.begin_at(fold)
+                await self._lease.move_to(key_of(self._lineage, fold))
                 if head is not None:
                     self.begun = head
                     fold = {**fold, **to_plain(head.memory)}
@@ -105,10 +103,10 @@ class Reuse:
 
     async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
         """Point a named memory to the fold's version; return whether the memory has it now."""
-        records, progress = self._bank.records, fold["progress"]
+        records, progress = self._bank, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
-        place = runs.place_of(records, name)
+        place = runs.place_of_runs(records, name)
         if expected not in self._ran:
             (self._ran[expected],) = await records.values([place])
         value = runs.add_run(self._ran[expected], runs.EndedRun(asked, version, kept))
@@ -150,8 +148,8 @@ class Reuse:
         found: set[int] = set()
         try:
             for first in range(0, len(ids), _IDS_AT_ONCE):
-                places = [(self._bank.records.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
-                values = await self._bank.records.values(places, refresh=False)
+                places = [(self._bank.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
+                values = await self._bank.values(places, refresh=False)
                 found |= {at for at, value in enumerate(values, first) if value is not None}
         except StoreError as error:
             self.missed = str(error)
@@ -175,8 +173,8 @@ class Reuse:
 
         `edited` says whether it begins at an edit of what is known.
         """
-        name, memory = fold["scope"]["memory_name"], self._entry.memory
-        segmented, records = is_segmented(fold["scope"]), self._bank.records
+        name, memory = fold["scope"]["memory_name"], self._lineage.memory(fold)
+        segmented, records = is_segmented(fold["scope"]), self._bank
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
         listed = self._lineage.is_listed and not segmented
@@ -188,11 +186,11 @@ class Reuse:
         ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
-        found, self.record = await find(records, known, ids, memory, size)
+        found, self.record = await find_prefix(records, known, ids, memory, size)
         if ended and (found is None or found.document.end < ended[0].document.end):
             found, self.record = ended  # though versions before it are gone
         if found is None:
-            self._entry.absent = first[0] if first else None
+            self._lease.absent = first[0] if first else None
             return fold
         edit = await newest_edit(records, found.id, memory, self.record)
         document, length = found.document, cutter.source.length
@@ -240,7 +238,7 @@ class Reuse:
 
         The notices come first: what is forgotten later is found as the reading goes on.
         """
-        fence, records = self._fence, self._bank.records
+        fence, records = self._fence, self._bank
         if fence.given:
             return await records.values(places)
         notices, *found = await records.values([fence.place, *places])
@@ -251,12 +249,17 @@ class Reuse:
         """The end of an earlier reading of this very document, and its record, from its pointer."""
         key = pointer.get("version") if isinstance(pointer, dict) else None
         if isinstance(key, str):
-            ((_, value),) = await self._bank.records.by_id([key])
+            ((_, value),) = await self._bank.by_id([key])
             with suppress(BadRecordError):
                 found = MemoryVersion.from_record(value, key)
                 if (found.root, found.document.digest) == (self._lineage.root, digest):
                     return found, cast("Value", value)
         return None
+
+
+def key_of(lineage: Lineage, fold: Fold) -> str:
+    """Return the key that readings of the same text from the same version share."""
+    return f"{fold['scope']['head'] or ''}-{lineage.root}-{fold['source']['digest']}"
 
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
@@ -267,3 +270,56 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
 
 def _is_within(chunk: Chunk, document: ReadDocument) -> bool:
     return any(start <= chunk.start < end for start, end in document.skipped)
+
+
+def move_to(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
+    """Return a fold at an edit of the version `edited`, which it is at or has read on from."""
+    scope, progress = fold["scope"], fold["progress"]
+    at, stopped = progress["version"], progress["stopped"]
+    if edited == at:
+        named = scope["memory_name"] and scope["head"] == at
+        after: Fold = {
+            **fold,
+            **to_plain(edit.memory),
+            "scope": {**scope, "head": edit.id} if named else scope,
+            "progress": {**progress, "version": edit.id},
+        }
+    elif edited == scope["head"]:
+        after = begin_anew(fold, edit, edit.id)
+    else:
+        back = progress_at(edit, progress)
+        if stopped in {"end", None}:
+            back["stopped"] = "end" if back["position"] >= scope["end"] else None
+        after = {**fold, **to_plain(edit.memory), "progress": back}
+    return after
+
+
+def progress_at(version: MemoryVersion, progress: Progress) -> Progress:
+    """Return the progress of a fold that has read what a version has."""
+    document = version.document
+    skipped = [[*span] for span in document.skipped]
+    return {
+        **progress,
+        "position": skipped[0][0] if document.again and skipped else document.end,
+        "step": version.step,
+        "skipped": skipped,
+        "again": document.again,
+        "version": version.id,
+    }
+
+
+def begin_anew(fold: Fold, head: MemoryVersion | None, at: str) -> Fold:
+    """Return a fold at the beginning of its span, at the head of a named memory or the root."""
+    return {
+        **fold,
+        **to_plain(Memory() if head is None else head.memory),
+        "scope": {**fold["scope"], "head": None if head is None else head.id},
+        "progress": {
+            **fold["progress"],
+            "position": fold["scope"]["start"],
+            "stopped": None,
+            "version": at,
+            "skipped": [],
+            "again": False,
+        },
+    }

@@ -14,7 +14,7 @@ from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.places import Memory, join_memories, to_plain, with_text
 from memagent_graph.graph.reading import observers, part, repeat, step_of
-from memagent_graph.graph.state import Progress, add_usage, memory_of, merge_spans, usage_of
+from memagent_graph.graph.state import Progress, add_usage, cost_of, memory_of, merge_spans
 from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import with_lost_statements
 
@@ -65,7 +65,7 @@ async def merge(
         sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
             asyncio.ensure_future(_merge(reading, question, whole.memories[start:end], config))
-            for start, end in groups(sizes, reading.config.merge_tokens)
+            for start, end in merge_groups(sizes, reading.config.merge_tokens)
         ]
         try:
             level = await asyncio.gather(*calls)
@@ -144,7 +144,7 @@ async def _settle(
     return replace(made, memory=memory, usage=usage), 2
 
 
-def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+def merge_groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     """Yield starts and ends of the groups of memories, of these tokens, that one call merges.
 
     A call has `room` for so many tokens, with the text around each, and always for two memories.
@@ -161,7 +161,7 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
     """Yield the number of memories in each merge, by level, if all have the longest length."""
     while segments > 1:
-        together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
+        together = [*merge_groups([config.memory_tokens] * segments, config.merge_tokens)]
         yield [end - start for start, end in together if end - start > 1]
         segments = len(together)
 
@@ -202,7 +202,7 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
         [[progress["position"], end] for progress, end in spans if progress["position"] < end]
     )
     progress: Progress = {
-        **add_usage(whole["progress"], sum(map(usage_of, ended), merged.usage)),
+        **add_usage(whole["progress"], sum(map(cost_of, ended), merged.usage)),
         "position": whole["scope"]["end"] - sum(end - start for start, end in unreached),
         "step": sum(progress["step"] for progress in ended),
         "tokens": sum(progress["tokens"] for progress in ended),

@@ -174,7 +174,7 @@ def mark_taken(fold: Fold, edit: str) -> Fold:
     return {**fold, "layers": {**fold["layers"], VERSIONS: state}}
 
 
-def usage_of(progress: Progress) -> Usage:
+def cost_of(progress: Progress) -> Usage:
     """Return the cost of a fold so far."""
     calls, seconds = progress["calls"], progress["seconds"]
     return Usage(calls, progress["input_tokens"], progress["output_tokens"], seconds)

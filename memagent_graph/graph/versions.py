@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,24 +13,23 @@ from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, Stor
 from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.ids import Lineage, read_of, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
-from memagent_graph.graph.register import EditedError, Entry, begin_anew, move_to
-from memagent_graph.graph.reuse import Reuse
+from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
     VERSIONS,
     Fold,
     begin_fold,
+    cost_of,
+    count_covered,
     fold_name,
     mark_taken,
     memory_of,
-    usage_of,
     whole_scope,
 )
 from memagent_graph.memory import runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.circuit import store_seconds
-from memagent_graph.memory.leases import can_lease
+from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
 from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, edit_version
 from memagent_graph.memory.writer import VersionWriter
@@ -63,7 +63,7 @@ class Versions(Layer):
         step = replace(step, memory=await chain.open(step.fold))
         update = await chain.follow(step.fold, step.chunk)
         if update is None:
-            async with chain.entry.keep_alive():
+            async with chain.lease.keep_alive():
                 update = await read(step)
             await chain.expect_no_other()
         after = apply_update(step, update)
@@ -92,7 +92,8 @@ class Chain:
         lineage: which versions these are.
         reuse: begins the fold after those that are stored.
         bank: has those that are stored.
-        entry: the fold's among those under way.
+        lease: the fold's record among those under way.
+        since: when the reading began, ISO 8601, UTC.
         parent: id of the version that the chunk is read from.
         at: that version; None for the root, or if it is not known.
     """
@@ -100,11 +101,11 @@ class Chain:
     def __init__(self, reading: Reading, run: Run, fold: Fold, whole: Chain | None = None) -> None:
         assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
-        self.bank = MemoryBank(
+        self.bank: MemoryBank = MemoryBank(
             run.store,
             run.namespace,
             ttl=reading.config.ttl,
-            patience=lambda: self._patience(store_seconds()),
+            patience=lambda: self._patience(self.bank.guard.seconds),
         )
         self._whole = whole
         self.at: MemoryVersion | None = None
@@ -112,15 +113,14 @@ class Chain:
         reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
         self.lineage: Lineage = Lineage(reading, fold, reuses=reuses, whole=above)
         shares = reuses and reading.config.lease and can_lease(self.bank)
-        memory, root = self.lineage.memory(fold), self.lineage.root
-        self.entry: Entry = Entry(self.bank, fold, memory, root, shares=shares)
-        self._entries: list[Entry] = [self.entry]  # of all folds of the reading
+        self.lease: Lease = Lease(self.bank, key_of(self.lineage, fold) if shares else None)
+        self._leases: list[Lease] = [self.lease]  # of all folds of the reading
         self._writer: VersionWriter = VersionWriter(self.bank)
+        self.since: str = datetime.now(UTC).isoformat()
         if whole is not None:
-            self._writer, self._entries = whole._writer, whole._entries  # noqa: SLF001
-            self._entries.append(self.entry)
-            self.entry.since = whole.entry.since
-        self.reuse = Reuse(self.lineage, self.bank, self.entry, self._writer.fence)
+            self._writer, self._leases, self.since = whole._writer, whole._leases, whole.since  # noqa: SLF001
+            self._leases.append(self.lease)
+        self.reuse = Reuse(self.lineage, self.bank, self.lease, self._writer.fence)
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -174,7 +174,7 @@ class Chain:
         What was read since the edited version is to be read again. If it is the `last` call, the
         fold leaves the list of those under way, and no edit is accepted for it any more.
         """
-        if not (self._writes or self.entry.due):  # it has read nothing that could be edited
+        if not (self._writes or self.lease.due):  # it has read nothing that could be edited
             return fold
         left = self._reading.seconds_left(self._run)
         late = left is not None and left <= 0
@@ -186,34 +186,34 @@ class Chain:
                 if last and self._whole is None and self._unmoved is None:
                     self._left = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
-            self.entry.due |= last and not (self.entry.held or self.entry.is_gone)
+            self.lease.due |= last and not (self.lease.held or self.lease.is_gone)
             taken = await self._take(fold)
             while last and not late and taken["progress"]["stopped"] == stopped:
-                if await self.entry.leave(taken):
+                if await self.lease.leave(self.describe(taken)):
                     break
                 taken = await self._take(taken)
         return taken
 
     async def _take(self, fold: Fold) -> Fold:
         """The fold, from an edit that it has not taken, or from what others stored in its place."""
-        entry, at = self.entry, fold["progress"]["version"]
-        if entry.turn is not None:
-            edit, entry.turn = entry.turn, None
-            edited, entry.due = edit.id, True
+        lease, at = self.lease, fold["progress"]["version"]
+        if lease.turn is not None:
+            edit, lease.turn = lease.turn, None
+            edited, lease.due = edit.id, True
             self._replays = self.lineage.reuses  # the others may have read on
-        elif (found := await entry.find_edit(fold)) is not None:
+        elif (found := await lease.find_edit(self.describe(fold))) is not None:
             edit, edited = found
         else:
             return fold
-        self.at, entry.ends = edit, None
+        self.at, lease.ends = edit, None
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
-        if entry.held:
-            await entry.acquire(entry.describe(after))
+        if lease.held:
+            await lease.acquire(self.describe(after))
         if edited != edit.id:
-            self._run.emit(edit_event(self._reading, self._run, after, entry.memory))
+            self._run.emit(edit_event(self._reading, self._run, after, self.lineage.memory(after)))
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after
@@ -225,10 +225,10 @@ class Chain:
             TimeoutError: The deadline came first.
             EditedError: The memory was edited.
         """
-        self._begun_at, self.entry.ends = asyncio.get_running_loop().time(), None
+        self._begun_at, self.lease.ends = asyncio.get_running_loop().time(), None
         ids = self.lineage.child(self.parent, chunk), self.parent
         left = partial(self._reading.seconds_left, self._run)
-        found = await self.entry.find_next(fold, ids, left, replays=self._replays)
+        found = await self.lease.follow(self.describe(fold), ids, left, replays=self._replays)
         if found is None:
             self._replays = False
             return None
@@ -242,7 +242,7 @@ class Chain:
 
     async def _let_go(self) -> None:
         """Let others read on, and let nobody see a reading that is over, with all its folds."""
-        await asyncio.gather(*(entry.release() for entry in self._entries))
+        await asyncio.gather(*(lease.release() for lease in self._leases))
 
     async def expect_no_other(self) -> None:
         """Wait until the memory that was read from is stored.
@@ -254,8 +254,8 @@ class Chain:
             EditedError: Another agent had stored another one first.
         """
         is_slow = self._writer.seconds > max(_SLOW, self._took)
-        await self._writer.settle(0 if is_slow else store_seconds())
-        if self.entry.turn is not None:
+        await self._writer.settle(0 if is_slow else self.bank.guard.seconds)
+        if self.lease.turn is not None:
             raise EditedError
 
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate) -> Fold:
@@ -285,7 +285,8 @@ class Chain:
         self._finished = self.at
         if self._whole is None and self.at is not None:
             pointer = {"version": self.at.id}
-            self.entry.ends = self.bank.put(self.bank.readings, self.entry.memory, pointer)
+            key = self.lineage.memory(fold)
+            self.lease.ends = self.bank.put(self.bank.readings, key, pointer)
         return fold
 
     async def find_merge(self, fold: Fold, parts: Sequence[Fold]) -> Merged | None:
@@ -317,7 +318,7 @@ class Chain:
         await self._writer.settle()
         if self._whole is None and not (self._unmoved or self._left):  # else it was waited for
             self._left = await self._flush()
-        other, last = self.entry.turn, fold["progress"]["version"]
+        other, last = self.lease.turn, fold["progress"]["version"]
         return other.memory if other is not None and other.id == last else memory_of(fold)
 
     async def close(self, fold: Fold) -> list[str]:
@@ -339,8 +340,8 @@ class Chain:
         keep = self._reading.config.keep_versions
         try:
             if self._finished is not None and message is None:
-                if self.entry.is_gone:
-                    self._seen = self._finished.to_record([self.entry.memory])
+                if self.lease.is_gone:
+                    self._seen = self._finished.to_record([self.lineage.memory(fold)])
                 else:
                     self._seen = await self.bank.arecord_reading(self._finished)
             if keep is not None and message is None:
@@ -351,7 +352,7 @@ class Chain:
 
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the next reading of the same into a name is another."""
-        version, usage = str(fold["progress"]["version"]), usage_of(fold["progress"])
+        version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
         seen = self._seen if self._writes else self.reuse.record
         with suppress(StoreError):
             await runs.keep_answer(self.bank, version, answer, usage, seen)
@@ -377,7 +378,7 @@ class Chain:
         fence.forgotten.clear()
         fence.read.clear()
         self._lost += 1
-        self.bank.records.guard.count(lost_races=1)
+        self.bank.guard.count(lost_races=1)
         if self._lost > MOST_LOST_RACES:
             message = (
                 f"Other writers moved {name!r} on {self._lost} times. What was read is kept as "
@@ -386,8 +387,8 @@ class Chain:
             raise MemoryConflictError(message)
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
-        await self.entry.look()
-        pending = self.entry.get_pending(fold)
+        await self.lease.look()
+        pending = self.lease.get_pending(self.describe(fold))
         taken = fold["layers"].get(VERSIONS, {}).get("edit")
         noted = taken if pending is None else pending.edit
         history = [] if head is None or not noted else await self.bank.ahistory(head.id)
@@ -397,15 +398,36 @@ class Chain:
                 f"first without the edit, version {noted}: merge it by hand."
             )
         after = begin_anew(fold, head, self.lineage.root if head is None else head.id)
-        await self.entry.begin_at(after)
+        await self.lease.move_to(key_of(self.lineage, after))
         return mark_taken(after, noted) if noted else after
 
     def _write(self, fold: Fold, version: MemoryVersion) -> None:
         self._writes = True
-        self._writer.add(version, self.entry.describe(fold), self.entry)
+        self._writer.add(version, self.describe(fold), self.lease)
+
+    def describe(self, fold: Fold) -> UnderWay:
+        """Return what others are to see of the fold."""
+        source, scope, progress = fold["source"], fold["scope"], fold["progress"]
+        start, end, state = scope["start"], scope["end"], fold["layers"].get(VERSIONS, {})
+        passed = progress["position"] - start
+        return UnderWay(
+            memory=self.lineage.memory(fold),
+            question=fold["question"],
+            source=source["digest"],
+            source_name=source["name"],
+            fold=fold_name(scope),
+            step=progress["step"],
+            position=count_covered(progress, start, end) if progress["again"] else passed,
+            length=end - start,
+            version=None if progress["version"] == self.lineage.root else progress["version"],
+            since=self.since,
+            head=scope["head"] or "",
+            edit=state.get("edit") or "",
+            taken=state.get("taken", ""),
+        )
 
     async def _flush(self) -> int:
-        most = 2 * store_seconds()  # for all that the store has not taken yet
+        most = 2 * self.bank.guard.seconds  # for all that the store has not taken yet
         patience = self._patience(most)
         return await self._writer.flush(patience, strictly=patience < most)
 
@@ -426,7 +448,7 @@ def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
     chain = run.chains.get(fold_name(fold["scope"]))
     if not isinstance(chain, Chain):  # of a resumed run
         chain = begin_chain(reading, run, fold)
-        chain.entry.due = chain.entry.resumed = True
+        chain.lease.due = chain.lease.resumed = True
     return chain
 
 

@@ -125,21 +125,21 @@ class MemoryBank(Records):
     """
 
     aappend = writer.append_version
-    aadvance = writer.advance
-    aget = lookup.get
+    aadvance = writer.advance_head
+    aget = lookup.get_version
     ahead = lookup.head
     amove_head = owners.move_head
-    ahistory = lookup.history
+    ahistory = lookup.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
-    adigests_of = removal.digests_of
+    adigests_of = removal.find_digests
     athin = removal.thin
     acollect = maintenance.collect
-    acheck = maintenance.check
+    acheck = maintenance.check_bank
     aclear = removal.clear
-    alist = lookup.list_memories
-    aexport = maintenance.export
-    aimport = maintenance.import_lines
+    alist = lookup.list_bank
+    aexport = maintenance.export_lines
+    aimport = maintenance.store_lines
 
     async def abranch(self, reference: str, name: str) -> MemoryVersion:
         """Give a memory another name; from now on, the two are independent.

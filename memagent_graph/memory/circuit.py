@@ -84,13 +84,15 @@ class StoreGuard:
 
     Thread-safe, and usable from any event loop. `failures` are those since the store last answered;
     the other counts are those of `StoreMetrics`. `alone` is held by who reads and then writes in a
-    store without conditional writes; `led_to` has where names led when this process looked last.
+    store without conditional writes; `led_to` has where names led when this process looked last;
+    `seconds` is `store_seconds` as it was when the store was first used.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = self.retries = self.pending = self.lost_races = 0
         self.alone = threading.Lock()
         self.led_to: dict[tuple[tuple[str, ...], str], str] = {}
+        self.seconds: float = store_seconds()
         self._clock = clock
         self._lock = threading.RLock()
         self._openings = 0
@@ -146,7 +148,7 @@ class StoreGuard:
             operation: starts the operation. It must not use this guard itself.
             patience: time in which the store must answer any call, in seconds. While it answers
                 others, as in a burst, the operation may take longer, unless `patience` is below
-                `store_seconds`. Time in which this event loop is blocked does not count.
+                `seconds`. Time in which this event loop is blocked does not count.
         """
         openings, is_test = self._admit()
         try:
@@ -196,7 +198,7 @@ class StoreGuard:
 
         A wait in parts: time in which the loop is blocked, and receives nothing, ends one of them.
         """
-        longest = time.monotonic() + (_LONGEST_WAIT if patience >= store_seconds() else patience)
+        longest = time.monotonic() + (_LONGEST_WAIT if patience >= self.seconds else patience)
         answers, left = self._answers, _PARTS
         while left and not (task.done() or time.monotonic() >= longest):
             await asyncio.wait([task], timeout=patience / _PARTS)

@@ -17,11 +17,10 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
-    MemoryConflictError,
     MemoryNotFoundError,
 )
 from memagent_graph.memory import lookup, owners, runs
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import find_readings
 from memagent_graph.memory.owners import above, delete_versions, rows_of, take_inventory
@@ -29,7 +28,7 @@ from memagent_graph.memory.version import MemoryVersion, follows_of, walk
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
-from memagent_graph.text.source import digests_of as digests_in
+from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -64,8 +63,7 @@ async def post_notice(records: Records, digests: Sequence[str]) -> None:
         }
         if await records.commit(puts, given):
             return
-    message = "Other documents are being forgotten at the same time: try again."
-    raise MemoryConflictError(message)
+    raise race_error("The notice of", digests[0])
 
 
 def number_of(value: Value | Exception | None) -> int:
@@ -164,15 +162,14 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
             break
         if not preview:
             puts = [records.put(*place, None) for place in pointers]
-            await records.items([*puts, records.put(*runs.place_of(records, name), None)])
+            await records.items([*puts, records.put(*runs.place_of_runs(records, name), None)])
         given = dict.fromkeys(pointers)
         released = await owners.release(records, name, ids, given, preview=preview)
         if preview:
             return Forgotten(released.deleted, dict(released.shared))
         deleted, shared = deleted + released.deleted, shared + released.shared
     else:
-        message = f"{name!r} kept being written meanwhile: forget it again."
-        raise MemoryConflictError(message)
+        raise race_error("Memory", name)
     if lost == 0:
         message = f"There is no memory named {name!r}."
         raise MemoryNotFoundError(message)
@@ -257,7 +254,6 @@ async def clear(records: Records) -> int:
 
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_AGAIN = "Memories of this document kept being written meanwhile: forget it again."
 
 
 class ForgottenSource(NamedTuple):
@@ -320,7 +316,7 @@ async def forget_source(
     return await _forget(records, digests)
 
 
-async def digests_of(records: Records, name: str) -> list[str]:
+async def find_digests(records: Records, name: str) -> list[str]:
     """Return the digests of the documents of this name that memories were made from."""
     found: set[str] = set()
     async for item in records.scan(records.versions):
@@ -335,7 +331,7 @@ async def _open_digests(document: Path | Source) -> list[str]:
         from memagent_graph.text.files import open_source
 
         document = await to_thread(partial(open_source, document))
-    return digests_in(document)
+    return digests_of(document)
 
 
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
@@ -394,7 +390,7 @@ async def _forget(
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
                 versions += (await owners.release(records, name, ids, given)).deleted
-    raise MemoryConflictError(_AGAIN)
+    raise race_error("Memories of", digests[0])
 
 
 async def _move_names(
@@ -423,7 +419,7 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
     Which readings moved it is forgotten as well: each is to be read again.
     """
     name = place[1]
-    also = records.put(*runs.place_of(records, name), None)
+    also = records.put(*runs.place_of_runs(records, name), None)
     seen = found.contents.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})

@@ -33,7 +33,7 @@ from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, 
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Namespace, agrees, arrange
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ class GetThenPut:
 
 
 T = TypeVar("T")
-Namespace = tuple[str, ...]
 Place = tuple[Namespace, str]
 
 NAMESPACE = ("memagent",)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -25,19 +25,19 @@ from langgraph.store.base import Item
 from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
-from memagent_graph.errors import BadRecordError, MemoryNotFoundError
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, StoreError
 from memagent_graph.memory import lookup
 from memagent_graph.memory.circuit import FOLLOWED
 from memagent_graph.memory.items import GetThenPut
+from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
-    from memagent_graph.memory.version import MemoryVersion
 
 
 LAPSE = 5.0
@@ -49,7 +49,9 @@ _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, non
 _live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
 
-Found = TypeVar("Found")
+
+class EditedError(Exception):
+    """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class UnderWay:
         length: length of the fold's span, in code points.
         version: id of its memory as it is now, edits included; None before the first chunk.
         since: time of its beginning, ISO 8601, UTC.
+        head: id of the version that a named memory was at when it began.
         holder: machine, process and a number of its own: who reads.
         of: id of the version of which `edit` is the edit.
         edit: id of the last edit of its memory; empty without one.
@@ -84,6 +87,7 @@ class UnderWay:
     length: int
     version: str | None
     since: str
+    head: str = ""
     holder: str = ""
     of: str = ""
     edit: str = ""
@@ -116,6 +120,10 @@ class Lease:
         ends: what is put in the step that writes the fold's last version, in which the record is
             deleted, unless an edit is noted in it; None before that version is made.
         ended: the `ends` that was put; None before.
+        due: whether its version may have been edited while nothing was noted: before this call, or
+            when it was not listed.
+        resumed: whether what is listed may be of the call that this one resumes.
+        absent: id of a version that the store did not have a moment ago; None if it was not asked.
     """
 
     def __init__(
@@ -125,18 +133,28 @@ class Lease:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.held = False
+        self.held = self.due = self.resumed = False
+        self.absent: str | None = None
         self.ends: PutOp | None = None
         self.ended: PutOp | None = None
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
+        self._process, self._name = 0, ""
         _live[self._nonce] = self
         self.place: Place = (records.leases, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay | None = None
         self.seen: Value | None = None
         self.turn: MemoryVersion | None = None
+        self._gone: str | None = None  # an edit that cannot be read
         self._since = clock()
+
+    async def move_to(self, key: str) -> None:
+        """Be listed under another key, unless it has one of its own, and no more where it was."""
+        await self.release()
+        self.held, self.seen = False, None
+        if self.place[1] != self._nonce:
+            self.place = (self.place[0], key)
 
     async def acquire(self, fold: UnderWay) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
@@ -231,33 +249,38 @@ class Lease:
     async def follow(
         self,
         fold: UnderWay,
-        look: Callable[[], Awaitable[Found | None]],
+        ids: tuple[str, str],
         left: Callable[[], float | None],
         *,
-        unread: bool = False,
-    ) -> Found | None:
-        """Return what another has made; None to make it here.
+        replays: bool = False,
+    ) -> MemoryVersion | None:
+        """Return the version that another reading makes of the next chunk; None to make it here.
 
         Waits as long as the other shows that it lives, and no longer than the deadline.
 
         Args:
-            fold: what to show others when the lease is taken.
-            look: finds what is wanted; None if it is not stored.
+            fold: the fold before the chunk, shown to others when the lease is taken.
+            ids: those of that version and of the one before.
             left: returns the seconds until the deadline, None without one.
-            unread: whether nothing was stored a moment ago: if nobody reads, no look is needed.
+            replays: whether a reading that was broken off may have stored it.
+
+        Raises:
+            TimeoutError: The deadline came first.
+            EditedError: The fold has yet to continue from an edit.
         """
         if self.held and self._clock() - self._since >= LAPSE:  # as when the process was stopped
             with suppress(Exception):
                 await self.beat()
         if self.held:
             self.alive()
-            return None
+            return await self.find(fold, *ids) if replays else None
+        unread = fold.version is None and ids[0] == self.absent
         looks = 0
         while self._records.guard.circuit == "closed":
-            if await self.acquire(fold) and unread:
+            if await self.acquire(fold) and unread:  # nobody reads: no look is needed
                 return None
             unread = False
-            found = await look()
+            found = await self.find(fold, *ids)
             if found is not None:
                 self.held = False  # the next one may be stored as well
                 self.alive()
@@ -271,6 +294,67 @@ class Lease:
             pause = FOLLOWED.after(looks)
             await asyncio.sleep(pause if seconds is None else min(pause, seconds))
         return None
+
+    async def find(self, fold: UnderWay, key: str, parent: str) -> MemoryVersion | None:
+        """Return a stored version that follows `parent`; None without one.
+
+        Raises:
+            EditedError: The fold has yet to continue from an edit.
+        """
+        records = self._records
+        places = [(records.versions, key), (records.versions, parent), self.place]
+        with suppress(StoreError):  # the chunk is read without it
+            child, before, noted = await records.values(places)
+            self.see(noted)
+            if parent == fold.version != fold.head and lookup.edit_of(before, fold.memory):
+                self.due = await lookup.newest_edit(records, parent, fold.memory) is not None
+            if self.due or self.get_pending(fold) is not None:
+                raise EditedError
+            return None if child is None else MemoryVersion.from_record(child, key)
+        return None
+
+    def get_pending(self, fold: UnderWay) -> UnderWay | None:
+        """Return the record with the edit that is noted, if the fold has not continued from it."""
+        if (self.seen or {}).get("edit", "") in ("", fold.edit, self._gone):
+            return None
+        noted = make_record(self.seen)
+        return None if noted is None or noted.memory != fold.memory else noted
+
+    async def find_edit(self, fold: UnderWay) -> tuple[MemoryVersion, str] | None:
+        """Return the edit to continue from, and the id of the version that was edited, if any."""
+        records, at = self._records, fold.version
+        if self.due:
+            await self.look()
+            self.due = False
+            if at is not None and at != fold.head:
+                edit = await lookup.newest_edit(records, at, fold.memory)
+                self.due = edit is not None  # it is found again if this attempt fails
+                if edit is not None:
+                    return edit, at
+        if (noted := self.get_pending(fold)) is None:
+            return None
+        (found,) = await lookup.versions(records, [noted.edit])
+        if isinstance(found, MemoryVersion):
+            return found, noted.of
+        self._gone = noted.edit
+        return None
+
+    async def leave(self, fold: UnderWay) -> bool:
+        """Remove the record, unless the fold has yet to continue from an edit; say whether."""
+        if self.is_gone:
+            return True
+        if not self.held:
+            await self.look()
+        if self.get_pending(fold) is not None:
+            return False
+        if self.foreign and not (self.is_free or self.resumed):
+            return True  # another reading of the same is listed
+        return await self.drop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it went as the fold's last version was written."""
+        return self.ends is not None and self.ended is self.ends
 
     def renew(self, fold: UnderWay, ends: PutOp | None = None) -> tuple[Value | None, list[PutOp]]:
         """Return what the record becomes as the fold's versions are written, and puts for that.
@@ -288,11 +372,13 @@ class Lease:
     def _value(self) -> Value:
         """The record, with an edit that is noted in it and that the fold has yet to take."""
         assert self._fold is not None  # noqa: S101 - it was acquired with one
-        fold, seen = self._fold, make_record(self.seen)
+        fold, seen = self._fold, None
+        if self.seen and self.seen.get("edit"):
+            seen = make_record(self.seen)
         self._beats += 1
         value = {**asdict(fold), "holder": self._holder(), "beat": self._beats}
         del value["seen"]  # the store's clock says it
-        if seen is None or not seen.edit or seen.memory != fold.memory:
+        if seen is None or seen.memory != fold.memory:
             return value
         if seen.edit == fold.edit:
             return {**value, "of": seen.of}
@@ -308,8 +394,9 @@ class Lease:
         return done
 
     def _holder(self) -> str:
-        # Asked anew: the process may fork.
-        return f"{_machine()}:{os.getpid()}:{self._nonce}"
+        if self._process != (process := os.getpid()):  # the first time, and after a fork
+            self._process, self._name = process, f"{_machine()}:{process}:{self._nonce}"
+        return self._name
 
     def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
@@ -370,7 +457,7 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await lookup.history(records, fold.version)}
+        known = {one.id: one for one in await lookup.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)

@@ -29,7 +29,7 @@ _NOTHING: Mapping[str, Found | None] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
-async def find(
+async def find_prefix(
     records: Records,
     first: Sequence[tuple[str, object]],
     ids: Iterator[str],
@@ -84,7 +84,7 @@ async def newest_edit(
     return newest
 
 
-async def get(records: Records, reference: str) -> MemoryVersion:
+async def get_version(records: Records, reference: str) -> MemoryVersion:
     """Return the version of a reference.
 
     Raises:
@@ -129,9 +129,9 @@ async def read_head(
     return found, values[: len(places)]
 
 
-async def history(records: Records, reference: str) -> History:
+async def read_history(records: Records, reference: str) -> History:
     """Return all versions that led to a memory, newest first, and the gaps between them."""
-    tip = await get(records, reference)
+    tip = await get_version(records, reference)
     known, found = {tip.id: tip}, History()
     names, asked, wanted = set[str](), set[str](), [tip.id]
     while wanted:
@@ -149,17 +149,10 @@ async def history(records: Records, reference: str) -> History:
     return found
 
 
-async def list_memories(
-    records: Records, *, question: str | None = None, source: str | None = None
-) -> list[tuple[str, MemoryVersion]]:
+async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
     """Return names with their newest versions: named memories first, then readings.
 
     A memory that cannot be read is skipped, and a warning that names it is logged.
-
-    Args:
-        records: the bank.
-        question: only memories of this question.
-        source: only memories of the document with this digest.
     """
     pointers: list[tuple[str, str]] = []
     for namespace in (records.heads, records.readings):
@@ -177,7 +170,7 @@ async def list_memories(
         if not isinstance(version, MemoryVersion):
             why = str(version or f"version {key} is gone").rstrip(".")
             _log.warning("Memory %r cannot be listed: %s. Run `memagent memory check`.", name, why)
-        elif question in (None, version.question) and source in (None, version.document.digest):
+        else:
             found.append((name, version))
     return found
 

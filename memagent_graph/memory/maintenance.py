@@ -69,7 +69,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     return count
 
 
-async def check(
+async def check_bank(
     records: Records, *, repair: bool = False, spare: Iterable[MemoryVersion] = ()
 ) -> list[Finding]:
     """Find defects: heads that point to nothing, gaps in histories, unreadable records.
@@ -192,7 +192,7 @@ async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> s
     return f"pointed to no version: restored as of {newest.created_at}, step {newest.step}"
 
 
-async def export(
+async def export_lines(
     records: Records, names: Iterable[str] | None = None, *, markdown: bool = False
 ) -> list[str]:
     """Return memories as JSON lines: versions, oldest first, and then names.
@@ -205,8 +205,8 @@ async def export(
     """
     lines: dict[str, None] = {}
     if names is None:
-        names = [name for name, _ in await lookup.list_memories(records)]
-    histories = {name: await lookup.history(records, name) for name in names}
+        names = [name for name, _ in await lookup.list_bank(records)]
+    histories = {name: await lookup.read_history(records, name) for name in names}
     if markdown:
         return [line for name, found in histories.items() for line in to_markdown(name, found[0])]
     for name, history in histories.items():
@@ -235,7 +235,7 @@ def quote(source: str, text: str, mark: str = "> ") -> list[str]:
     return [*head, *(mark + line for line in text.splitlines()), ""]
 
 
-async def import_lines(records: Records, lines: Iterable[str]) -> int:
+async def store_lines(records: Records, lines: Iterable[str]) -> int:
     """Store the lines of an `export`, and return the number of versions.
 
     Raises:

@@ -12,8 +12,8 @@ from graphlib import TopologicalSorter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.items import UNKNOWN, owners_of
 from memagent_graph.memory.version import follows_of, is_thinned
 
@@ -58,7 +58,7 @@ async def adopt(records: Records, owner: str, key: str, value: Found = None) -> 
         names = sorted({*owners_of(value), owner})
         if await records.commit(*records.changes({key: value}, {key: {**value, "owners": names}})):
             return
-    raise _busy(owner)
+    raise race_error("Versions of", owner)
 
 
 async def move_head(
@@ -155,7 +155,7 @@ async def release(
             return done
         if await records.values([*given]) != [*given.values()]:
             return done._replace(done=False)
-    raise _busy(owner)
+    raise race_error("Versions of", owner)
 
 
 def _find_others(values: Mapping[str, Found], owner: str) -> dict[str, set[str]]:
@@ -196,11 +196,6 @@ def children_first(values: Mapping[str, object]) -> list[str]:
         for key, value in values.items()
     }
     return [*TopologicalSorter(before).static_order()][::-1]
-
-
-def _busy(owner: str) -> MemoryConflictError:
-    message = f"Versions of {owner!r} were changed {MOST_LOST_RACES} times meanwhile: try again."
-    return MemoryConflictError(message)
 
 
 Rows = list[list[str]]

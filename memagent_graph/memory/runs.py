@@ -56,7 +56,7 @@ class EndedRun(NamedTuple):
     progress: Mapping[str, object]
 
 
-def place_of(records: Records, name: str) -> Place:
+def place_of_runs(records: Records, name: str) -> Place:
     """Return the place of the record of a memory's readings."""
     return records.runs, label(name)
 

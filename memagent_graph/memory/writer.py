@@ -7,8 +7,8 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
+from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
 from memagent_graph.memory.forget import LAST, list_forgotten, number_of
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.owners import pointer_to
@@ -44,7 +44,7 @@ async def append_version(
     return version if done is None else done[version.id]
 
 
-async def advance(
+async def advance_head(
     records: Records,
     name: str,
     version: MemoryVersion,
@@ -121,12 +121,7 @@ async def append_versions(
         if not all(map(agrees, now, given.values())):
             return None
         found = dict(await records.by_id(ids))
-    raise _conflict_at(versions[-1])
-
-
-def _conflict_at(version: MemoryVersion) -> MemoryConflictError:
-    message = f"Version {version.id} was changed {MOST_LOST_RACES} times meanwhile: try again."
-    return MemoryConflictError(message)
+    raise race_error("Version", ids[-1])
 
 
 def _choose(
@@ -331,4 +326,4 @@ class VersionWriter:
                     lease.ended = ends if ends in puts else lease.ended
                 return done
             await asyncio.gather(self.fence.look(), *(lease.look() for lease in leases))
-        raise _conflict_at(versions[-1])
+        raise race_error("The reading of version", versions[-1].id)

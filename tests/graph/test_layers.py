@@ -71,7 +71,7 @@ def test_a_layer_knows_no_other_layer():
 
 
 @pytest.mark.parametrize(
-    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "register", "segments"]
+    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "segments"]
 )
 def test_the_core_and_the_store_know_no_layer(module):
     tree = ast.parse((FOLDER / f"{module}.py").read_text())

@@ -23,7 +23,7 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.chunks import cut_evenly
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.segments import groups, merge, most_merges
+from memagent_graph.graph.segments import merge, merge_groups, most_merges
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.testing import ScriptedChatModel
@@ -419,7 +419,7 @@ def test_a_document_that_grows_keeps_its_segments_and_new_ones_are_no_more_than_
 
 @given(st.lists(st.integers(0, 1024), min_size=1), st.integers(0, 9000))
 def test_groups_are_all_memories_in_order_and_fit_unless_there_are_two(sizes, room):
-    found = [*groups(sizes, room)]
+    found = [*merge_groups(sizes, room)]
 
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
     assert found[-1][1] == len(sizes)

@@ -241,7 +241,8 @@ async def test_a_server_that_runs_full_keeps_heads_whole(small_server, prefix, r
                 fill(client, size, leave=room * 1_000)
             with suppress(StoreError), monkeypatch.context() as impatient:
                 impatient.delenv("MEMAGENT_STORE_SECONDS")  # else it may be tried for a minute
-                await read(store, memory_name="ann")
+                async with RedisStore.from_url(small_server.url, prefix=prefix) as hurried:
+                    await read(hurried, memory_name="ann")
             await memories_are_whole(MemoryBank(store), await known_documents())
 
             client.config_set("maxmemory", 100_000_000)
