@@ -15,7 +15,7 @@ from memagent_graph import ConversationMemory
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import read_fact
-from memagent_graph.facts.rules import Facts, mark_disputes, overwrite
+from memagent_graph.facts.rules import Facts, overwrite
 
 ANY = Facts()
 
@@ -154,31 +154,6 @@ def test_in_a_conversation_another_speaker_contradicts_and_updates_nothing():
     ]
 
 
-@pytest.mark.parametrize("relation", ["works at", "likes"])
-@pytest.mark.parametrize(
-    ("own", "other"), [("ended", "says Bob"), ("ended; says Cy", "says Bob"), ("says Bob", "ended")]
-)
-def test_speakers_dispute_whether_a_fact_has_ended(relation, own, other):
-    lines = after(f"A | {relation} | X | {own}", f"A | {relation} | X | {other}", latest=True)
-
-    assert len(lines) == 2
-    assert all("disputed" in line for line in lines)
-    assert sum("ended" in line for line in lines) == 1
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("A | works at | X | since 2020; until 2023", "A | works at | X | since 2024; says Bob"),
-        ("A | works at | X | ended", "A | works at | X | since 2024; says Bob"),
-        ("A | works at | X | ended", "A | works at | X"),
-        ("A | works at | X", "A | works at | X | until 2024; says Bob"),
-    ],
-)
-def test_a_date_or_the_same_speaker_decides_whether_a_fact_has_ended(lines):
-    assert not any("disputed" in line for line in after(*lines, latest=True))
-
-
 def test_a_relation_with_several_objects_closes_none():
     assert after("A | likes | tea", "A | likes | coffee") == [
         "A | likes | tea",
@@ -297,16 +272,6 @@ def test_a_name_that_two_things_may_have_is_neither(lines, pairs):
     entities = Entities(map(fact, lines))
 
     assert not any(entities.same(*pair) for pair in pairs)
-
-
-def test_same_as_makes_one_of_two_names_and_undoes_itself():
-    lines = ["A. Bell | lives in | Rome", "Anna Bell | lives in | Bern"]
-    facts = overwrite([], map(fact, [*lines, "A. Bell | same as | Anna Bell"]), ANY)
-    without = mark_disputes([one for one in facts if one.relation != "same as"], ANY)
-
-    assert [one.disputed for one in facts] == [True, True, False]
-    assert [one.disputed for one in without] == [False, False]
-    assert Entities(facts).same("Anna Bell", "A. Bell")
 
 
 def test_names_that_are_no_longer_the_same_are_two_again():
