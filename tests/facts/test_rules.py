@@ -66,8 +66,10 @@ def test_of_documents_this_decides_what_holds(rents, left):
     [
         (
             "seat | Rome / seat | Bern | says Bob / seat | Oslo | says bob",
-            "seat | Rome | disputed / seat | Bern | replaced; says Bob / "
-            + "seat | Oslo | disputed; says bob",
+            (
+                "seat | Rome | disputed / seat | Bern | replaced; says Bob"
+                " / seat | Oslo | disputed; says bob"
+            ),
         ),
         (
             "seat | Rome | since 2020 / seat | Bern | since 2024; says Bob",
