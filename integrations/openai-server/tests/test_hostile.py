@@ -208,9 +208,7 @@ def test_a_thousand_hostile_bodies_are_refused_one_by_one(builtin):
 )
 def test_huge_and_wrong_headers_are_refused(shared, headers):
     try:
-        found = shared.post(
-            content=body(), headers={"content-type": "application/json", **headers}
-        )
+        found = shared.post(content=body(), headers={"content-type": "application/json", **headers})
     except httpx.HTTPError:  # it hung up on somebody who still talks; then it must have said why
         found = raw(shared, headers)
     assert 400 <= found.status_code < 500
