@@ -69,7 +69,7 @@ async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
     assert left.structured_content["result"] == []
 
 
-@over_stdio
+@over_http
 async def test_memories_are_resources(transport, mode, options, tmp_path):
     async with connected(transport, mode, tmp_path / "log", *options) as client:
         none = (await client.list_resources()).resources
@@ -90,7 +90,7 @@ async def test_memories_are_resources(transport, mode, options, tmp_path):
     assert template.uri_template == "memagent://memories/{name}"
 
 
-@over_http
+@over_stdio
 async def test_progress_is_told_after_each_chunk_and_asking_again_reads_nothing(
     transport, mode, options, tmp_path
 ):
