@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -78,3 +79,30 @@ def test_reading_side_by_side_is_what_the_graph_reads(learn, tiny, fresh):
     answers = {one.group: one.answer for one in found.rollouts}
     assert len({*answers.values()}) > 3
     assert [answers[one.id] for one in samples] == learn.read(fresh, samples)
+
+
+@pytest.mark.slow
+def test_a_tiny_run_is_resumed_and_reported(learn, tmp_path, monkeypatch, capsys):
+    small = {"iterations": 2, "questions": 2, "group_size": 2, "evaluate_every": 1, "held_out": 2}
+    steps = {"recall": 2, "several": 2}
+
+    run = learn.Run(5, tmp_path, steps=steps, **small)
+    run.models()
+    run.scores({1: 6, 3: 2})
+
+    rows = learn.read_rows(tmp_path / "rows.jsonl")
+    assert [row["way"] for row in rows if row["kind"] == "model"] == [*learn.WAYS]
+    assert sum(row["kind"] == "score" for row in rows) == 4 * 2 * 2
+    assert run.shares("ours", 1).keys() == {"1-hop", "2-hop"}
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write(json.dumps(rows[-1])[:20])  # as a killed process leaves it
+    monkeypatch.setattr(learn, "score", lambda _model, samples: [0.0] * len(samples))
+    again = learn.Run(5, tmp_path, steps=steps, **small)
+    again.scores({1: 6, 2: 1, 3: 2}, ["ours"])
+    assert learn.read_rows(tmp_path / "rows.jsonl")[: len(rows)] == rows
+    more = learn.read_rows(tmp_path / "rows.jsonl")[len(rows) :]
+    assert [(row["hops"], row["times"]) for row in more] == [(1, 2), (2, 2)]
+    monkeypatch.setattr(learn, "LONG", 3)
+    tables = learn.write_report(rows, tmp_path / "plots")
+    assert "GRPO, last conversation alone" in tables
+    assert (tmp_path / "plots" / "extrapolation.png").stat().st_size > 1000
