@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
 from fixed_readers import ChainReader, numbered, until_together
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
-from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.text.files import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -120,18 +117,6 @@ async def test_cancelling_the_consumer_cancels_the_readings():
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_with_a_store_what_was_read_is_not_read_again():
-    store = InMemoryStore()
-    first, second = ChainReader(), ChainReader()
-    tasks = list(map(task, range(6)))
-    list(read_many(create_memagent(first, config=CONFIG, store=store), tasks[:4]))
-
-    list(read_many(create_memagent(second, config=CONFIG, store=store), tasks))
-
-    assert len(second.spans) == len(first.spans) / 2
-    assert second.answers == 6
-
-
 def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
     saver, reader = InMemorySaver(), ChainReader()
     stopping = create_memagent(
@@ -145,31 +130,6 @@ def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
 
     assert len(reader.spans) == len(set(reader.spans))
     assert result.output["coverage"] == 1
-
-
-@pytest.mark.slow
-def test_eighty_readings_at_once_by_an_endpoint_lose_nothing(openai_server):
-    openai_server.script = ["ok", 500, "ok", "drop", 429] * 8
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-    agent = create_memagent(model, config=CONFIG)
-
-    results = list(read_many(agent, map(task, range(80)), concurrency=80))
-
-    assert not [result.error for result in results if result.error]
-    assert len({result.output["memory"] for result in results}) == 80
-
-
-def test_two_event_loops_after_each_other_and_at_once():
-    agent = create_memagent(ChainReader(), config=CONFIG)
-    tasks = list(map(task, range(5)))
-
-    async def read_all():
-        return {result.id: result.output["memory"] async for result in read_many(agent, tasks)}
-
-    with ThreadPoolExecutor(3) as threads:
-        found = [*threads.map(lambda _: asyncio.run(read_all()), range(3))]
-
-    assert found == [asyncio.run(read_all())] * 3
 
 
 def test_no_concurrency_is_an_error():

@@ -201,19 +201,7 @@ def test_the_control_tokens_of_the_tokenizer_are_made_harmless_however_they_look
 
 
 RUNS = [
-    " ",
-    "\u200b",
-    "<",
-    "</",
-    "< ",
-    "<n ",
-    "<|",
-    "[/",
-    "\n",
-    "<\u200b",
-    "］",
-    "]~éé",
-    "<é",
+    *(" ", "\u200b", "<", "</", "< ", "<n ", "<|", "[/", "\n", "<\u200b", "］", "]~éé", "<é"),
     "\u0301",
 ]
 

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import create_memagent
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.testing import ScriptedChatModel, call_tool
 
@@ -114,17 +114,6 @@ def test_threads_and_loops_share_a_script():
 
     said += [reply.text for reply in asyncio.run(ask())]
     assert sorted(map(int, said)) == [*range(100)]
-
-
-def test_a_reader_limits_each_reply_and_repeats_what_fails_in_passing():
-    model = ScriptedChatModel("Ann signed the lease.", TimeoutError("slow"), "Ann")
-    config = ReadingConfig(memory_tokens=70, answer_tokens=30, retry_interval=0.001)
-    asked = {"question": "Who signed?", "document": "Ann signed the lease."}
-
-    out = create_memagent(model, config=config).invoke(asked)
-
-    assert out["answer"] == "Ann"
-    assert [call.options["max_tokens"] for call in model.calls] == [70, 30, 30]
 
 
 @pytest.mark.parametrize("script", [[], [["Notes.", "Ann"]], [7]])

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
+from typer.testing import CliRunner
+
+from memagent_graph.cli.app import app
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
@@ -49,15 +52,6 @@ def book(tmp_path):
     file = tmp_path / "book.txt"
     file.write_text(FILLER * 900 + FACT + "\n\n" + FILLER * 900)
     return file
-
-
-def test_a_skipped_file_is_named_with_the_reason(book):
-    (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
-
-    done = memagent("ask", QUESTION, book.parent)
-
-    assert done.returncode == 0
-    assert f"memagent: skipped {book.parent.name}/cut.bin: it is a binary file" in done.stderr
 
 
 def test_the_answer_is_all_that_a_pipe_gets_with_its_place_and_the_reader(book):
@@ -142,16 +136,17 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
         ((QUESTION, "no*.md"), "no*.md"),
     ],
 )
-def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book):
+def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "binary.bin").write_bytes(bytes(range(256)) * 9)
     (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "nothing").mkdir()
 
-    keyless = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
+    keyless = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "MEMAGENT_STORE": "none"}
 
-    done = memagent("ask", "--model", "extractive", *arguments, cwd=tmp_path, env=keyless)
+    done = CliRunner().invoke(app, ["ask", "--model", "extractive", *arguments], env=keyless)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert not done.stdout
     assert done.stderr.startswith("memagent: error: ")
     assert words in done.stderr
@@ -389,11 +384,3 @@ def test_settings_come_from_a_file_and_set_overrides_them(book, tmp_path):
 
     longer, shorter = (plan["chunks"] for plan in plans)
     assert 1.9 * longer < shorter < 2.1 * longer
-
-
-def test_an_interrupted_run_that_kept_nothing_says_so(command, openai_server):
-    code, stderr = stopped(command, openai_server)
-
-    assert code == 130
-    assert "is lost" in stderr
-    assert "--store" in stderr

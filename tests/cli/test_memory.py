@@ -2,26 +2,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 
 import pytest
-from servers.warm_python import COMMAND_LINE, warm_python
+from typer.testing import CliRunner
+
+from memagent_graph.cli.app import app
 
 QUESTION = "When does the ferry leave?"
 MONDAY = "The ferry leaves at nine. " + "It rained all day. " * 400
 TUESDAY = "From today on the ferry leaves at ten. " + "The sun shone. " * 400
 
-PYTHON = warm_python(*COMMAND_LINE)
-
 
 @pytest.fixture
 def memagent(tmp_path):
-    def run(*arguments, check=True, **options):
-        environment = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "store.sqlite")}
-        environment |= options.pop("env", {})
-        command = [sys.executable, "-m", "memagent_graph", *arguments]
-        return PYTHON.run(command, env=environment, check=check, **options)
+    """Run a command in this process."""
+
+    def run(*arguments, check=True, env=(), **options):
+        environment = {"MEMAGENT_STORE": str(tmp_path / "store.sqlite"), **dict(env)}
+        done = CliRunner().invoke(app, [*map(str, arguments)], env=environment, **options)
+        assert done.exit_code == 0 or not check, done.output
+        return done
 
     return run
 
@@ -89,7 +90,7 @@ def test_a_stored_memory_is_asked_without_reading(memagent):
 
     assert done.stdout.startswith("From today on the ferry leaves at ten.")
     assert "in 1 call and" in done.stdout
-    assert memagent("ask", "What shone?", check=False).returncode == 2
+    assert memagent("ask", "What shone?", check=False).exit_code == 2
 
 
 @pytest.mark.slow
@@ -137,10 +138,10 @@ def test_a_memory_is_forgotten_with_its_versions(memagent):
 
     assert preview.startswith("diary\t")
     assert preview.endswith(" versions that no other memory has\n")
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert forgotten.stdout == preview
     assert "versions forgotten" in forgotten.stderr
-    assert gone.returncode == 1
+    assert gone.exit_code == 1
     assert gone.stderr.startswith("memagent: error: There is no memory")
 
 
@@ -165,13 +166,13 @@ def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tm
 
     assert f"diary\thad nothing before and goes\ndiary\tis to read again\t{tuesday}" in whole
     assert "diary\tfalls back to what it was before" in preview
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert preview in done.stdout
     assert "leaves at nine" in shown
     assert "leaves at ten" not in shown + history
     assert "diary\thad nothing before and goes" in by_digest.stdout
     assert memagent("memory", "list").stdout == ""
-    assert unknown.returncode == 1
+    assert unknown.exit_code == 1
     assert "no memory of a document of that name" in unknown.stderr
 
 
@@ -179,7 +180,7 @@ def test_a_document_is_forgotten_by_its_path_its_name_or_its_digest(memagent, tm
 def test_a_store_that_is_not_there_is_one_line(memagent, store):
     done = memagent("memory", "list", "--store", store, check=False)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr.startswith("memagent: error: ")
     assert done.stderr.count("\n") == 1
 
@@ -208,6 +209,6 @@ def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
 def test_a_namespace_that_langgraph_forbids_is_one_clear_line(memagent, command):
     done = memagent(*command, "--namespace", "ann//memagent", check=False)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "The namespace ('ann', '', 'memagent') cannot be used" in done.stderr
     assert "Traceback" not in done.stderr

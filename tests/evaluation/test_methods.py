@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +9,8 @@ from langchain_core.embeddings import Embeddings
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
-from memagent_graph.evaluation import methods
 from memagent_graph.evaluation.methods import (
     METHODS,
-    PASSAGE_TOKENS,
-    VERSION,
     make_method,
 )
 from memagent_graph.readers.base import Answer, Usage
@@ -171,16 +167,6 @@ def test_a_benchmark_s_own_prompt_shows_the_whole_document(openai_server):
     asyncio.run(method("When?", TextSource("At noon.")))
 
     assert told(openai_server) == ["Memorize.\nAt noon.\nWhen? It is:"]
-
-
-def test_prompts_are_not_changed_without_another_version():
-    names = ("ANSWERS", "ENDS", "FOUND", "PART", "REFINE", "WHOLE", "_ASK")
-    shown = "".join(getattr(methods, name) for name in names)
-
-    assert (VERSION, sha256(f"{shown} {PASSAGE_TOKENS}".encode()).hexdigest()[:16]) == (
-        2,
-        "05c7668b9fbf4234",
-    )
 
 
 class Letters(Embeddings):

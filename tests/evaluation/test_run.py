@@ -125,14 +125,6 @@ def test_results_of_other_scores_or_methods_are_not_mixed_in(tmp_path, monkeypat
         run(tmp_path, samples=1)
 
 
-def test_results_of_which_nobody_knows_what_made_them_are_not_mixed_in(tmp_path):
-    run(tmp_path, samples=1)
-    (tmp_path / "run.json").unlink()
-
-    with pytest.raises(ConfigurationError, match="another reader"):
-        run(tmp_path, samples=1)
-
-
 def test_a_stopped_run_leaves_no_task_behind(tmp_path):
     async def stop():
         running = evaluate(

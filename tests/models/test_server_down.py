@@ -48,15 +48,14 @@ def killed_and_restarted(server, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("documents", [1, 64])
 async def test_a_batch_whose_server_is_killed_and_restarted_completes_and_reads_nothing_thrice(
-    documents, server
+    server,
 ):
     model = ChatEndpoint(model="small", base_url=server.base_url)
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60, retry_interval=0.05))
     asked = [
         {"question": f"What is where in {number}?", "document": numbered(20)}
-        for number in range(documents)
+        for number in range(32)
     ]
     expected = [out["memory"] for out in await agent.abatch(asked)]
     calls = len(server.requests)

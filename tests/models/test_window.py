@@ -77,7 +77,6 @@ def test_a_window_is_refused_exactly_when_the_budgets_do_not_fit_and_the_advice_
         [],
         [{"id": "small"}],
         [{"id": name, "max_model_len": 100} for name in ("another", "a third")],
-        [{"id": "small", "max_model_len": None}],
         [{"id": "small", "max_model_len": "much"}],
     ],
 )
@@ -95,9 +94,9 @@ async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_wit
 ):
     openai_server.listing = 404
 
-    outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 20)
+    outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 5)
 
-    assert [out["coverage"] for out in outs] == [1.0] * 20
+    assert [out["coverage"] for out in outs] == [1.0] * 5
     assert openai_server.asked == 1
     await model.aclose()
 

@@ -179,41 +179,39 @@ def test_a_line_that_joins_an_older_one_with_the_chunk_has_evidence_from_both():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("chunk", "text"),
     [
-        "Rollo Lindqvist was born in 1920.",  # another's year
-        "Rollo Lindqvist was born in 1911 in Helsinki.",
-        "In Trieste he wrote 13 novels.",
-        "Mary Okafor was born on 4 May 1920.",
-        "54% of the boats were sold.",
-        "The painter was Paula Okafor.",
+        (TEXT, "Rollo Lindqvist was born in 1920."),  # another's year
+        (TEXT, "Rollo Lindqvist was born in 1911 in Helsinki."),
+        (TEXT, "In Trieste he wrote 13 novels."),
+        (TEXT, "Mary Okafor was born on 4 May 1920."),
+        (TEXT, "54% of the boats were sold."),
+        (TEXT, "The painter was Paula Okafor."),
+        (TEXT, "Aristotle was a painter in Oslo."),
+        (TEXT, "Mary Okafor was a painter for six years."),
+        (CHINESE, "防守丢了309分。"),
+        (CHINESE, "四分卫约翰·埃尔维在二〇一五年出生于丹佛市。"),
+        (CHINESE, "四分卫贾里德·艾伦在2016年出生于丹佛市"),
     ],
 )
-def test_a_note_with_a_wrong_name_or_number_is_unsupported(text):
-    assert state(text) == "unsupported"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Rollo wrote 12 novels in Trieste.",
-        "Lindqvist wrote a dozen novels in Trieste.",
-        "R. Lindqvist was born in 1911.",
-        "Mary Okafor, born May 3, 1920",
-        "Mary Okafor, born 1920-05-03",
-        "Mary Okafor, born on the 3rd of May, 1920",
-        "1190 people lived in Oslo",
-        "one thousand one hundred and ninety people lived in Oslo",
-        "**Boats Sold**: 45 percent",
-    ],
-)
-def test_another_form_of_a_name_or_number_is_the_same(text):
-    assert state(text) == "supported"
+def test_a_note_with_a_wrong_name_number_or_measure_is_unsupported(chunk, text):
+    assert state(text, chunk) == "unsupported"
 
 
 @pytest.mark.parametrize(
     ("chunk", "text"),
     [
+        (TEXT, "Rollo wrote 12 novels in Trieste."),
+        (TEXT, "Lindqvist wrote a dozen novels in Trieste."),
+        (TEXT, "R. Lindqvist was born in 1911."),
+        (TEXT, "Mary Okafor, born May 3, 1920"),
+        (TEXT, "Mary Okafor, born 1920-05-03"),
+        (TEXT, "Mary Okafor, born on the 3rd of May, 1920"),
+        (TEXT, "1190 people lived in Oslo"),
+        (TEXT, "one thousand one hundred and ninety people lived in Oslo"),
+        (TEXT, "**Boats Sold**: 45 percent"),
+        (TEXT, "Painting was what Mary Okafor did."),  # a word that opens a sentence is no name
+        (TEXT, "Profession: painter (Mary Okafor)"),
         ("The National Football League began in 1920.", "The NFL began in 1920."),
         ("Canada sent two ships.", "The Canadian ships: 2"),
         ("It cost 1.2 million crowns.", "It cost 1,200,000 crowns."),
@@ -226,18 +224,11 @@ def test_another_form_of_a_name_or_number_is_the_same(text):
         ("The film M&M won prizes.", "Prizes for M&M, a film."),
         ("他在一九一二年五月三日出生。", "他出生于1912年5月3日。"),
         ("该市有一百二十万人口。", "该市人口为120万。"),
+        ("It closed because of floods, debts and a fire.", "Three reasons: floods, debts, a fire."),
     ],
 )
-def test_forms_of_names_and_numbers_that_are_the_same(chunk, text):
+def test_another_form_of_a_name_or_number_is_the_same(chunk, text):
     assert state(text, chunk) == "supported"
-
-
-def test_things_that_the_note_counted_itself_are_not_held_against_it():
-    chunk = "The mill closed because of floods, debts and a fire."
-
-    assert (
-        state("The mill closed for three reasons: floods, debts and a fire.", chunk) == "supported"
-    )
 
 
 def test_names_of_the_question_are_not_held_against_a_note():
@@ -245,23 +236,6 @@ def test_names_of_the_question_are_not_held_against_a_note():
 
     assert state(text) == "unsupported"
     assert state(text, question="Who lived in Lagos?") == "supported"
-
-
-def test_an_ordinary_word_that_opens_a_sentence_is_no_name():
-    assert state("Painting was what Mary Okafor did.") == "supported"
-    assert state("Profession: painter (Mary Okafor)") == "supported"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "防守丢了309分。",
-        "四分卫约翰·埃尔维在二〇一五年出生于丹佛市。",
-        "四分卫贾里德·艾伦在2016年出生于丹佛市",
-    ],
-)
-def test_a_wrong_name_or_number_in_chinese_is_unsupported(text):
-    assert state(text, CHINESE) == "unsupported"
 
 
 def test_a_note_in_another_script_than_the_chunk_is_not_judged():
@@ -322,13 +296,6 @@ def test_a_memory_that_did_not_change_keeps_its_evidence_exactly(text, one, two)
 
 
 OSCAR = "Mary Okafor met Oscar Wilde in Oslo."
-
-
-@pytest.mark.parametrize(
-    "text", ["Aristotle was a painter in Oslo.", "Mary Okafor was a painter for six years."]
-)
-def test_a_wrong_subject_and_a_wrong_measure_are_no_ordinary_words(text):
-    assert state(text) == "unsupported"
 
 
 def test_a_line_without_a_place_gets_that_of_a_later_chunk_which_supports_it():

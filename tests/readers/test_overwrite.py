@@ -122,22 +122,15 @@ def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(
         ("The weather is lovely in Paris today and croissants cost little.", "foreign"),
         ("2026-03-03: Sold the boat.", "loss"),
         ("2026-03-01: Lives in Husum.", "loss"),
+        (f"{OLD}\n2026-03-03: Sold the boat.", None),
+        ("2026-03-01: Lives in Husum, allergic to peanuts; sister Edda breeds goats.", None),
+        ("2026-03-01: Lives in Husum. Sister Edda breeds goats.\n2026-03-03: Sold the boat.", None),
     ],
 )
-def test_notes_that_lost_most_of_the_old_ones_are_a_fault(reply, fault):
+def test_notes_that_lost_most_of_the_old_ones_are_a_fault_and_those_in_other_words_are_not(
+    reply, fault
+):
     assert check(reply).fault == fault
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        f"{OLD}\n2026-03-03: Sold the boat.",
-        "2026-03-01: Lives in Husum, allergic to peanuts; sister Edda breeds goats.",
-        "2026-03-01: Lives in Husum. Sister Edda breeds goats.\n2026-03-03: Sold the boat.",
-    ],
-)
-def test_notes_in_other_words_are_no_fault(reply):
-    assert check(reply).fault is None
 
 
 def test_what_bears_on_the_question_may_not_go_though_half_of_the_notes_stay():

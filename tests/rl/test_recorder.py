@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 
 import pytest
 from langchain_core.messages import AIMessage, convert_to_openai_messages
@@ -411,21 +410,3 @@ def test_a_model_within_a_chain_of_a_reader_of_ones_own_is_recorded_once(sink, r
 
     assert numbers(sink) == [0, *range(2, len(model.calls))]
     assert not recorder._attempts
-
-
-def test_nothing_stays_behind_in_the_recorder(recorder):
-    agent = create_memagent(Told(), config=CONFIG)
-    failing = create_memagent(Told("First.", ModelError("broken")), config=CONFIG)
-    stored = create_memagent(Told(temperature=0.0), config=CONFIG, store=InMemoryStore())
-
-    for n in range(3):
-        agent.invoke(ASKED, recorder.config(rollout=f"r{n}"))
-    with pytest.raises(ModelError):
-        failing.invoke(ASKED, recorder.config(rollout="r4"))
-    stored.invoke(ASKED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        stored.invoke(ASKED, {"callbacks": [recorder]})
-
-    left = (recorder._readings, recorder._attempts, recorder._calls, recorder._above)
-    assert not any(left)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -180,16 +178,3 @@ def test_paths_without_traces_are_an_error(tmp_path):
 def test_something_without_a_vocabulary_has_no_fingerprint():
     with pytest.raises(TraceError, match="NoneType"):
         fingerprint(None)
-
-
-@pytest.mark.slow
-def test_traces_and_rewards_need_no_torch():
-    names = "traces, recorder, rollouts, rewards, grpo"
-    code = (
-        f"import sys\nfrom memagent_graph.rl import {names}\n"
-        "print(sorted({'torch', 'transformers', 'accelerate'} & set(sys.modules)))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"

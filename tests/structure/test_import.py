@@ -13,7 +13,9 @@ def test_the_package_pulls_in_no_engine():
     code = (
         "import sys, memagent_graph\n"
         "from memagent_graph import MemAgentNode, RedisStore, create_memagent\n"
-        "print(sorted({'torch', 'transformers', 'vllm', 'ray', 'langchain'} & set(sys.modules)))"
+        "from memagent_graph.rl import traces, recorder, rollouts, rewards, grpo\n"
+        "engines = {'torch', 'transformers', 'vllm', 'ray', 'langchain', 'accelerate'}\n"
+        "print(sorted(engines & set(sys.modules)))"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from hashlib import sha1
-
 import pytest
-from mutations.mutation import Edit, Mutation, choose, claimed, mutations
+from mutations.mutation import Edit, Mutation, claimed, mutations
 
 ALL = mutations()
 
@@ -38,13 +36,3 @@ def test_every_test_that_the_threat_model_names_has_a_mutation_that_it_must_noti
 
     assert noticed >= {*claimed()}
     assert len({mutation.name for mutation in ALL}) == len(ALL)
-
-
-def test_each_commit_chooses_some_and_a_hundred_commits_all():
-    commits = [sha1(bytes([number])).hexdigest() for number in range(100)]
-    chosen = [[one.name for one in choose(ALL, 20, commit)] for commit in commits]
-
-    assert {len(set(names)) for names in chosen} == {20}
-    assert chosen[0] == [one.name for one in choose(ALL, 20, commits[0])] != chosen[1]
-    assert {name for names in chosen for name in names} == {one.name for one in ALL}
-    assert choose(ALL, len(ALL) + 1, commits[0]) == ALL

@@ -49,13 +49,6 @@ def test_the_neighbourhood_of_a_name_is_drawn_with_two_hops(page, facts):
     check(html)
 
 
-def test_facts_are_shown_as_they_were_at_a_date(page, facts):
-    html = page.get(at("/facts", of="lease", about="Lease 7", at="2021")).text
-
-    assert "900 euros" in drawn(html)
-    assert "950 euros" not in drawn(html)
-
-
 def test_a_date_is_read_as_it_is_written_and_what_is_none_is_said_to_be_none(page, facts):
     named = page.get(at("/facts", of="lease", about="Lease 7", at="15 December 2021")).text
     none = page.get(at("/facts", of="lease", about="Lease 7", at="yesterday")).text

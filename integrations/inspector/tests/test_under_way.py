@@ -61,23 +61,6 @@ def test_a_reading_is_listed_edited_and_reads_on_from_the_edit(page, bank, store
     assert "Ann said so." in {version.text for version in bank.history(reader.out["version"])}
 
 
-def test_the_second_of_two_who_edit_a_reading_is_told(page, bank, store):
-    with reading(store) as reader:
-        reader.open(1)
-        _, data = edit(page, form_of(page, begun(bank)), "Ann said so.")
-
-        late = page.post("/edit", data={**data, "text": "Bob said so."})
-
-        assert late.status_code == 409
-        assert "Somebody changed this memory" in late.text
-        assert "\nBob said so.</textarea>" in late.text
-        data |= {"seen": field(late.text, "seen"), "text": "Bob said so."}
-        assert page.post("/edit", data=data).status_code == 303
-        reader.open()
-        wait_until(lambda: "Bob said so." in reader.memories, "the section that is read again")
-        assert "Ann said so." not in reader.memories
-
-
 def test_an_older_text_can_be_gone_back_to_in_a_reading(page, bank, store):
     with reading(store) as reader:
         reader.open(2)

@@ -63,6 +63,7 @@ async def test_only_what_both_have_opened_is_read_and_a_change_holds_at_once(
     assert set(tool.input_schema["properties"]) == {"question", "source"}
 
 
+@pytest.mark.parametrize("transport", ["stdio"], indirect=True)
 async def test_where_a_client_does_not_answer_with_its_roots_nothing_is_read(
     transport, mode, options, tmp_path
 ):

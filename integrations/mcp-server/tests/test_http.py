@@ -19,52 +19,60 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "correct horse"
 FOREIGN = [
-    {"origin": "https://evil.example"},
-    {"origin": "null"},
-    {"origin": ""},
-    {"origin": "http://localhost:3000"},
-    {"origin": "http://localhost"},
-    {"origin": "http://localhost:{port}.evil.example"},
-    {"origin": "http://evil.example:{port}"},
-    {"origin": "https://localhost:{port}"},
-    {"origin": "http://x@localhost:{port}"},
+    *("https://evil.example", "null", "", "http://localhost:3000", "http://localhost"),
+    *("http://localhost:{port}.evil.example", "http://evil.example:{port}"),
+    *("https://localhost:{port}", "http://x@localhost:{port}"),
 ]
 
 
-@pytest.mark.parametrize("token", [None, TOKEN])
-def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path, token):
-    env = {"MEMAGENT_MCP_TOKEN": token} if token else {}
-    headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """URLs of a server without a token, and of one with it; and the log of that one."""
+    folder = tmp_path_factory.mktemp("servers")
+    (folder / "books").mkdir()
+    options = ["--root", folder / "books", "--store", "none", "--model", "extractive"]
+    log = folder / "log"
+    with (
+        http_server(folder / "log of the other", *options) as (free, _),
+        http_server(log, *options, MEMAGENT_MCP_TOKEN=TOKEN) as (locked, _),
+    ):
+        yield free, locked, log
 
-    with http_server(tmp_path / "log", *options, **env) as (url, _):
-        port = httpx.URL(url).port
-        for foreign in FOREIGN:
-            origin = {"origin": foreign["origin"].replace("{port}", str(port))}
-            for method in ("POST", "GET", "DELETE", "OPTIONS"):
-                found = httpx.request(method, url, json=PING, headers={**headers, **origin})
-                assert found.status_code == 403
-                assert not any(name.startswith("access-control") for name in found.headers)
-        for kind in (None, "text/plain", "application/jsonx", "multipart/form-data"):
-            sent = {**headers, "content-type": kind} if kind else headers
-            found = httpx.post(url, content=json.dumps(INITIALIZE), headers=sent)
-            assert found.status_code == 415
-        form = httpx.post(url, data={"x": "y"}, headers=headers)
-        rebound = httpx.post(url, json=INITIALIZE, headers={**headers, "host": "evil.example"})
-        own = httpx.post(url, json=INITIALIZE, headers=headers)
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_web_page_cannot_reach_a_server_on_this_machine(servers, token):
+    headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
+    url = servers[1] if token else servers[0]
+    port = httpx.URL(url).port
+
+    for foreign in FOREIGN:
+        origin = {"origin": foreign.replace("{port}", str(port))}
+        for method in ("POST", "GET", "DELETE", "OPTIONS"):
+            found = httpx.request(method, url, json=PING, headers={**headers, **origin})
+            assert found.status_code == 403
+            assert not any(name.startswith("access-control") for name in found.headers)
+    for kind in (None, "text/plain", "application/jsonx", "multipart/form-data"):
+        sent = {**headers, "content-type": kind} if kind else headers
+        found = httpx.post(url, content=json.dumps(INITIALIZE), headers=sent)
+        assert found.status_code == 415
+    form = httpx.post(url, data={"x": "y"}, headers=headers)
+    rebound = httpx.post(url, json=INITIALIZE, headers={**headers, "host": "evil.example"})
+    own = httpx.post(url, json=INITIALIZE, headers=headers)
 
     assert form.status_code == 415
     assert rebound.status_code == (200 if token else 421)
     assert own.status_code == 200
 
 
-def test_pages_of_the_servers_own_address_may_call_it(options, tmp_path):
-    with http_server(tmp_path / "log", *options) as (url, _):
-        port = httpx.URL(url).port
-        own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
-        served = [httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": o}) for o in own]
-        rebound = {**ACCEPT, "origin": own[0], "host": "evil.example"}
-        refused = httpx.post(url, json=INITIALIZE, headers=rebound)
-        methods = httpx.put(url, json=PING, headers=ACCEPT)
+def test_pages_of_the_servers_own_address_may_call_it(servers):
+    url, *_ = servers
+    port = httpx.URL(url).port
+    own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
+
+    served = [httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": o}) for o in own]
+    rebound = {**ACCEPT, "origin": own[0], "host": "evil.example"}
+    refused = httpx.post(url, json=INITIALIZE, headers=rebound)
+    methods = httpx.put(url, json=PING, headers=ACCEPT)
 
     assert [found.status_code for found in served] == [200, 200, 200]
     assert refused.status_code == 421
@@ -95,31 +103,30 @@ def test_a_page_of_an_allowed_site_is_asked_first_and_served(options, tmp_path):
     assert (without.status_code, other.status_code) == (401, 403)
 
 
-def test_a_body_beyond_the_limit_is_refused(options, tmp_path):
+def test_a_body_beyond_the_limit_is_refused(servers):
+    url, *_ = servers
     headers = {**ACCEPT, "content-type": "application/json"}
 
-    with http_server(tmp_path / "log", *options) as (url, _):
-        declared = httpx.post(url, content=b" " * 5_000_000, headers=headers)
-        streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=headers)
+    declared = httpx.post(url, content=b" " * 5_000_000, headers=headers)
+    streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=headers)
 
     assert (declared.status_code, streamed.status_code) == (413, 413)
 
 
-def test_who_does_not_send_the_token_is_refused(options, tmp_path):
+def test_who_does_not_send_the_token_is_refused(servers):
     wrong = ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}2", f"bearer{TOKEN}"]
+    _, url, log = servers
 
-    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as (url, _):
+    def send(key):
+        return httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "authorization": key})
 
-        def send(key):
-            return httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "authorization": key})
-
-        refused = [send(key) for key in wrong]
-        served = [send(f"{scheme} {TOKEN}") for scheme in ("Bearer", "BEARER", "bEaReR  ")]
+    refused = [send(key) for key in wrong]
+    served = [send(f"{scheme} {TOKEN}") for scheme in ("Bearer", "BEARER", "bEaReR  ")]
 
     assert {response.status_code for response in refused} == {401}
     assert {response.status_code for response in served} == {200}  # in any case
     assert not any(TOKEN in response.text for response in refused)
-    assert TOKEN not in (tmp_path / "log").read_text()
+    assert TOKEN not in log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -114,16 +114,6 @@ def test_unfinished_bodies_together_hold_no_more_than_the_limit(server, monkeypa
     assert refused == {503}
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_error(server, caplog):
-    with Running(server) as served:
-        with served.connect() as connection:
-            connection.sendall(HEAD + b"content-length: 2\r\nexpect: 100-continue\r\n\r\n")
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100")  # the body is waited for
-            connection.sendall(b"{")
-
-    assert [found.message for found in caplog.records if found.levelname == "ERROR"] == []
-
-
 def test_sessions_that_nobody_deletes_are_bounded_in_number(server, monkeypatch):
     monkeypatch.setattr(http, "_MOST_SESSIONS", 3)
 

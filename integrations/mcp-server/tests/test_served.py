@@ -15,6 +15,11 @@ ASKED = {"question": "When does the vault open?", "source": "books/log.txt"}
 
 pytestmark = pytest.mark.slow
 
+over_stdio, over_http = (
+    pytest.mark.parametrize("transport", [name], indirect=True) for name in ("stdio", "http")
+)
+"""For what is the same over both, and is tried over one of them."""
+
 
 @pytest.fixture
 def books(books, tmp_path):
@@ -30,7 +35,6 @@ def options(books, tmp_path):
     return ["--root", books, "--store", tmp_path / "memories.sqlite", "--model", "extractive"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
     async with connected(transport, mode, tmp_path / "log", *options) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -65,6 +69,7 @@ async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
     assert left.structured_content["result"] == []
 
 
+@over_http
 async def test_memories_are_resources(transport, mode, options, tmp_path):
     async with connected(transport, mode, tmp_path / "log", *options) as client:
         none = (await client.list_resources()).resources
@@ -85,6 +90,7 @@ async def test_memories_are_resources(transport, mode, options, tmp_path):
     assert template.uri_template == "memagent://memories/{name}"
 
 
+@over_stdio
 async def test_progress_is_told_after_each_chunk_and_asking_again_reads_nothing(
     transport, mode, options, tmp_path
 ):
@@ -199,6 +205,7 @@ def test_an_interrupt_ends_a_busy_server_and_says_one_line(number, options):
     assert told == "memagent: stopped.\n"
 
 
+@over_http
 async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, options, tmp_path):
     log = tmp_path / "log"
 

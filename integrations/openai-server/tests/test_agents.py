@@ -30,18 +30,6 @@ def model(behind):
     )
 
 
-def test_an_agent_calls_its_tools_through_the_server(model, upstream):
-    upstream.script = [calls("shelf", {"item": 9})]
-    agent = create_agent(model, [shelf])
-
-    out = agent.invoke({"messages": [("human", "Where does item 9 stand?")]})
-
-    kinds = [message.type for message in out["messages"]]
-    assert kinds == ["human", "ai", "tool", "ai"]
-    assert out["messages"][2].content == "Item 9 stands on shelf 2."
-    assert upstream.requests[0]["tools"][0]["function"]["name"] == "shelf"
-
-
 def test_an_agent_calls_its_tools_through_the_responses_api(behind, upstream):
     upstream.script = [calls("shelf", {"item": 9})]
     url = f"{behind.url}/v1"

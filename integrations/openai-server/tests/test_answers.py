@@ -6,10 +6,9 @@ import threading
 
 import openai
 import pytest
-from fixed_readers import ChainReader
 from servers.openai_server import event
 
-from memagent_graph import Prompts, ReadingConfig
+from memagent_graph import Prompts
 
 ANSWER = "The vault opens at 6:40 in the morning, as the notes say, and closes at nine."
 
@@ -64,18 +63,6 @@ def test_an_answer_after_a_reading_reaches_the_client_while_the_model_still_writ
     assert waited
     assert all(waited)
     assert pieces == len(ANSWER.split())
-
-
-def test_a_model_that_its_server_says_to_be_small_is_asked_what_each_chunk_adds(
-    behind, upstream, asked
-):
-    small = {"id": "small", "max_model_len": 2048, "meta": {"n_params": 1_543_714_304}}
-    upstream.models = [small]
-    behind.ask(asked(500))
-
-    section = next(str(body) for body in upstream.requests if not is_answer(body))
-    assert "<notes>" not in section
-    assert "unchanged" in section
 
 
 @pytest.mark.slow
@@ -162,17 +149,6 @@ def test_an_answer_that_own_prompts_want_in_a_box_is_sent_when_it_is_whole(
     assert pieces == [ANSWER]
 
 
-def test_a_reader_of_another_kind_is_ended_by_stops_and_limits_too(serve, asked):
-    server = serve(ChainReader(), config=ReadingConfig(chunk_tokens=400))
-    client = server.client()
-    fields = {"model": "chain", "messages": asked(500)}
-
-    text = client.chat.completions.create(**fields).choices[0].message.content
-    stopped = client.chat.completions.create(**fields, stop=text[5:8])
-
-    assert stopped.choices[0].message.content == text[:5].rstrip()
-
-
 SHAPE = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
 
@@ -195,18 +171,3 @@ def test_what_the_built_in_reader_cannot_do_is_refused_by_name(builtin, asked, n
 def test_more_stops_than_are_looked_for_are_refused(behind, asked):
     with pytest.raises(openai.BadRequestError, match="supports 16"):
         whole(behind, asked(500), stop=["x"] * 17)
-
-
-def test_a_short_question_with_tools_that_are_too_long_gets_the_model_s_refusal(behind, upstream):
-    function = {"name": "price", "description": "Returns a price. " * 2000}
-    error = {"message": "maximum context length is 2048 tokens"}
-    upstream.script = [{"status": 400, "error": error}]
-
-    with pytest.raises(openai.BadRequestError) as caught:
-        whole(
-            behind,
-            [{"role": "user", "content": "What is the price of item 3?"}],
-            tools=[{"type": "function", "function": function}],
-        )
-
-    assert caught.value.code == "context_length_exceeded"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -14,41 +13,14 @@ import openai
 import pytest
 from fixed_readers import ChainReader
 from servers.redis_server import wait_until
-from starlette.requests import ClientDisconnect
 
 from memagent_graph import ReadingConfig
-from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
-from memagent_openai_server.delivery import unless_gone
 
 CHUNKS = ReadingConfig(chunk_tokens=200)
 
 
 until = partial(wait_until, what="it")
-
-
-async def for_ever():
-    await asyncio.Event().wait()
-
-
-async def gone() -> dict:
-    return {"type": "http.disconnect"}
-
-
-async def test_a_wait_ends_with_its_client_or_the_server_or_with_its_task_and_each_is_told_apart():
-    stopped = asyncio.Event()
-    stopped.set()
-
-    with pytest.raises(ClientDisconnect):
-        await unless_gone(for_ever(), gone)
-    with pytest.raises(Refusal, match="stopping"):
-        await unless_gone(for_ever(), for_ever, stopped)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await unless_gone(for_ever(), for_ever)
-
-    assert asyncio.current_task().cancelling() == 0
-    assert await unless_gone(asyncio.sleep(0.01, "done"), for_ever) == "done"
 
 
 @pytest.fixture

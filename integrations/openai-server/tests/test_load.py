@@ -59,7 +59,7 @@ def server(tmp_path, environment):
 def test_clients_that_come_and_go_leave_nothing_behind(server, monkeypatch):
     monkeypatch.setattr(serving, "SHORT", 3)
 
-    found = asyncio.run(serving.measure(*server, clients=40, seconds=5))
+    found = asyncio.run(serving.measure(*server, clients=20, seconds=2))
 
     assert serving.find_leaks(found) == []
     assert min(found["left"], found["long"], found["short"]) > 0

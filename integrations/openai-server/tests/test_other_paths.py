@@ -32,14 +32,6 @@ def test_a_request_and_its_answer_are_passed_on_byte_for_byte(behind, upstream, 
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_need_not_name_a_model_goes_to_the_first(behind, upstream, path):
-    upstream.script = [b"{}"]
-
-    assert behind.post(path, json=BODIES[path]).status_code == 200
-    assert upstream.requests == [BODIES[path]]
-
-
-@pytest.mark.parametrize("path", BODIES)
 def test_a_model_without_a_server_refuses_by_name(shared, path):
     found = shared.post(path, json={"model": "extractive", **BODIES[path]})
 

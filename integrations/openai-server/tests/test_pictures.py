@@ -74,15 +74,6 @@ def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, tex
     assert "[picture]" in prompts
 
 
-def test_another_picture_in_its_place_is_another_conversation(shared):
-    from memagent_openai_server.conversation import prefixes, read_pictures
-
-    asked = [[{"role": "user", "content": [image(picture(colour))]}] for colour in ("red", "blue")]
-    ends = [[*prefixes(read_pictures(one))][-1] for one in asked]
-
-    assert ends[0] != ends[1]
-
-
 def test_a_request_that_fits_reaches_the_model_with_a_picture_of_any_size(behind, upstream):
     noise = Image.effect_noise((300, 300), 90)
     kept = BytesIO()

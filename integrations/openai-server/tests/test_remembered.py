@@ -7,7 +7,6 @@ from base64 import b64encode
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
-from redis import Redis
 from servers.openai_server import OpenAIServer
 from servers.redis_server import RedisServer, wait_until
 
@@ -280,19 +279,6 @@ def test_a_user_who_is_forgotten_is_unknown_also_of_what_waited(start, upstream)
     left += server.service.store.search((), limit=1000)
 
     assert not [item for item in left if "quokkas" in str(item) or "Hello" in str(item)]
-
-
-def test_what_is_stored_expires_if_the_config_says_so(start, small, tmp_path):
-    redis = RedisServer(tmp_path)
-    with RedisStore.from_url(redis.url) as store, Redis.from_url(redis.url) as client:
-        server = start(store=store, config=small.model_copy(update={"ttl": 60.0}))
-        chat(server, QUOKKAS, user="joe")
-        server.close()
-
-        said = [key for key in client.scan_iter() if b"quokkas" in (client.dump(key) or b"")]
-        assert said
-        assert all(client.ttl(key) > 0 for key in said)
-    redis.kill()
 
 
 def test_any_name_is_a_user_of_its_own(redis, serve):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_http.refusals import Refusal
-from memagent_openai_server.conversation import lines, split, split_messages
+from memagent_openai_server.conversation import split, split_messages
 
 COUNT = EstimatingTokenizer().count
 SECOND = {"role": "user", "content": "And who has the key?"}
@@ -185,13 +185,6 @@ def test_nothing_but_white_space_of_a_turn_is_lost_and_the_question_is_short(tur
 
     assert sorted("".join((question + content).split())) == sorted("".join(turn.split()))
     assert COUNT(question) <= budget + 2
-
-
-@given(st.text("ab \n\r\x0b\u2028").filter(str.strip))
-def test_all_lines_of_a_text_but_the_first_are_indented(text):
-    (found,) = lines({"role": "user", "content": text})
-
-    assert found == "user: " + "\n  ".join(text.strip().splitlines())
 
 
 SAID = st.text("abc ?.\n", min_size=1, max_size=60).filter(str.strip)

@@ -96,15 +96,6 @@ def test_when_to_try_again_is_passed_on(behind, upstream, told, wait):
     assert caught(behind).response.headers.get("retry-after") == wait
 
 
-@pytest.mark.parametrize("field", ["model", "heron", "temperatur"])
-def test_no_word_of_an_error_is_taken_for_a_field_that_was_not_sent(behind, upstream, field):
-    upstream.script = [{"status": 400, "error": {"message": f"'{field}' is odd", "param": field}}]
-
-    found = caught(behind, temperature=-1)
-
-    assert (found.param or "") in ("", "model")
-
-
 def part(text: str) -> str:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
     head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "small"}
