@@ -13,12 +13,22 @@ if TYPE_CHECKING:
 def raise_text(text: str, level: float) -> str:
     """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
     begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
-    return f"{begin}{text}{end}" if level and text.strip() else text
+    return f"{begin}{write_scripts(text)}{end}" if level and text.strip() else text
+
+
+def strike_text(text: str) -> str:
+    """Return text that is struck through between the signs that Markdown has for it."""
+    return f"~~{text.strip()}~~" if text.strip() else text
+
+
+def write_ruby(text: str) -> str:
+    """Return how a word is pronounced, for behind it."""
+    return f"({text.strip()})" if text.strip() else ""
 
 
 _SCRIPT = re.compile(
     "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
-    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|[\x0e-\x12]"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|\x12+|[\x0e-\x11]"
 )
 
 
@@ -62,7 +72,7 @@ FORMULAS = {
 """Elements of MathML whose parts stand above each other."""
 
 
-_JOINED = {"eqArr": "; ", "func": " "}
+_JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -71,19 +81,18 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
         parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
     if kind in {"mroot", "msqrt", "rad"}:
-        return f"\x12{first}\u221a{second}"
+        return f"\x12{first}\u221a{second}\x12"
     if kind in _JOINED:
         return _JOINED[kind].join(parts)
     if kind == "m":
         return f"[{'; '.join(parts)}]"
     if kind == "sPre":
         return f"_{first}^{second} {third}"
-    if kind == "noBar":
-        return f"{first}\u00a6{second}"
-    if kind in {"f", "mfrac"}:
-        return f"\x12{first}/{second}"
+    if kind in _BETWEEN:
+        return f"\x12{first}{_BETWEEN[kind]}{second}\x12"
     lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
-    return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+    written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+    return f"\x12{written}\x12"
 
 
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
@@ -91,17 +100,30 @@ _ROMAN = [
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 ]
-_LETTERS = {"L": "abcdefghijklmnopqrstuvwxyz", "r": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
+"""Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
 _HAN = "零一二三四五六七八九"
+
+
+def _in_letters(count: int, style: str) -> str:
+    """Return a number above 0 in letters, in lower case; "" in a style that has none."""
+    if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
+        times, at = divmod(count - 1, len(letters))
+        return letters[at] * (times + 1)
+    found, letters = "", _ALPHABETS.get(style[5:], "")
+    while letters and count > 0:
+        count, at = divmod(count - 1, len(letters))
+        found = letters[at] + found
+    return found
 
 
 def in_style(count: int, style: str) -> str:
     """Return a number as a list shows it, by Word's name of its style; others are in digits."""
     found = str(count)
-    if count > 0 and (style.endswith("Letter") or style.startswith("russian")):
-        letters = _LETTERS["r" if style.startswith("russian") else "L"]
-        found = letters[(count - 1) % len(letters)] * ((count - 1) // len(letters) + 1)
-    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
+    if count > 0 and (written := _in_letters(count, style)):
+        return written.upper() if "pper" in style else written
+    if style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
         for value, signs in _ROMAN:
             times, count = divmod(count, value)
@@ -161,12 +183,12 @@ def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int])
     return f"{text} " if text.strip() else ""
 
 
-STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+STYLES = {"a": "lowerAlpha", "A": "upperAlpha", "i": "lowerRoman", "I": "upperRoman"}
 """Styles of numbers by the names that HTML and OpenDocument have for them."""
 
 
 _AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
-_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
+_AUTOMATIC |= {"alphaLc": "lowerLetter", "alphaUc": "upperLetter"}
 _AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
 _ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
 

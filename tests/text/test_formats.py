@@ -718,6 +718,46 @@ def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
     assert "no()" not in text
 
 
+RULES = "<style>/* x */ .up { vertical-align: super } ol.r, p { list-style: upper-roman }</style>"
+COUNTED = "<style>li:before{content:counters(i,'.')} ol{list-style-type:none}</style><ol><li>a</ol>"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (f"{RULES}10<b class=up>6</b><ol class=r><li>a<li>b</ol>", "10^6\n\nI. a\nII. b"),
+        ("<ul style='list-style-type:decimal'><li>a</ul>", "1. a"),
+        ("<ol style='list-style:none'><li>4.a) Rent</ol>", "- 4.a) Rent"),
+        (COUNTED, "1. a"),
+        ("<ol><li type=a>x<li type=I value=4>y<li>z</ol>", "a. x\nIV. y\n5. z"),
+        ("<ol type=a start=27><li>x<li>y</ol>", "aa. x\nab. y"),
+        ("<ol type=A start=703><li>x</ol>", "AAA. x"),
+        ("<ol style='list-style-type: lower-greek'><li>x<li>y</ol>", "α. x\nβ. y"),
+        ("<ol><div><li>a</div><div><li>b</div></ol>", "1. a\n\n2. b"),
+        (
+            "10<span style='vertical-align:30%'>6</span>, <i style='vertical-align:-2px'>Go</i>",
+            "10^6, Go",
+        ),
+        ("2<sup>10<sup>3</sup></sup>", "2^(10^3)"),
+        (
+            "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><mn>3</mn><msup><mn>2</mn><mn>3</mn></msup><mn>5</mn></math>",
+            "1/2 3 2^3 5",
+        ),
+        ("<pre>10<sup>6</sup>  a<div>b</div></pre>", "```\n10^6  a\n\nb\n```"),
+        ("Rent <del>900</del><ins>950</ins>, <s>1</s>2", "Rent ~~900~~950, ~~1~~2"),
+        ("<ruby>明日<rp>(</rp><rt>あした</rt><rp>)</rp></ruby>", "明日(あした)"),
+        ("900<a role=doc-noteref href='#n'>1</a>, 900<a href='#n'>2</a>", "900^1, 900 2"),
+        ("<frameset><noframes><p>No <b>frames</b></noframes></frameset>", "No frames"),
+        ("<center>a</center><center>b</center><b style='display:block'>c</b>d", "a\n\nb\n\nc\n\nd"),
+        ("<label>Name</label><button>Go</button><output>7</output>", "Name  Go  7"),
+        ("<select><optgroup label='Kiel'><option>Nord</optgroup></select>", "Kiel\n\nNord"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><html xmlns="http://www.w3.org/1999/xhtml"><p>d</p>', "d"),
+    ],
+)
+def test_a_page_shows_numbers_and_words_as_its_styles_do(page, text):
+    assert convert(page.encode(), ".html").text == text
+
+
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
