@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from html import escape
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -76,45 +75,27 @@ def html_to_text(
     return _Page(text, album, read_sheet).write()
 
 
-class _Closer(HTMLParser):
-    """Writes XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text.
+def _to_html(text: str) -> str:
+    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text.
 
     A parser of XML drops signs from what is not well-formed, even one that recovers.
     """
-
-    def write(self, text: str) -> str:
-        """Return a page that a parser of HTML reads as it is meant."""
-        self._written = list[str]()
-        self.feed(text)
-        self.close()
-        return "".join(self._written)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._written.append(f"<{_local(tag)}{(self.get_starttag_text() or '')[1 + len(tag) :]}")
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.handle_starttag(tag, attrs)
-        self._written += [] if _local(tag) in _VOID else [f"</{_local(tag)}>"]
-
-    def handle_endtag(self, tag: str) -> None:
-        self._written.append(f"</{_local(tag)}>")
-
-    def handle_data(self, data: str) -> None:
-        self._written.append(escape(data, quote=False))
-
-    def unknown_decl(self, data: str) -> None:
-        self.handle_data(data[6:] if data.startswith("CDATA[") else "")
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:  # noqa: FBT001, FBT002
-        """Go on after a section that no page has."""
-        try:
-            return super().parse_marked_section(i, report)
-        except AssertionError:
-            return self.parse_bogus_comment(i)
+    return _XML.sub(_write_markup, text)
 
 
-def _local(tag: str) -> str:
-    return tag.rpartition(":")[2]
+_XML = re.compile(
+    r"<!DOCTYPE[^>\[]{0,999}(?:\[[^\]]*\]\s*)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)"
+    r"|<(?P<name>/?[A-Za-z][\w:.-]*)(?P<more>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*?)(?P<end>/?)>",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _write_markup(found: re.Match[str]) -> str:
+    if not found["name"]:
+        return escape(found["data"] or "", quote=False)
+    is_end, name = found["name"][0] == "/", found["name"].strip("/").rpartition(":")[2]
+    closed = f"</{name}>" if found["end"] and name.lower() not in _VOID else ""
+    return f"<{'/' * is_end}{name}{found['more']}>{closed}"
 
 
 _PROLOG = 1000
@@ -138,7 +119,7 @@ class _Page:
         read_sheet: Callable[[str], bytes | None] | None = None,
     ) -> None:
         if _XHTML.search(text[:_PROLOG]):
-            text = _Closer().write(_DECLARED.sub("<!DOCTYPE html>", text, count=1))
+            text = _to_html(text)
         self.root: Any = LexborHTMLParser(text.replace("\0", "\ufffd")).root
         self._album, self._is_pre, self._counts = album, False, False
         self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
@@ -219,7 +200,7 @@ class _Page:
         tag, attributes = node.tag, node.attributes
         if (tag in _STRUCK or "line-through" in style.get("text-decoration", "")) and inner.strip():
             inner = strike_text(inner)
-        if level := _level_of(tag, style, inner):
+        if level := _RAISED.get(style.get("vertical-align", ""), _RAISED.get(tag, 0)):
             return raise_text(inner, level)
         if tag == "rt":
             return write_ruby(inner)
@@ -272,7 +253,6 @@ class _Page:
         return "\n\n".join([*(" ".join(said.split()) for said in found), write_table(rows)])
 
 
-_DECLARED = re.compile(r"<!DOCTYPE[^>\[]{0,999}(?:\[[^\]]*\]\s*)?>", re.IGNORECASE)
 _REMARK, _RULE = re.compile(r"/\*.*?\*/", re.DOTALL), re.compile(r"([^{}]+)\{([^{}]*)\}")
 _SHOWN = re.compile("line-through|list-style|vertical-align")
 """What style sheets say that changes numbers; pages have thousands of other rules."""
@@ -293,16 +273,6 @@ def _properties(declared: str) -> dict[str, str]:
 
 
 _RAISED = {"sup": 1, "super": 1, "sub": -1}
-_LENGTH = re.compile(r"-?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})")
-
-
-def _level_of(tag: str, style: dict[str, str], inner: str) -> float:
-    """Return more than 0 for what is raised, less for what is lowered, and 0 for the rest."""
-    place = style.get("vertical-align", "")
-    level, length = _RAISED.get(place, _RAISED.get(tag, 0)), _LENGTH.match(place)
-    return float(length[0]) if length and not level and inner.strip().isalnum() else level
-
-
 _CSS = {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
 _CSS |= {"lower-greek": "lowerGreek", "lower-roman": STYLES["i"], "upper-roman": STYLES["I"]}
 _CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), STYLES["a"])

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 def raise_text(text: str, level: float) -> str:
     """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
     begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
-    return f"{begin}{write_scripts(text)}{end}" if level and text.strip() else text
+    inner = text.strip()
+    return (
+        text.replace(inner, f"{begin}{write_scripts(inner)}{end}", 1) if level and inner else text
+    )
 
 
 def strike_text(text: str) -> str:
-    """Return text that is struck through between the signs that Markdown has for it."""
-    return f"~~{text.strip()}~~" if text.strip() else text
+    """Return text that is struck through between signs for `write_scripts`: ~~900~~950."""
+    return f"\x13{text}\x14" if text.strip() else text
 
 
 def write_ruby(text: str) -> str:
@@ -37,7 +40,9 @@ def write_scripts(text: str) -> str:
 
     Raised words ("1st") and lowered figures of letters ("H2O") are written as they are.
     """
-    return _SCRIPT.sub(_write_script, text.replace("\x0f\x0e", "").replace("\x11\x10", ""))
+    for pair in ("\x0f\x0e", "\x11\x10", "\x14\x13"):
+        text = text.replace(pair, "")
+    return _SCRIPT.sub(_write_script, text).replace("\x13", "~~").replace("\x14", "~~")
 
 
 def _write_script(found: re.Match[str]) -> str:

@@ -103,6 +103,10 @@ def of(style):
 START = '<w:startOverride w:val="5"/>'
 
 
+def run(text, settings=""):
+    return f'<w:r><w:rPr>{settings}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
 class TestWord:
     def test_headers_footers_notes_and_comments_are_read(self, tmp_path):
         reference = f'xmlns:r="{OFFICE}" r:id='
@@ -273,8 +277,66 @@ class TestWord:
             "here <http://example.org/a>\n\nhere <http://example.org/b>"
         )
 
+    @pytest.mark.parametrize(
+        ("inner", "text"),
+        [
+            (run("10") + run("6", '<w:rStyle w:val="Above"/>'), "10^6"),
+            (run("10") + run("6 ", '<w:position w:val="8"/>') + run("cells"), "10^6 cells"),
+            (run("90", "<w:strike/>") + run("0", "<w:dstrike/>") + run("950"), "~~900~~950"),
+            (run("1", '<w:strike w:val="0"/>') + run("2"), "12"),
+            (
+                "<w:r><w:ruby><w:rt><w:r><w:t>kan</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>漢</w:t></w:r>"
+                "</w:rubyBase></w:ruby></w:r>",
+                "漢(kan)",
+            ),
+            ('<w:r><w:pict><v xmlns="v"><textpath string="DRAFT"/></v></w:pict></w:r>', "DRAFT"),
+        ],
+        ids=["style of a style", "place", "struck", "not struck", "ruby", "watermark"],
+    )
+    def test_what_is_raised_struck_or_drawn_is_read_as_it_is_shown(self, tmp_path, inner, text):
+        above = '<w:basedOn w:val="Up"/>'
+        up = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+        styles = (
+            f'<w:style w:styleId="Above">{above}</w:style><w:style w:styleId="Up">{up}</w:style>'
+        )
+        parts = [("styles", "s.xml", f"<w:styles>{styles}</w:styles>")]
+
+        found = read(write_parts(tmp_path / "a.docx", f"<w:p>{inner}</w:p>", parts))
+
+        assert found.text == text
+
+    def test_a_formula_in_the_code_of_a_field_is_shown_as_code_and_counted_as_unread(
+        self, tmp_path
+    ):
+        def field(kind):
+            return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+        code = "<w:r><w:instrText>EQ </w:instrText></w:r><w:r><w:instrText>\\f(1,2)</w:instrText></w:r>"
+        body = f"<w:p>{run('Take ')}{field('begin')}{code}{field('end')}</w:p>"
+
+        found = read(write_docx(tmp_path / "a.docx", body))
+
+        assert found.text == "Take EQ \\f(1,2)"
+        assert found.lost > 0
+        assert found.warnings == ("did not read 1 embedded object.",)
+
+    def test_a_row_begins_in_its_column_and_the_signs_of_brackets_are_kept(self, tmp_path):
+        cell = "<w:tc>{}</w:tc>"
+        inner = "<m:e><m:t>A</m:t></m:e><m:e><m:t>B</m:t></m:e>"
+        formula = f'<m:oMath xmlns:m="{MATH}"><m:t>P</m:t><m:d>{inner}</m:d></m:oMath>'
+        body = (
+            f"<w:tbl><w:tr>{cell.format(paragraph('a'))}{cell.format(paragraph('b'))}</w:tr>"
+            '<w:tr><w:trPr><w:gridBefore w:val="1"/></w:trPr>'
+            f"{cell.format(paragraph('1'))}</w:tr></w:tbl><w:p>{formula}</w:p>"
+        )
+
+        text = read(write_docx(tmp_path / "a.docx", body)).text
+
+        assert text == "| a | b |\n| --- | --- |\n|  | 1 |\n\nP(A|B)"
+
 
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
 @pytest.mark.parametrize("level", ["layout", "master"])
@@ -756,9 +818,6 @@ COUNTED = "<style>li:before{content:counters(i,'.')} ol{list-style-type:none}</s
 )
 def test_a_page_shows_numbers_and_words_as_its_styles_do(page, text):
     assert convert(page.encode(), ".html").text == text
-
-
-MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
 def write_values(path):
