@@ -84,7 +84,7 @@ def _to_html(text: str) -> str:
 
 
 _XML = re.compile(
-    r"<!DOCTYPE[^>\[]{0,999}(?:\[[^\]]*\]\s*)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)"
+    r"<!DOCTYPE[^>\[]{0,999}(?:\[[^\]]{0,9999}\]\s*)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)"
     r"|<(?P<name>/?[A-Za-z][\w:.-]*)(?P<more>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*?)(?P<end>/?)>",
     re.DOTALL | re.IGNORECASE,
 )
@@ -139,10 +139,11 @@ class _Page:
     def _apply(self, sheet: str) -> None:
         """Keep what a style sheet says about elements; a later rule wins."""
         self._counts |= "counter(" in sheet or "counters(" in sheet
-        for selectors, declared in _RULE.findall(_REMARK.sub("", sheet)):
+        for rule in _REMARK.sub("", sheet).split("}"):
+            selectors, _, declared = rule.rpartition("{")
             if _SHOWN.search(declared):
                 with suppress(SelectolaxError):  # of a part of an element, or not known
-                    for node in self.root.css(selectors.strip()):
+                    for node in self.root.css(selectors.rpartition("{")[2].strip()):
                         self._styles[node.mem_id] |= _properties(declared)
 
     def _style_of(self, node: Any) -> dict[str, str]:
@@ -253,7 +254,7 @@ class _Page:
         return "\n\n".join([*(" ".join(said.split()) for said in found), write_table(rows)])
 
 
-_REMARK, _RULE = re.compile(r"/\*.*?\*/", re.DOTALL), re.compile(r"([^{}]+)\{([^{}]*)\}")
+_REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _SHOWN = re.compile("line-through|list-style|vertical-align")
 """What style sheets say that changes numbers; pages have thousands of other rules."""
 _LISTS, _CODE = {"dir", "menu", "ol", "ul"}, {"listing", "plaintext", "pre", "xmp"}
