@@ -55,7 +55,7 @@ _DEEPEST = 150
 def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
     album = Album()
-    page = _Page(decode(content), album)
+    page = _Layout(decode(content), album)
     text = page.write()
     album.unread = 0  # a model sees them, and pages have many that say nothing
     named = page.root.css_first("head > title") if page.root is not None else None
@@ -72,7 +72,7 @@ def html_to_text(
 
     `read_sheet` returns a style sheet by the address that the page has for it.
     """
-    return _Page(text, album, read_sheet).write()
+    return _Layout(text, album, read_sheet).write()
 
 
 def _to_html(text: str) -> str:
@@ -109,7 +109,7 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
-class _Page:
+class _Layout:
     """Writes a page as Markdown, with what its style sheets say about numbers and their places."""
 
     def __init__(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+from openpyxl.styles.numbers import is_date_format
+from openpyxl.utils.datetime import from_excel
 
 from memagent_graph.pictures import write_mark
 from memagent_graph.text.formats import convert_within
@@ -80,17 +84,23 @@ def _chart_text(root: Element | None) -> str:
 
 def _points(part: Element | None) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    from memagent_graph.text.sheets import show_date  # which has these drawings too
-
     found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
     number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt") if part is not None else ():
         value = child(point, "v")
         said = point if value is None else value
-        found[get_integer(point, "idx", len(found))] = show_date(said.text or "", number_format)
+        found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
     if not found and part is not None:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
+
+
+def _write_day(text: str, number_format: str) -> str:
+    """Return a number of a chart as the day that it stands for, if its format says so."""
+    with suppress(OverflowError, ValueError):
+        if is_date_format(number_format):
+            return str(from_excel(float(text))).removesuffix(" 00:00:00")
+    return text
 
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}

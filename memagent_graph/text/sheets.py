@@ -199,13 +199,6 @@ def _value(text: str, kind: str, number_format: str, epoch: datetime) -> _Shown:
     return value
 
 
-def show_date(text: str, number_format: str) -> str:
-    """Return a number of a chart as the day that it stands for, if its format says so."""
-    if not _is_date(number_format):
-        return text
-    return show(_value(text, "n", number_format, WINDOWS_EPOCH), number_format)
-
-
 _TOKEN = re.compile(
     r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
     r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
