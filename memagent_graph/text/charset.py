@@ -42,11 +42,24 @@ def decode(content: bytes) -> str:
     with suppress(UnicodeDecodeError):
         return content[len(mark) :].decode(encoding or "utf-8", "replace" if mark else "strict")
     found = _CHARSET.search(content[:4096])
-    named = found[1].decode().lower() if found else "utf-8"
     with suppress(LookupError):
-        if named not in {"utf-8", "utf8"}:  # C1 controls of ISO-8859-1 nobody writes
-            return content.decode("cp1252" if named == "iso-8859-1" else named, "replace")
+        if found and (named := widen(found[1].decode())) != "utf-8":
+            return content.decode(named, "replace")
     return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
+
+
+def widen(name: str) -> str:
+    """Return the encoding that programs mean by a name: it has letters that the named one lacks.
+
+    Raises a `LookupError` for an unknown name.
+    """
+    codec = codecs.lookup(name.lower().removeprefix("x-")).name
+    return _WIDER.get(codec, codec)
+
+
+_WIDER = {"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "big5": "big5hkscs"}
+_WIDER |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
+_WIDER |= {"iso2022_jp": "iso2022_jp_2", "tis-620": "cp874"}
 
 
 _ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
@@ -78,8 +91,7 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
     for era in (EncodingEra.MODERN_WEB, EncodingEra.ALL):
         found = detect(sample, encoding_era=era)
         if name := found["encoding"]:
-            wider = "cp932" if name == "SHIFT_JIS" else name  # what programs write by that name
-            return wider, found["confidence"] or 0.0
+            return "cp932" if name == "SHIFT_JIS" else name, found["confidence"] or 0.0
     return None, 0.0
 
 

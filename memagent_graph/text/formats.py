@@ -206,9 +206,12 @@ def read_rtf(content: bytes) -> Converted:
     pictures, objects = content.count(b"\\pict"), content.count(b"\\objdata")
     content = content.removeprefix(codecs.BOM_UTF8)
     begun = content if content.lstrip().startswith(b"{\\rtf") else b"{%b}" % content  # a part
+    pages, encoding = _MACHINE.findall(begun, 0, _HEAD), "cp1252"
+    with suppress(LookupError):
+        page = pages[-1].removeprefix(b"ansicpg") if pages else b"1252"
+        encoding = codecs.lookup(_MACHINES.get(page, f"cp{page.decode()}")).name
+    begun = _FONT.sub(rb"\g<0>\\fcharset1", _MACHINE.sub(b"", begun, len(pages)))
     whole = _prepare_rtf(begun, library.specialchars)
-    kind = _MACHINE.search(whole, 0, _HEAD)
-    encoding = _MACHINES[kind[1]] if kind else "cp1252"
     text = to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
     text = re.sub(r"\n{3,}", "\n\n", write_scripts(text))
@@ -259,7 +262,7 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
             deleted, now, begin = around.pop() if around else (set(), b"", 0)
             if kind in _NOTES:
                 notes += [*kept[begin:], piece]
-                kept, script = kept[:begin], now
+                kept, script = [*kept[:begin], b"{}"], now  # a word before it ends here
                 continue
             kept += [] if around else notes
             piece = b"\\par " * bool(kind) + piece
@@ -289,14 +292,17 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
         ends = [bytes([script[0] + 1])] if script and now != script else []
         kept += [*ends, piece, *([now] if now and now != script else [])]
         script = now
-    return b"".join(kept)
+    return _HIGH.sub(lambda found: b"\\'%02x" % found[0][0], b"".join(kept))
 
 
 _LINK = re.compile(rb'HYPERLINK[ \t]{1,9}(?:"([^"]{1,2000})"|([^"\s]{1,2000}))')
 _HEAD = 200
 """Bytes at the beginning of RTF that name its character set."""
-_MACHINE = re.compile(rb"\\(mac|pca|pc)(?![a-z0-9])")
-_MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
+_MACHINE = re.compile(rb"\\(mac|pca|pc|ansicpg\d{1,5})(?![a-z0-9])")
+_MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "mac_roman"}
+_FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")
+"""A font that does not say its character set: the library gives it that of the next one."""
+_HIGH = re.compile(rb"[\x80-\xff]")
 
 
 def read_notebook(content: bytes) -> Converted:

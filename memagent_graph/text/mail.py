@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from codecs import BOM_UTF8
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -11,7 +13,7 @@ from email.parser import BytesParser
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.text.charset import decode
+from memagent_graph.text.charset import decode, widen
 from memagent_graph.text.formats import (
     FORMATS,
     Attachment,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 def read_mail(content: bytes) -> Converted:
     """Read a message of e-mail with its attachments, or all of a mailbox."""
+    content = content.removeprefix(BOM_UTF8).lstrip()
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     if content.startswith(b"From "):
@@ -50,19 +53,27 @@ def _parse(content: bytes) -> Any:
 
 
 def _header(message: Any, name: str) -> str:
+    raw = next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
+    if (
+        not raw.isprintable() and not raw.isascii()
+    ):  # bytes of another encoding, which say not which
+        return decode(raw.encode("utf-8", "surrogateescape"))
     try:
         return str(message[name] or "")
     except Exception:  # noqa: BLE001 - the parser of headers trips over broken ones
-        return next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
+        return str(raw)
 
 
 def _read_message(message: Any) -> Converted:
     attached = list[Attachment]()
-    heads = {name: _header(message, name) for name in ("From", "To", "Cc", "Date", "Subject")}
+    heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
     pictures = sum(not one.name for one in attached)
     said = warn_of(picture=pictures)
     return _write_message(heads, text, [one for one in attached if one.name], said)
+
+
+_HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
 def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
@@ -77,9 +88,9 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         found = ("\n\n".join(_read_parts(inner, attached)).strip() for inner in part.iter_parts())
         texts = [*filter(None, found)]
         return _choose_forms(texts) if kind == "multipart/alternative" else texts
-    if kind in _OF_PAGES:
+    if kind in _WORDLESS:
         return []
-    if not kind.startswith("text/") or name or part.is_attachment():
+    if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
         is_shown = kind.startswith("image/") and not name
         attached.append(Attachment("") if is_shown else _attach(part))
         return []
@@ -100,18 +111,26 @@ def _choose_forms(forms: Sequence[str]) -> list[str]:
     return [form for form, is_known in zip(forms, known, strict=True) if not is_known]
 
 
-_OF_PAGES = {"text/css", "text/javascript", "application/javascript"}
-"""Parts of a saved page that are not its text."""
+_WORDLESS = {
+    *("text/css", "text/javascript", "application/javascript", "application/pgp-signature"),
+    *("application/pkcs7-signature", "application/x-pkcs7-signature"),
+}
+"""Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
 def _attach(part: Any) -> Attachment:
     name = part.get_filename() or part.get_content_type()
-    if part.get_content_type() == "message/rfc822":
-        inner = _read_message(part.get_payload(0))
-        return Attachment(name, inner.text, inner.warnings, inner.lost)
+    kind = part.get_content_type()
+    if kind == "message/rfc822":
+        inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
+        if encoding == "base64":  # which the standard forbids
+            inner = _parse(b64decode(inner.get_payload()))
+        found = _read_message(inner)
+        return Attachment(name, found.text, found.warnings, found.lost)
     if part.is_multipart():  # a report on the delivery
         return Attachment(name, "".join(map(str, part.get_payload())).strip())
-    if part.get_content_maintype() == "text" and not name.lower().endswith((*FORMATS,)):
+    is_text = kind.startswith("text/") and kind != "text/rtf"
+    if is_text and not name.lower().endswith((*FORMATS,)):
         return Attachment(name, _text_of(part))
     return convert_within(name, part.get_payload(decode=True) or b"")
 
@@ -119,10 +138,17 @@ def _attach(part: Any) -> Attachment:
 def _text_of(part: Any) -> str:
     content, charset = part.get_payload(decode=True) or b"", part.get_content_charset() or "ascii"
     try:
-        text = content.decode(charset)
+        text = content.decode(charset if charset in {"ascii", "us-ascii"} else widen(charset))
     except (LookupError, UnicodeError):  # not what it says, or an encoding that Python lacks
         text = decode(content)
-    return text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    if part.get_content_type() in {"text/calendar", "text/vcard"}:
+        return _FOLD.sub("", text)
+    return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
+
+
+_FOLD = re.compile(r"\n[ \t]")
+"""Where a line of an invitation goes on."""
 
 
 def _write_message(

@@ -13,12 +13,25 @@ if TYPE_CHECKING:
 def raise_text(text: str, level: float) -> str:
     """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
     begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
-    return f"{begin}{text}{end}" if level and text.strip() else text
+    inner = text.strip()
+    return (
+        text.replace(inner, f"{begin}{write_scripts(inner)}{end}", 1) if level and inner else text
+    )
+
+
+def strike_text(text: str) -> str:
+    """Return text that is struck through between signs for `write_scripts`: ~~900~~950."""
+    return f"\x13{text}\x14" if text.strip() else text
+
+
+def write_ruby(text: str) -> str:
+    """Return how a word is pronounced, for behind it."""
+    return f"({text.strip()})" if text.strip() else ""
 
 
 _SCRIPT = re.compile(
     "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
-    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|[\x0e-\x12]"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|\x12+|[\x0e-\x11]"
 )
 
 
@@ -27,7 +40,9 @@ def write_scripts(text: str) -> str:
 
     Raised words ("1st") and lowered figures of letters ("H2O") are written as they are.
     """
-    return _SCRIPT.sub(_write_script, text.replace("\x0f\x0e", "").replace("\x11\x10", ""))
+    for pair in ("\x0f\x0e", "\x11\x10", "\x14\x13"):
+        text = text.replace(pair, "")
+    return _SCRIPT.sub(_write_script, text).replace("\x13", "~~").replace("\x14", "~~")
 
 
 def _write_script(found: re.Match[str]) -> str:
@@ -62,7 +77,7 @@ FORMULAS = {
 """Elements of MathML whose parts stand above each other."""
 
 
-_JOINED = {"eqArr": "; ", "func": " "}
+_JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -71,19 +86,18 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
         parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
     if kind in {"mroot", "msqrt", "rad"}:
-        return f"\x12{first}\u221a{second}"
+        return f"\x12{first}\u221a{second}\x12"
     if kind in _JOINED:
         return _JOINED[kind].join(parts)
     if kind == "m":
         return f"[{'; '.join(parts)}]"
     if kind == "sPre":
         return f"_{first}^{second} {third}"
-    if kind == "noBar":
-        return f"{first}\u00a6{second}"
-    if kind in {"f", "mfrac"}:
-        return f"\x12{first}/{second}"
+    if kind in _BETWEEN:
+        return f"\x12{first}{_BETWEEN[kind]}{second}\x12"
     lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
-    return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+    written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+    return f"\x12{written}\x12"
 
 
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
@@ -91,17 +105,30 @@ _ROMAN = [
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 ]
-_LETTERS = {"L": "abcdefghijklmnopqrstuvwxyz", "r": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
+"""Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
 _HAN = "零一二三四五六七八九"
+
+
+def _in_letters(count: int, style: str) -> str:
+    """Return a number above 0 in letters, in lower case; "" in a style that has none."""
+    if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
+        times, at = divmod(count - 1, len(letters))
+        return letters[at] * (times + 1)
+    found, letters = "", _ALPHABETS.get(style[5:], "")
+    while letters and count > 0:
+        count, at = divmod(count - 1, len(letters))
+        found = letters[at] + found
+    return found
 
 
 def in_style(count: int, style: str) -> str:
     """Return a number as a list shows it, by Word's name of its style; others are in digits."""
     found = str(count)
-    if count > 0 and (style.endswith("Letter") or style.startswith("russian")):
-        letters = _LETTERS["r" if style.startswith("russian") else "L"]
-        found = letters[(count - 1) % len(letters)] * ((count - 1) // len(letters) + 1)
-    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
+    if count > 0 and (written := _in_letters(count, style)):
+        return written.upper() if "pper" in style else written
+    if style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
         for value, signs in _ROMAN:
             times, count = divmod(count, value)
@@ -161,12 +188,12 @@ def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int])
     return f"{text} " if text.strip() else ""
 
 
-STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+STYLES = {"a": "lowerAlpha", "A": "upperAlpha", "i": "lowerRoman", "I": "upperRoman"}
 """Styles of numbers by the names that HTML and OpenDocument have for them."""
 
 
 _AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
-_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
+_AUTOMATIC |= {"alphaLc": "lowerLetter", "alphaUc": "upperLetter"}
 _AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
 _ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
 

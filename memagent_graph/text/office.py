@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+from openpyxl.styles.numbers import is_date_format
+from openpyxl.utils.datetime import from_excel
 
 from memagent_graph.pictures import write_mark
 from memagent_graph.text.formats import convert_within
@@ -13,14 +17,15 @@ from memagent_graph.text.notation import (
     MOST_REPEATED,
     TICKS,
     ListLevel,
-    as_integer,
     count_item,
     level_of_slide,
     raise_text,
     spread_cells,
+    strike_text,
     symbol,
     write_formula,
     write_link,
+    write_ruby,
     write_scripts,
     write_table,
 )
@@ -51,8 +56,9 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
     rows = [part if name == "m" else [part] for part in element if part is not settings]
     parts = [" ".join("".join(inline(cell)) for cell in row) for row in rows]
     if name == "d":
-        begin = get(child(settings, "begChr"), "val", "(")
-        return f"{begin}{', '.join(parts)}{get(child(settings, 'endChr'), 'val', ')')}"
+        signs = (("begChr", "("), ("sepChr", "|"), ("endChr", ")"))
+        begin, between, end = (get(child(settings, key), "val", usual) for key, usual in signs)
+        return f"{begin}{between.join(parts)}{end}"
     if name == "nary":
         *bounds, inner = ["", "", *parts][-3:]
         sign = get(child(settings, "chr"), "val", "\u222b")
@@ -67,24 +73,34 @@ def _chart_text(root: Element | None) -> str:
     rows = list[list[str]]()
     for series in root.iter("{*}ser", "{*}data") if root is not None else ():
         name = " ".join(_points(child(series, "tx")))
-        for part in series:
+        for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
-            row = [name if is_value else "", *_points(part)]
-            if row[1:] and local(part) != "tx" and (is_value or row not in rows):
-                rows.append(row)
+            for level in [*part.iter("{*}lvl")] or [part]:  # of categories in categories
+                row = [name if is_value else "", *_points(level)]
+                if row[1:] and (is_value or row not in rows):
+                    rows.append(row)
     return "\n\n".join(filter(None, [words, write_table(rows)]))
 
 
 def _points(part: Element | None) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    found = dict[int, str]()
+    found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
+    number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt") if part is not None else ():
         value = child(point, "v")
         said = point if value is None else value
-        found[get_integer(point, "idx", len(found))] = said.text or ""
+        found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
     if not found and part is not None:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
+
+
+def _write_day(text: str, number_format: str) -> str:
+    """Return a number of a chart as the day that it stands for, if its format says so."""
+    with suppress(OverflowError, ValueError):
+        if is_date_format(number_format):
+            return str(from_excel(float(text))).removesuffix(" 00:00:00")
+    return text
 
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
@@ -140,7 +156,7 @@ class Drawing(OfficeDocument):
         self._links = package.targets(self._part)
         self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
         self._styles, self._margins = dict[str, Element](), set[str]()
-        self._described, self._address = "", ""
+        self._described, self._fields = "", list[str]()
         self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
 
     def _read_part(
@@ -246,11 +262,16 @@ class Drawing(OfficeDocument):
                 mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
                 yield f"[{mark}{get(element, 'id')}]"
             elif name == "instrText":
-                found = _HYPERLINK.search(element.text or "")
-                self._address = found[1] if found else self._address
-            elif name == "fldChar" and get(element, "fldCharType") == "end":
-                yield f" <{self._address}>" if self._address else ""
-                self._address = ""
+                self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
+            elif name == "fldChar":
+                yield self._field(get(element, "fldCharType"))
+                yield from self._inline(element, boxes)
+            elif name == "ruby":
+                said, below = child(element, "rt"), child(element, "rubyBase")
+                for part, write in ((below, str), (said, write_ruby)):
+                    yield write("".join(self._inline(part, boxes))) if part is not None else ""
+            elif name == "textpath":
+                yield get(element, "string")
             elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
                 address = found[1] if found else self._target(element, "id")
@@ -268,16 +289,40 @@ class Drawing(OfficeDocument):
             elif name not in LEFT_OUT:
                 yield from self._inline(element, boxes)
 
+    def _field(self, event: str) -> str:
+        """Return what the end of a field shows after its result, or in place of one."""
+        if event == "begin":
+            self._fields.append("")
+        code = self._fields.pop() if event == "end" and self._fields else ""
+        if code.strip()[:3].lower() == "eq ":  # which draws a formula
+            self.album.objects += 1
+            return code
+        address = _HYPERLINK.search(code)
+        return f" <{address[1]}>" if address else ""
+
     def _run(self, element: Element, boxes: list[str]) -> str:
         text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
-        style = child(self._styles.get(value_of(settings, "rStyle")), "rPr")
+        styles = self._style_chain(value_of(settings, "rStyle"))
+        places = [settings, *(child(style, "rPr") for style in styles)]
         ticks = TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
         text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
-        raised = (value_of(place, "vertAlign") for place in (settings, style))
-        level = as_integer(get(settings, "baseline"), 0)
-        text = raise_text(text, LEVELS.get(next(filter(None, raised), ""), level))
+        raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
+        level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
+        marks = (child(settings, name) for name in ("strike", "dstrike"))
+        is_struck = any(get(mark, "val", "1") not in _OFF for mark in marks if mark is not None)
+        if is_struck or get(settings, "strike", "noStrike") != "noStrike":
+            text = strike_text(text)
+        text = raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
         return write_link(text, address if ":" in address else "")
+
+    def _style_chain(self, name: str) -> Iterator[Element]:
+        """Yield a style and those that it is based on."""
+        seen = set()
+        while name in self._styles and name not in seen:
+            seen.add(name)
+            yield self._styles[name]
+            name = value_of(self._styles[name], "basedOn")
 
     def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
         """Yield one of two forms of the same content."""
@@ -305,8 +350,13 @@ class Drawing(OfficeDocument):
             width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
             return " ".join(self._blocks(cell)), width, 1
 
-        rows = ([*map(read, own_parts(row, "tc", "tr"))] for row in own_parts(element, "tr", "tbl"))
-        return write_table(spread_cells(rows))
+        def read_row(row: Element) -> list[tuple[str, int, int]]:
+            before = get_integer(child(row, "trPr", "gridBefore"), "val")
+            return [("", 1, 1)] * min(before, MOST_REPEATED) + [
+                *map(read, own_parts(row, "tc", "tr"))
+            ]
+
+        return write_table(spread_cells(map(read_row, own_parts(element, "tr", "tbl"))))
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
@@ -350,7 +400,8 @@ class Word(Drawing):
         boxes: list[str] = []
         text = write_scripts("".join(self._inline(element, boxes))).strip()
         settings = child(element, "pPr")
-        named = dict(self._style_chain(value_of(settings, "pStyle")))
+        chain = self._style_chain(value_of(settings, "pStyle"))
+        named = {get(style, "styleId"): child(style, "pPr") for style in chain}
         styles = [*named.values()]
         if text:
             label = self._numbers.label([settings, *styles], named)
@@ -358,15 +409,6 @@ class Word(Drawing):
             title = " ".join(text.split())
             yield f"{'#' * level} {label}{title}" if level else f"{label}{text}"
         yield from boxes
-
-    def _style_chain(self, name: str) -> Iterator[tuple[str, Element | None]]:
-        """Yield a style and those that it is based on, each with its settings of paragraphs."""
-        seen = set()
-        while name in self._styles and name not in seen:
-            seen.add(name)
-            style = self._styles[name]
-            yield name, child(style, "pPr")
-            name = value_of(style, "basedOn")
 
     def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
         name = value_of(settings, "pStyle")

@@ -15,7 +15,9 @@ from memagent_graph.text.notation import (
     count_item,
     name_hidden,
     raise_text,
+    strike_text,
     write_link,
+    write_ruby,
     write_scripts,
     write_table,
 )
@@ -41,7 +43,7 @@ class OpenDocument(OfficeDocument):
 
     def __init__(self, package: Package) -> None:
         super().__init__(package)
-        self._levels, self._hidden = dict[str, int](), set[str]()
+        self._levels, self._hidden, self._struck = dict[str, int](), set[str](), set[str]()
         self._lists: dict[str, dict[int, ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
@@ -66,11 +68,17 @@ class OpenDocument(OfficeDocument):
     def _learn_styles(self, root: Element) -> None:
         for style in root.iter("{*}style"):
             name = get(style, "name")
-            position = get(child(style, "text-properties"), "text-position").split(" ")[0]
-            self._levels[name] = _POSITIONS.get(position.strip("0123456789%"), 0)
-            shown = get(child(style, "table-properties"), "display")
+            base, shown = get(style, "parent-style-name"), child(style, "text-properties")
+            position = get(shown, "text-position").partition(" ")[0]
+            height = -1 if position.startswith(("-", "sub")) else 1
+            level = height if position.strip("0%") else 0
+            self._levels[name] = level if position else self._levels.get(base, 0)
+            through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
+            if through not in {"", "none"}:
+                self._struck.add(name)
+            is_shown = get(child(style, "table-properties"), "display") != "false"
             seen = get(child(style, "drawing-page-properties"), "visibility")
-            if shown == "false" or seen == "hidden":
+            if not is_shown or seen == "hidden":
                 self._hidden.add(name)
         for style in root.iter("{*}list-style", "{*}outline-style"):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
@@ -93,8 +101,9 @@ class OpenDocument(OfficeDocument):
                 yield from self._blocks(element)
             elif name in {"footer-decl", "header-decl"}:
                 yield element.text or ""
-            elif name == "image":
-                yield self._picture(element)
+            elif name in {"annotation", "image"}:
+                is_note = name == "annotation"
+                yield self._note(element) if is_note else self._picture(element)
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
@@ -146,6 +155,9 @@ class OpenDocument(OfficeDocument):
         else:
             yield self._read_embedded(name)
 
+    def _note(self, element: Element) -> str:
+        return f"[{' '.join(filter(None, self._blocks(element)))}]"
+
     def _picture(self, element: Element) -> str:
         named = element.getparent().iter("{*}desc", "{*}title")
         caption = next((at.text for at in named if at.text), "")
@@ -158,14 +170,20 @@ class OpenDocument(OfficeDocument):
             if name in SIGNS:
                 pieces.append(SIGNS[name] * min(get_integer(found, "c", 1), MOST_REPEATED))
             elif name in {"note", "annotation"}:
-                pieces.append(f" [{' '.join(filter(None, self._blocks(found)))}]")
+                pieces.append(f" {self._note(found)}")
             elif name in {"frame", "custom-shape"}:
                 boxes += filter(None, self._blocks(found))
             elif name == "a":
                 pieces.append(write_link(self._inline(found, boxes), get(found, "href")))
+            elif name == "ruby-text":
+                pieces.append(write_ruby(self._inline(found, boxes)))
             elif name not in LEFT_OUT:
-                level = self._levels.get(get(found, "style-name"), 0) if name == "span" else 0
-                pieces.append(raise_text(self._inline(found, boxes), level))
+                style, text = (
+                    get(found, "style-name") * (name == "span"),
+                    self._inline(found, boxes),
+                )
+                text = strike_text(text) if style in self._struck else text
+                pieces.append(raise_text(text, self._levels.get(style, 0)))
             pieces.append(found.tail or "")
         return "".join(pieces)
 
@@ -191,7 +209,6 @@ class OpenDocument(OfficeDocument):
         return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden, unseen)]))
 
 
-_POSITIONS = {"super": 1, "sub": -1, "-": -1}
 _COLLAPSED = {"collapse", "filter"}
 _OUTLINE = "\n"
 """Stands for the numbers of headings in the place of a name, which has no line end."""
@@ -200,14 +217,17 @@ _OUTLINE = "\n"
 def _list_level(element: Element) -> ListLevel:
     """Return how a list of OpenDocument numbers a level."""
     style, at = get(element, "num-format"), get_integer(element, "level", 1)
+    is_repeated = get(element, "num-letter-sync") == "true"
     numbers = range(at - get_integer(element, "display-levels", 1) + 1, at + 1)
     text = ".".join(f"%{number}" for number in numbers) if style else ""
     text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
     text = "-" if "bullet" in local(element) else text.strip()
-    return ListLevel(text, STYLES.get(style, ""), get_integer(element, "start-value", 1))
+    style = STYLES.get(style, "")
+    style = style.replace("Alpha", "Letter") if is_repeated else style
+    return ListLevel(text, style, get_integer(element, "start-value", 1))
 
 
 def _value(cell: Element) -> str:
-    """Return the value of a cell that does not say how it is shown."""
+    """Return the value of a cell that does not say how it is shown, or else its formula."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
-    return next(filter(None, values), "")
+    return next(filter(None, values), get(cell, "formula").partition(":")[2])

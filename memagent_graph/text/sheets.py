@@ -201,7 +201,7 @@ def _value(text: str, kind: str, number_format: str, epoch: datetime) -> _Shown:
 
 _TOKEN = re.compile(
     r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
-    r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
+    r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
     r"|(?P<digit>[0#?]|[.,](?=[0#?,.]|$)|[.,])|(?P<other>.)"
 )
 _DATES = {"mm-dd-yy": "m/d/yyyy"}
@@ -220,8 +220,11 @@ def show(value: _Shown, number_format: str) -> str:
     number = Decimal(repr(value))
     section, number = _choose(number, number_format)
     tokens = [*_TOKEN.finditer(section)]
-    if not tokens or any(token["general"] or token["time"] or token[0] == "@" for token in tokens):
+    if not tokens or any(token["time"] for token in tokens):
         return _plain(number)
+    if any(token["general"] or token[0] == "@" for token in tokens):
+        parts = (_plain(number) if at["general"] or at[0] == "@" else _literal(at) for at in tokens)
+        return "".join(parts).strip()
     return _show_number(number, tokens).strip() or _plain(number) * (not section)
 
 
@@ -376,3 +379,5 @@ def _show_part(moment: datetime, code: str, *, half: bool) -> str:
 _PARTS = {"m": "%m", "d": "%d", "h": "%H", "n": "%M", "s": "%S"}
 _NAMES = {"y": "%y", "yy": "%y", "yyy": "%Y", "yyyy": "%Y"}
 _NAMES |= {"mmm": "%b", "mmmm": "%B", "ddd": "%a", "dddd": "%A"}
+_NAMES |= {"e": "%Y", "ee": "%Y"} | dict.fromkeys(("g", "gg", "ggg"), "")
+"""Of an era, the year that all calendars share."""

@@ -103,6 +103,10 @@ def of(style):
 START = '<w:startOverride w:val="5"/>'
 
 
+def run(text, settings=""):
+    return f'<w:r><w:rPr>{settings}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
 class TestWord:
     def test_headers_footers_notes_and_comments_are_read(self, tmp_path):
         reference = f'xmlns:r="{OFFICE}" r:id='
@@ -273,8 +277,65 @@ class TestWord:
             "here <http://example.org/a>\n\nhere <http://example.org/b>"
         )
 
+    @pytest.mark.parametrize(
+        ("inner", "text"),
+        [
+            (run("10") + run("6", '<w:rStyle w:val="Above"/>'), "10^6"),
+            (run("10") + run("6 ", '<w:position w:val="8"/>') + run("cells"), "10^6 cells"),
+            (run("90", "<w:strike/>") + run("0", "<w:dstrike/>") + run("950"), "~~900~~950"),
+            (run("1", '<w:strike w:val="0"/>') + run("2"), "12"),
+            (
+                f"<w:ruby><w:rt>{run('kan')}</w:rt><w:rubyBase>{run('漢')}</w:rubyBase></w:ruby>",
+                "漢(kan)",
+            ),
+            ('<w:r><w:pict><v xmlns="v"><textpath string="DRAFT"/></v></w:pict></w:r>', "DRAFT"),
+        ],
+        ids=["style of a style", "place", "struck", "not struck", "ruby", "watermark"],
+    )
+    def test_what_is_raised_struck_or_drawn_is_read_as_it_is_shown(self, tmp_path, inner, text):
+        above = '<w:basedOn w:val="Up"/>'
+        up = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+        styles = (
+            f'<w:style w:styleId="Above">{above}</w:style><w:style w:styleId="Up">{up}</w:style>'
+        )
+        parts = [("styles", "s.xml", f"<w:styles>{styles}</w:styles>")]
+
+        found = read(write_parts(tmp_path / "a.docx", f"<w:p>{inner}</w:p>", parts))
+
+        assert found.text == text
+
+    def test_a_formula_in_the_code_of_a_field_is_shown_as_code_and_counted_as_unread(
+        self, tmp_path
+    ):
+        def field(kind):
+            return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+        code = "".join(f"<w:instrText>{part}</w:instrText>" for part in ("EQ ", "\\f(1,2)"))
+        body = f"<w:p>{run('Take ')}{field('begin')}{code}{field('end')}</w:p>"
+
+        found = read(write_docx(tmp_path / "a.docx", body))
+
+        assert found.text == "Take EQ \\f(1,2)"
+        assert found.lost > 0
+        assert found.warnings == ("did not read 1 embedded object.",)
+
+    def test_a_row_begins_in_its_column_and_the_signs_of_brackets_are_kept(self, tmp_path):
+        cell = "<w:tc>{}</w:tc>"
+        inner = "<m:e><m:t>A</m:t></m:e><m:e><m:t>B</m:t></m:e>"
+        formula = f'<m:oMath xmlns:m="{MATH}"><m:t>P</m:t><m:d>{inner}</m:d></m:oMath>'
+        body = (
+            f"<w:tbl><w:tr>{cell.format(paragraph('a'))}{cell.format(paragraph('b'))}</w:tr>"
+            '<w:tr><w:trPr><w:gridBefore w:val="1"/></w:trPr>'
+            f"{cell.format(paragraph('1'))}</w:tr></w:tbl><w:p>{formula}</w:p>"
+        )
+
+        text = read(write_docx(tmp_path / "a.docx", body)).text
+
+        assert text == "| a | b |\n| --- | --- |\n|  | 1 |\n\nP(A|B)"
+
 
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
 @pytest.mark.parametrize("level", ["layout", "master"])
@@ -395,6 +456,27 @@ def test_a_chart_has_all_values_of_its_series_and_notes_have_their_tables(tmp_pa
     ]
 
 
+def test_a_chart_has_categories_within_categories_and_days(tmp_path):
+    def points(*values):
+        return "".join(f'<c:pt idx="{at}"><c:v>{value}</c:v></c:pt>' for at, value in values)
+
+    levels = (points((0, "Kiel"), (1, "Husum"), (2, "Bonn")), points((0, "North"), (2, "South")))
+    nested = "".join(f"<c:lvl>{level}</c:lvl>" for level in levels)
+    days = f"<c:formatCode>yyyy\\-mm\\-dd</c:formatCode>{points((0, '45292.0'))}"
+    series = (
+        f"<c:ser><c:cat>{nested}</c:cat><c:val>{points((0, 1), (1, 2), (2, 3))}</c:val></c:ser>"
+        f"<c:ser><c:cat>{days}</c:cat><c:val>{points((0, 4))}</c:val></c:ser>"
+    )
+    parts = [("c.xml", f'<c:chartSpace xmlns:c="c">{series}</c:chartSpace>')]
+    frame = '<p:graphicFrame><c:chart xmlns:c="c" r:id="r0"/></p:graphicFrame>'
+
+    text = read(write_slides(tmp_path / "a.pptx", frame, [("chart", "c.xml")], parts)).text
+
+    assert re.sub("[| -]+", " ", text.split("\n\n")[1]).split("\n") == [
+        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 4 "),
+    ]
+
+
 USUAL = b"http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 
 
@@ -419,6 +501,8 @@ class TestSheets:
             (5551234567, "(000) 000-0000", "(555) 123-4567"),
             (2.25, "# ?/?", "2.25"),
             (150, '[>=100]"high";"low"', "high"),
+            (2.5, 'General" kg"', "2.5 kg"),
+            (MOMENT, '[$-411]ggge"年"m"月"', "2024年3月"),
             (50, '[>=100]"high";"low"', "low"),
             ("NA", "0.00", "NA"),
             (67, "@", "67"),
@@ -658,6 +742,43 @@ def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(t
     ]
 
 
+def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path):
+    def text_style(name, settings, more=""):
+        return (
+            f'<style:style style:name="{name}" {more}><style:text-properties {settings}/>'
+            "</style:style>"
+        )
+
+    def span(style, text):
+        return f'<text:span text:style-name="{style}">{text}</text:span>'
+
+    styles = (
+        text_style("Up", 'style:text-position="33% 58%"')
+        + text_style("Child", "", 'style:parent-style-name="Up"')
+        + text_style("Flat", 'style:text-position="0% 100%"')
+        + text_style("Struck", 'style:text-line-through-style="solid"')
+        + '<text:list-style style:name="L"><text:list-level-style-number text:level="1" '
+        'style:num-format="A"/></text:list-style>'
+    )
+    said = "<text:ruby-base>漢</text:ruby-base><text:ruby-text>kan</text:ruby-text>"
+    note = "<office:annotation><text:p>per month</text:p></office:annotation><text:p>900</text:p>"
+    formula = '<table:table-cell table:formula="of:=[.A1]*2"/>'
+    body = (
+        f"<text:p>10{span('Up', '6')}, 10{span('Child', '7')}, 1{span('Flat', '2')}, "
+        f"{span('Struck', '900')}950, <text:ruby>{said}</text:ruby></text:p>"
+        + list_of(item("a", more='text:start-value="28"'), more='text:style-name="L"')
+        + f"<table:table><table:table-row><table:table-cell>{note}</table:table-cell>{formula}"
+        "</table:table-row></table:table>"
+    )
+
+    text = read(write_opendocument(tmp_path / "a.odt", body, styles)).text
+
+    assert text.split("\n\n") == [
+        *("10^6, 10^7, 12, ~~900~~950, 漢(kan)", "AB a"),
+        "| [per month] 900 | =[.A1]*2 |\n| --- | --- |",
+    ]
+
+
 def test_hidden_sheets_rows_and_slides_of_an_opendocument_are_read_and_named(tmp_path):
     styles = (
         '<style:style style:name="T"><style:table-properties table:display="false"/></style:style>'
@@ -718,7 +839,40 @@ def test_a_page_of_html_has_its_lists_links_tables_and_hidden_texts(tmp_path):
     assert "no()" not in text
 
 
-MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+RULES = "<style>/* x */ .up { vertical-align: super } ol.r, p { list-style: upper-roman }</style>"
+COUNTED = "<style>li:before{content:counters(i,'.')} ol{list-style-type:none}</style><ol><li>a</ol>"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (f"{RULES}10<b class=up>6</b><ol class=r><li>a<li>b</ol>", "10^6\n\nI. a\nII. b"),
+        ("<ul style='list-style-type:decimal'><li>a</ul>", "1. a"),
+        ("<ol style='list-style:none'><li>4.a) Rent</ol>", "- 4.a) Rent"),
+        (COUNTED, "1. a"),
+        ("<ol><li type=a>x<li type=I value=4>y<li>z</ol>", "a. x\nIV. y\n5. z"),
+        ("<ol type=a start=27><li>x<li>y</ol>", "aa. x\nab. y"),
+        ("<ol type=A start=703><li>x</ol>", "AAA. x"),
+        ("<ol style='list-style-type: lower-greek'><li>x<li>y</ol>", "α. x\nβ. y"),
+        ("<ol><div><li>a</div><div><li>b</div></ol>", "1. a\n\n2. b"),
+        ("2<sup>10<sup>3</sup></sup>", "2^(10^3)"),
+        (
+            "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><mn>3</mn><msup><mn>2</mn><mn>3</mn></msup><mn>5</mn></math>",
+            "1/2 3 2^3 5",
+        ),
+        ("<pre>10<sup>6</sup>  a<div>b</div></pre>", "```\n10^6  a\n\nb\n```"),
+        ("Rent <del>900</del><ins>950</ins>, <s>1</s>2", "Rent ~~900~~950, ~~1~~2"),
+        ("<ruby>明日<rp>(</rp><rt>あした</rt><rp>)</rp></ruby>", "明日(あした)"),
+        ("900<a role=doc-noteref href='#n'>1</a>, 900<a href='#n'>2</a>", "900^1, 900 2"),
+        ("<frameset><noframes><p>No <b>frames</b></noframes></frameset>", "No frames"),
+        ("<center>a</center><center>b</center><b style='display:block'>c</b>d", "a\n\nb\n\nc\n\nd"),
+        ("<label>Name</label><button>Go</button><output>7</output>", "Name  Go  7"),
+        ("<select><optgroup label='Kiel'><option>Nord</optgroup></select>", "Kiel\n\nNord"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><html xmlns="http://www.w3.org/1999/xhtml"><p>d</p>', "d"),
+    ],
+)
+def test_a_page_shows_numbers_and_words_as_its_styles_do(page, text):
+    assert convert(page.encode(), ".html").text == text
 
 
 def write_values(path):
@@ -841,6 +995,22 @@ def test_a_book_is_read_in_its_order(tmp_path):
     assert found.warnings == ["did not read the chapter gone.html: it is missing."]
 
 
+def test_a_book_is_read_with_its_style_sheet_and_with_pages_that_its_order_leaves_out(tmp_path):
+    linked = '<link rel="stylesheet" href="a.css"/><p>10<b class="up">6</b></p>'
+    book = write_epub(tmp_path / "a.epub", {"a.html": linked})
+    spine = "<spine/><manifest>"
+    for name in ("a.html", "b.html", "toc.html"):
+        more = 'properties="nav"' if name == "toc.html" else ""
+        spine += f'<item id="{name}" href="{name}" media-type="text/html" {more}/>'
+    parts = {"o/a.html": linked, "o/b.html": "<p>Note</p>", "o/a.css": ".up{vertical-align:super}"}
+    with ZipFile(book) as archive:
+        container = archive.read("META-INF/container.xml")
+    package = f"<package>{spine}</manifest></package>"
+    write_archive(book, {"META-INF/container.xml": container, "o/a.opf": package, **parts})
+
+    assert read(book).text == "10^6\n\nNote"
+
+
 def test_a_chapter_that_is_broken_is_named_and_the_others_are_read(tmp_path):
     pages = {"a.html": "<p>First.</p>", "b.html": f"<p>{'Second. ' * 99}</p>"}
     book = write_epub(tmp_path / "a.epub", pages)
@@ -885,6 +1055,14 @@ def write_mail(message, parts, words):
 
 
 class TestMail:
+    def test_a_signature_is_no_text_that_is_lost(self):
+        kind = "Content-Type: application/pkcs7-signature; name=s.p7s"
+        signed = PARTS.format("signed", f"Content-Type: text/plain\n\nOdo\n--x\n{kind}\n\nx")
+
+        found = convert(signed.encode(), ".eml")
+
+        assert (found.text, found.lost, found.warnings) == ("Odo", 0, ())
+
     def test_a_message_has_its_heads_and_its_attachments(self, tmp_path):
         message = EmailMessage()
         message["From"], message["Subject"] = "Ann <ann@example.org>", "Mietvertrag für Müller"
@@ -1145,12 +1323,40 @@ SAVED_PAGE = (
     "--x\nContent-Type: text/html\n\n<p>Odo</p>\n"
     "--x\nContent-Type: text/css\n\np {}\n--x\nContent-Type: image/png\n\nx\n--x--"
 )
+LETTER = "Content-Type: text/plain; charset={}\n\n"
+FORWARDED = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64"
+FONTS = rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}{\f1\fcharset204 Arial;}}"
 PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
+        ("g.eml", LETTER.format("gb2312").encode() + "朱镕基".encode("gbk"), "朱镕基"),
+        ("h.eml", LETTER.format("iso-8859-1").encode() + b"\x80 900", "€ 900"),
+        ("f.html", b"<meta charset=x-sjis><p>" + "①家賃".encode("cp932"), "①家賃"),
+        ("i.eml", "Subject: Größe\n\nKiel".encode("latin-1"), "Subject: Größe\n\nKiel"),
+        (
+            "j.eml",
+            b"\xef\xbb\xbf\r\nSubject: x\nBcc: a@b.c\n\nOdo",
+            "Bcc: a@b.c\nSubject: x\n\nOdo",
+        ),
+        ("k.eml", "Content-Type: text/plain; format=flowed; delsp=yes\n\n90 \n0", "900"),
+        (
+            "l.eml",
+            PARTS.format("mixed", "Content-Type: text/calendar\n\nSUMMARY:Ro\n om 4"),
+            "SUMMARY:Room 4",
+        ),
+        (
+            "m.eml",
+            PARTS.format("mixed", f"{FORWARDED}\n\nU3ViamVjdDogeAoKT2Rv"),
+            "## Attachment: message/rfc822\n\nSubject: x\n\nOdo",
+        ),
+        ("o.eml", "Content-Type: text/rtf\n\n{\\rtf1 Odo}", "## Attachment: text/rtf\n\nOdo"),
+        ("m.rtf", FONTS + rb"\f1 \'c0\f0 \'f6}", "Аö"),
+        ("n.rtf", b"{\\rtf1\\ansi\\ansicpg65001 \xc3\xb6\\'c3\\'9f}", "öß"),
+        ("o.rtf", rb"{\rtf1\ansi\ansicpg10000 \'9a}", "ö"),
+        ("p.rtf", r"{\rtf1 Rent 900\chatn{\*\annotation Note} due}", "Rent 900 due\n Note"),
         ("a.html", FRAME, "# Rents & dues\n\nKiel.\n\nRent 900"),
         ("b.html", ORDERED, "2. a\n1. b\n\nC. a\nG. b\nH. c"),
         ("c.html", FORM, "☒  Smoker  ☐  Pets\n\nKiel\n\n☒ Husum"),
