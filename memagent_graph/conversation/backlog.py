@@ -29,7 +29,7 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import Recorded
@@ -80,11 +80,13 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread. `last_seen` is the memory as this process last saw it.
+    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what a
+    model is shown in turns that have not ended.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
+        self.recalled: dict[object, list[SystemMessage]] = {}
         self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -151,6 +153,8 @@ class Backlog:
     def remove(self, ids: Collection[str], thread: str | None) -> None:
         """Remove messages, of any thread for None: they wait again if they are added again."""
         with self._lock:
+            if ids:
+                self.recalled.clear()
             for name in [*self._threads] if thread is None else [thread]:
                 for key in ids:
                     self._of(name).seen.pop(key, None)
@@ -162,6 +166,7 @@ class Backlog:
             self._threads.clear()
         await self._others_end(None)
         self.last_seen = ""
+        self.recalled.clear()
 
     async def fold(self) -> int:
         """Fold all waiting messages, due or not; return how many still wait."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,25 +18,22 @@ from memagent_graph.conversation.profile import (
 )
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION
 from memagent_graph.conversation.prompt import first_day, newest_first, take_first
-from memagent_graph.conversation.proposal import change_proposals, propose_edit
 from memagent_graph.conversation.reader import STANDING_QUESTION, facts_of_schema
-from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import with_text
 from memagent_graph.evidence.statements import drop_statements, statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import LineSource
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from pydantic import BaseModel
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import ConversationSource
     from memagent_graph.conversation.profile import FieldValue, ProfileEntry
-    from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.evidence.places import Memory, Unsupported
     from memagent_graph.facts.record import Fact
     from memagent_graph.facts.rules import Facts
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from memagent_graph.text.tokens import Tokenizer
 
     Head = MemoryVersion | None
-    Known = Collection[str] | None
     Told = Mapping[str, LineSource]
     Attested = tuple[tuple[LineSource, ...], tuple[Unsupported, ...]]
     Dropped = tuple[str, list[str]]
@@ -127,10 +122,9 @@ class NotesForm:
         message = f"Name the subject to forget by specific words; {subject!r} has none."
         raise ConfigurationError(message)
 
-    def drop(self, text: str, subject: frozenset[str], known: Known = None) -> Dropped:
-        """Return a memory without statements about a subject, of those in `known`, and these."""
-        may = bool if known is None else known.__contains__
-        left, gone = drop_statements(text, subject.issubset, may)
+    def drop(self, text: str, subject: frozenset[str]) -> Dropped:
+        """Return a memory without statements about a subject, and these."""
+        left, gone = drop_statements(text, subject.issubset)
         return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
 
     def fits(self, line: str) -> bool:
@@ -250,12 +244,11 @@ class FactsForm(NotesForm):
 
         return cut_facts(text, tokens, tokenizer)
 
-    def drop(self, text: str, subject: frozenset[str], known: Known = None) -> Dropped:
-        """Return a memory without the lines about a subject, of those in `known`, and these."""
+    def drop(self, text: str, subject: frozenset[str]) -> Dropped:
+        """Return a memory without the lines about a subject, and these."""
         from memagent_graph.facts.record import drop_facts
 
-        gone = [line for line in drop_facts(text, subject)[1] if known is None or line in known]
-        return "\n".join(line for line in text.splitlines() if line not in gone), gone
+        return drop_facts(text, subject)
 
     def fits(self, line: str) -> bool:
         """Whether a line is no entry of a profile."""
@@ -284,51 +277,3 @@ def form_of(schema: Any, past: Past) -> NotesForm:
     if facts := facts_of_schema(schema):
         return FactsForm(facts)
     return NotesForm() if schema is str else ProfileForm(schema, past)
-
-
-async def find_about(personal: UserMemory, subject: str, form: NotesForm) -> list[str]:
-    """Return the statements about a subject in the notes; arguments as of `drop_about`."""
-    head, wanted = await personal.head(), form.find_topics(subject)
-    return [] if head is None else form.drop(head.text, wanted)[1]
-
-
-async def drop_about(
-    personal: UserMemory,
-    subject: str,
-    form: NotesForm,
-    *,
-    by: str,
-    propose: bool = False,
-    known: Known = None,
-    right: str = "",
-) -> list[str]:
-    """Delete the statements about a subject; see `ConversationMemory.aforget_about`.
-
-    Versions that had one go as well, unless it is corrected (`right` has what stays) or the change
-    of the notes is only proposed. Only statements in `known` go, if given.
-    """
-    wanted = form.find_topics(subject)
-    forgets = not (propose or right)
-
-    def goes(text: str) -> bool:
-        return forgets and bool(form.drop(text, wanted, known)[1])
-
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        head = await personal.head()
-        text, gone = ("", []) if head is None else form.drop(head.text, wanted, known)
-        with suppress(MemoryConflictError):
-            if head is not None and gone and propose:
-                await propose_edit(personal, head, text, by=by)
-            elif head is not None and (gone or any(goes(item.line) for item in head.told)):
-                await personal.edit(text, by=by, before=head.id, goes=goes)
-            if forgets:
-                await personal.drop_versions(goes)
-            break
-    else:
-        message = f"The memory of {personal.user!r} kept changing: try again."
-        raise MemoryConflictError(message)
-    await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
-    stay = {statement.text for statement in statements(right)}
-    said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
-    return [*dict.fromkeys([*gone, *said])]

@@ -19,7 +19,7 @@ from memagent_graph.conversation.built_in import drop_ended, read_remarks
 from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.fold import Folding
-from memagent_graph.conversation.form import drop_about, form_of
+from memagent_graph.conversation.form import form_of
 from memagent_graph.conversation.messages import (
     as_message,
     by_owner,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
-    from memagent_graph.conversation.user_memory import ForgottenUser, UserId
+    from memagent_graph.conversation.user_memory import ForgottenUser, Propose, UserId
     from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact
     from memagent_graph.facts.rules import Facts
@@ -519,9 +519,29 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: Others changed the memory 50 times meanwhile.
             StoreError: The store failed.
         """
+        return await self.drop_about(user, subject, store, by=by)
+
+    async def drop_about(
+        self,
+        user: UserId,
+        subject: str,
+        store: BaseStore | None,
+        *,
+        by: str,
+        corrects: bool = False,
+        propose: Propose | None = None,
+    ) -> list[str]:
+        """Do what `UserMemory.drop_about` does, after what waits is folded."""
         self.check_writable()
-        await self.people.backlog(user, store).fold()
-        return await drop_about(self.people.of(user, store), subject, self.form, by=by)
+        backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
+        await backlog.fold()
+        wanted = self.form.find_topics(subject)
+        gone = await personal.drop_about(
+            wanted, self.form, by=by, corrects=corrects, propose=propose
+        )
+        await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
+        backlog.recalled.clear()
+        return gone
 
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.

@@ -135,9 +135,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let a turn that ends with a response be folded, and write what changed."""
         for message in response.result:
             message.id = message.id or str(uuid4())
-        ended = is_reply(response.result) or response.structured_response is not None
-        if ended and not self.memory.read_only:
-            await thread.note(response.result, ended=True)
+        if is_reply(response.result) or response.structured_response is not None:
+            thread.end()
+            if not self.memory.read_only:
+                await thread.note(response.result, ended=True)
         return ExtendedModelResponse(response, Command(update=changed)) if changed else response
 
 

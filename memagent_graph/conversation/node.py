@@ -20,9 +20,11 @@ from memagent_graph.conversation.messages import (
     as_messages,
     by_owner,
     identify,
+    is_human,
     is_reply,
     is_unmarked,
     last_owner,
+    record_message,
     stamp,
 )
 from memagent_graph.conversation.prompt import find_left, view
@@ -60,6 +62,9 @@ _UNKNOWN = (
     "user is not known. Put the memory before the node that interrupts, or give each run its user "
     'in {{"configurable": {{"user_id": "..."}}}}, too.'
 )
+
+_MOST_TURNS = 16
+"""Turns of a user that have not ended whose memory is kept as it was shown."""
 
 _log = logging.getLogger(__name__)
 
@@ -383,11 +388,35 @@ class Thread:
         return marks
 
     async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
-        """Return what the model sees of the user; nothing if the run may not read."""
+        """Return what the model sees of the user; nothing if the run may not read.
+
+        It is the same in all calls of a turn, also after an interrupt, unless something was
+        forgotten meanwhile: what a provider has cached of the turn is used again.
+        """
         if not self._access.reads:
             return []
-        user = self.speaker.user
-        return await self._memory.aprompt(user, about=about, store=self._store, config=self._config)
+        user, turn = self.speaker.user, self._turn
+        recalled = self._memory.people.backlog(user, self._store).recalled
+        found = recalled.get(turn)
+        if found is None:
+            found = await self._memory.aprompt(
+                user, about=about, store=self._store, config=self._config
+            )
+            recalled[turn] = found
+            for old in [*recalled][:-_MOST_TURNS]:
+                recalled.pop(old, None)
+        return found
+
+    @property
+    def _turn(self) -> object:
+        """What the turn of an agent is known by: the thread, the agent's run, and the message."""
+        agent = self._config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+        said = next((m for m in reversed(self._state["messages"]) if is_human(m)), None)
+        return self.speaker.thread, agent, said and record_message(said)
+
+    def end(self) -> None:
+        """End the turn: the next one recalls anew."""
+        self._memory.people.backlog(self.speaker.user, self._store).recalled.pop(self._turn, None)
 
     def _talk(self, user: str, *, silent: bool = False) -> Talk:
         kept = KeptThread.of(self._config)

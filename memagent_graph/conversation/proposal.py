@@ -258,7 +258,7 @@ def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> EpisodePuts:
     return EpisodePuts(puts if proposal.changes_memory else ())
 
 
-async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
+async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, by: str) -> None:
     """Propose another text for the accepted one; raises `MemoryConflictError` if that changed."""
     proposal = compose(edit_version(head, text), head)
     step = _put_new(memory, proposal, by)

@@ -13,17 +13,17 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.form import drop_about, find_about
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import find_turn
 from memagent_graph.conversation.prompt import render_recalled
+from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable
 
     from memagent_graph.conversation.memory import ConversationMemory
 
@@ -91,20 +91,14 @@ def create_memory_tools(
         await talk.note(said, ended=True)
         return f"Remembered{later}"
 
-    async def drop(
-        subject: str, runtime: ToolRuntime, known: Collection[str] | None = None, right: str = ""
-    ) -> list[str]:
-        memory.check_writable()
-        user = (await find_speaker(runtime)).user
-        await memory.people.backlog(user, runtime.store).fold()
-        return await drop_about(
-            memory.people.of(user, runtime.store),
+    async def drop(subject: str, runtime: ToolRuntime, *, corrects: bool = False) -> list[str]:
+        return await memory.drop_about(
+            (await find_speaker(runtime)).user,
             subject,
-            memory.form,
+            runtime.store,
             by="assistant",
-            propose=approves,
-            known=known,
-            right=right,
+            corrects=corrects,
+            propose=propose_edit if approves else None,
         )
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
@@ -119,12 +113,8 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        user = (await find_speaker(runtime)).user
-        await memory.people.backlog(user, runtime.store).fold()
-        personal = memory.people.of(user, runtime.store)
-        known = await find_about(personal, wrong, memory.form)
+        gone = await drop(wrong, runtime, corrects=True)
         done = await remember(right, runtime)
-        gone = await drop(wrong, runtime, known, right)
         return "\n".join([f"{done} In place of:", *(gone or ["nothing that was found"])])
 
     async def look_up_facts(
