@@ -150,15 +150,24 @@ class Backlog:
             self._of(thread).due = monotonic() + seconds
         soon(self._arm)
 
-    def remove(self, ids: Collection[str], thread: str | None) -> None:
-        """Remove messages, of any thread for None: they wait again if they are added again."""
+    def remove(self, ids: Collection[str], thread: str) -> None:
+        """Remove messages of a thread: they wait again if they are added again."""
         with self._lock:
-            if ids:
+            for key in ids:
+                self._of(thread).seen.pop(key, None)
                 self.recalled.clear()
+            self.see(thread, {})
+
+    def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:
+        """Let messages, of any thread for None, wait no longer; return those, with their threads."""
+        settled: list[tuple[str, BaseMessage]] = []
+        with self._lock:
+            self.recalled.clear()
             for name in [*self._threads] if thread is None else [thread]:
-                for key in ids:
-                    self._of(name).seen.pop(key, None)
-                self.see(name, {})
+                found = {one: m for one, m in self._of(name).seen.values() if m and one.id in ids}
+                settled += [(name, message) for message in found.values()]
+                self.see(name, dict.fromkeys(found))
+        return settled
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""

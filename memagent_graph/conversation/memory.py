@@ -499,8 +499,17 @@ class ConversationMemory(Generic[Shape]):
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        self.people.backlog(user, store).remove(ids, of)
         personal = self.people.of(user, store)
+        _, elsewhere = await personal.episodes.read_all()
+        waiting = [
+            (one.thread, as_message(one))
+            for one in elsewhere
+            if one.id in ids and of in (None, one.thread)
+        ]
+        waiting += self.people.backlog(user, store).settle(ids, of)
+        for name in {name for name, _ in waiting}:
+            said = {str(message.id): message for at, message in waiting if at == name}
+            await personal.record_said(name, [*said.values()], self.redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if of in (None, one.thread) else one
         )

@@ -17,7 +17,14 @@ from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import find_turn
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
+from memagent_graph.conversation.session import (
+    Speaker,
+    Speakers,
+    Talk,
+    UserOf,
+    access_of,
+    in_context,
+)
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
@@ -85,7 +92,9 @@ def create_memory_tools(
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()
         user, thread = await find_speaker(runtime)
-        key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
+        calling = [str(one.id) for one in in_context(runtime.state, "messages") or ()][-1:]
+        # Servers use ids of calls again, and a step that failed is run again.
+        key = label("\0".join([*calling, str(runtime.tool_call_id), statement]))
         said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
         await talk.note(said, ended=True)

@@ -371,6 +371,19 @@ class UserMemory:
             given[own] = mark
         return EpisodePuts([*puts, put(*own, folded)], given)
 
+    async def record_said(
+        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
+    ) -> None:
+        """Record messages as folded that will not be."""
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            mark = await self.read_mark(thread)
+            changed = await self.find_changed(thread, messages, redact)
+            step = self.put_said(thread, mark, changed, Branch())
+            if not changed or await self.bank.records.commit(*step):
+                return
+        raise self._conflict()
+
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
         records = self.bank.records
