@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 
+from memagent_graph.conversation.messages import as_message
+from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
@@ -159,7 +163,7 @@ class Backlog:
             self.see(thread, {})
 
     def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:
-        """Let messages, of any thread for None, wait no longer; return those, with their threads."""
+        """Let messages, of any thread for None, wait no longer; return them and their threads."""
         settled: list[tuple[str, BaseMessage]] = []
         with self._lock:
             self.recalled.clear()
@@ -387,6 +391,37 @@ class UserMemories:
         found = backlog_of(bank.store, bank.namespace)
         self.seen.add(found)
         return found
+
+    async def drop_messages(
+        self,
+        user: UserId,
+        ids: Collection[str],
+        thread: str | None,
+        store: BaseStore | None,
+        redact: Redact,
+    ) -> int:
+        """Do as `ConversationMemory.aforget_messages`: what waits is recorded as folded."""
+        own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
+        _, waiting = await personal.episodes.read_all()
+        gone = [one for one in waiting if one.own_id in ids and thread in (None, one.thread)]
+        for name, message in [*((one.thread, as_message(one)) for one in gone), *own]:
+            await personal.record_said(name, message, redact)
+        await change_proposals(
+            personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
+        )
+        return await personal.episodes.remove(ids, thread)
+
+    async def drop_about(
+        self, user: UserId, subject: str, store: BaseStore | None, form: NotesForm, **how: Any
+    ) -> list[str]:
+        """Do as `UserMemory.drop_about`, once what waits is folded, and in proposals as well."""
+        backlog, personal = self.backlog(user, store), self.of(user, store)
+        await backlog.fold()
+        wanted = form.find_topics(subject)
+        gone = await personal.drop_about(wanted, form, **how)
+        await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
+        backlog.recalled.clear()
+        return gone
 
     def _choose_store(self, store: BaseStore | None) -> BaseStore:
         chosen = self._store or store or self._here

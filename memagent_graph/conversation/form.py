@@ -12,7 +12,6 @@ from memagent_graph.conversation.built_in import read_remarks, topics, write_rem
 from memagent_graph.conversation.profile import (
     Fields,
     Past,
-    entries_of,
     read_entries,
     write_entries,
 )
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import ConversationSource
-    from memagent_graph.conversation.profile import FieldValue, ProfileEntry
+    from memagent_graph.conversation.profile import FieldValue
     from memagent_graph.evidence.places import Memory, Unsupported
-    from memagent_graph.facts.record import Fact
     from memagent_graph.facts.rules import Facts
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Reader
@@ -81,13 +79,12 @@ def split_memory(text: str) -> list[str]:
 class NotesForm:
     """The form of a memory that is a text, and what other forms do in their own way.
 
-    `fields` and `facts` are the schema for a reader; `whole` says whether prompts have all of it.
+    `fields` and `facts` are the schema for a reader.
     """
 
     question = STANDING_QUESTION
     fields: Fields[Any] | None = None
     facts: Facts | None = None
-    whole = False
     cut = staticmethod(keep_newest)
 
     def parse(self, text: str) -> Any:
@@ -101,15 +98,6 @@ class NotesForm:
     def choose_near(self, text: str, about: str, tokens: int, counter: Tokenizer) -> str:
         """Return what of a rendered memory may stand beside passages about a message."""
         return text
-
-    def list_entries(self, head: Head) -> list[ProfileEntry]:
-        """Return the entries of a profile; `ConfigurationError` for another form."""
-        message = "This memory is no profile: give it a schema, or call `facts` for facts."
-        raise ConfigurationError(message)
-
-    def list_facts(self, head: Head) -> list[Fact]:
-        """Return facts; `ConfigurationError` for another form."""
-        raise ConfigurationError("This memory keeps no facts: give it schema=Facts.")
 
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets with room for the schema, which each prompt has."""
@@ -144,7 +132,6 @@ class ProfileForm(NotesForm):
 
     question = PROFILE_QUESTION
     fields: Fields[Any]
-    whole = True
 
     def __init__(self, schema: type[BaseModel], past: Past) -> None:
         self.fields, self._past, self._warned = Fields(schema), past, False
@@ -166,10 +153,6 @@ class ProfileForm(NotesForm):
     def render(self, text: str) -> str:
         """Return a line for each entry that fits the schema."""
         return "\n".join(entry.shown for entry in self.fields.fit(read_entries(text)[0]).entries)
-
-    def list_entries(self, head: Head) -> list[ProfileEntry]:
-        """Return the entries: those that stand, and then those that stood, the newest first."""
-        return [] if head is None else entries_of(head, self.fields)
 
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets whose chunks leave room for the schema."""
@@ -225,12 +208,6 @@ class FactsForm(NotesForm):
         from memagent_graph.facts.graph import find_lines_near
 
         return find_lines_near(text, about, int(_NEAR * tokens), counter)
-
-    def list_facts(self, head: Head) -> list[Fact]:
-        """Return all facts, also those that no longer hold."""
-        from memagent_graph.facts.record import facts_of
-
-        return [] if head is None else facts_of(head)
 
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets with room for the words of the reader's prompt."""

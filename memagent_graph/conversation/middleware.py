@@ -149,11 +149,6 @@ class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         memory: the memory of the users, with `approve=True`; one that is read-only is not asked.
         user: function of the run's runtime and config that returns the id of the user.
         strict: whether a run without a user is an error; otherwise its thread has a memory.
-
-    Examples:
-        >>> from memagent_graph import ApprovalMiddleware, ConversationMemory, MemAgentMiddleware
-        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
-        >>> middleware = [ApprovalMiddleware(memory), MemAgentMiddleware(memory)]
     """
 
     state_schema = MemAgentState

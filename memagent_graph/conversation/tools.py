@@ -71,14 +71,6 @@ def create_memory_tools(
         The tools; of a memory with `read_only`, `recall` alone. A memory of facts has
         `look_up_facts` as well. An error of the model or the store is returned as the tool's
         message.
-
-    Examples:
-        >>> from langgraph.store.memory import InMemoryStore
-        >>> from memagent_graph import ConversationMemory, create_memory_tools
-        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
-        >>> tools = create_memory_tools(memory)  # create_agent(..., tools=[*tools])
-        >>> [tool.name for tool in tools]
-        ['remember', 'recall', 'forget', 'correct']
     """
     speakers = Speakers(user, strict=strict)
     approves = memory.approves
@@ -92,19 +84,22 @@ def create_memory_tools(
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()
         user, thread = await find_speaker(runtime)
-        calling = [str(one.id) for one in in_context(runtime.state, "messages") or ()][-1:]
+        said: Any = in_context(runtime.state, "messages") or ()
+        calling = [str(one.id) for one in said[-1:]]
         # Servers use ids of calls again, and a step that failed is run again.
         key = label("\0".join([*calling, str(runtime.tool_call_id), statement]))
-        said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
+        noted = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
-        await talk.note(said, ended=True)
+        await talk.note(noted, ended=True)
         return f"Remembered{later}"
 
     async def drop(subject: str, runtime: ToolRuntime, *, corrects: bool = False) -> list[str]:
-        return await memory.drop_about(
+        memory.check_writable()
+        return await memory.people.drop_about(
             (await find_speaker(runtime)).user,
             subject,
             runtime.store,
+            memory.form,
             by="assistant",
             corrects=corrects,
             propose=propose_edit if approves else None,

@@ -371,14 +371,12 @@ class UserMemory:
             given[own] = mark
         return EpisodePuts([*puts, put(*own, folded)], given)
 
-    async def record_said(
-        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
-    ) -> None:
-        """Record messages as folded that will not be."""
+    async def record_said(self, thread: str, message: BaseMessage, redact: Redact) -> None:
+        """Record a message as folded that will not be."""
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             mark = await self.read_mark(thread)
-            changed = await self.find_changed(thread, messages, redact)
+            changed = await self.find_changed(thread, [message], redact)
             step = self.put_said(thread, mark, changed, Branch())
             if not changed or await self.bank.records.commit(*step):
                 return
@@ -444,38 +442,33 @@ class UserMemory:
     ) -> list[str]:
         """Delete the statements about a subject from notes and kept messages, and return them.
 
-        Versions that had one go as well, unless the change `corrects` the notes, or is only
-        proposed.
+        Versions that had one go as well, unless it `corrects` the notes, or proposes a change.
         """
         forgets = not (corrects or propose)
 
         def goes(text: str) -> bool:
             return forgets and bool(form.drop(text, subject)[1])
 
+        gone = list[str]()
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
-            text, gone = ("", []) if head is None else form.drop(head.text, subject)
+            text, found = ("", []) if head is None else form.drop(head.text, subject)
+            gone += found
             with suppress(MemoryConflictError):
-                if head is not None and gone and propose:
+                if head is not None and found and propose:
                     await propose(self, head, text, by)
-                elif head is not None and (gone or any(goes(item.line) for item in head.told)):
+                elif head is not None and (found or any(goes(item.line) for item in head.told)):
                     await self.edit(text, by=by, before=head.id, goes=goes)
-                if forgets:
-                    await self.drop_versions(goes)
-                return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
+                if not forgets or await self._drop_versions(goes):
+                    return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
         raise self._conflict()
 
-    async def drop_versions(self, goes: Callable[[str], bool]) -> None:
-        """Delete the versions with a text that goes, except for the newest."""
-        records = self.bank.records
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            head = await self.head()
-            gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
-            if (await release(records, MEMORY, gone, self.expect(head))).done:
-                return
-        raise self._conflict()
+    async def _drop_versions(self, goes: Callable[[str], bool]) -> bool:
+        """Delete versions with a text that goes, except the newest; False if others were faster."""
+        head = await self.head()
+        gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
+        return (await release(self.bank.records, MEMORY, gone, self.expect(head))).done
 
     def _conflict(self) -> MemoryConflictError:
         return MemoryConflictError(f"The memory of {self.user!r} kept changing: try again.")

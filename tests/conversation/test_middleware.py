@@ -402,9 +402,7 @@ def loop_of_tools(act, *middleware, calls=3, **options):
         act(memory)
         return "Done."
 
-    model = ScriptedChatModel(
-        *(call_tool("work") for _ in range(calls)), *["All done."] * 9
-    )
+    model = ScriptedChatModel(*(call_tool("work") for _ in range(calls)), *["All done."] * 9)
     stack = [MemAgentMiddleware(memory), *middleware]
     graph = create_agent(model, [work], middleware=stack, checkpointer=InMemorySaver(), **options)
     return graph, memory, model

@@ -138,7 +138,9 @@ def test_what_is_forgotten_while_it_waits_stays_so_when_its_thread_goes_on(
 
     memories[another].forget_messages("ann", ["pin"])
 
-    for graph, memory, text in zip(graphs, memories, ("I have a cat.", "I have a dog."), strict=True):
+    for graph, memory, text in zip(
+        graphs, memories, ("I have a cat.", "I have a dog."), strict=True
+    ):
         say(graph, text, MONDAY)
         memory.flush()
         assert "4711" not in prompted(memory, "What is my PIN?") + memory.load("ann")

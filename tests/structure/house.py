@@ -48,7 +48,7 @@ CEILINGS = {
     "other public names with several meanings": Ceiling(40, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(636, 500),
+    "lines of the largest module": Ceiling(613, 500),
     "modules": Ceiling(153, 130),
     "lines": Ceiling(43_863, 39_000),
 }
