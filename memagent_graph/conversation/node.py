@@ -401,7 +401,7 @@ class Thread:
 
     @property
     def _turn(self) -> object:
-        """What the turn of an agent is known by: the thread, the agent's run, and the message."""
+        """The thread, the agent's run and the message, by which a turn of an agent is known."""
         agent = self._config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
         said = next((m for m in reversed(self._state["messages"]) if is_human(m)), None)
         return self.speaker.thread, agent, said and record_message(said)
