@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 
+from memagent_graph.conversation.messages import as_message
+from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
@@ -29,10 +31,12 @@ from memagent_graph.templates import plural
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
@@ -80,11 +84,13 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread. `last_seen` is the memory as this process last saw it.
+    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what a
+    model is shown in turns that have not ended.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
+        self.recalled: dict[object, list[SystemMessage]] = {}
         self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -148,13 +154,24 @@ class Backlog:
             self._of(thread).due = monotonic() + seconds
         soon(self._arm)
 
-    def remove(self, ids: Collection[str], thread: str | None) -> None:
-        """Remove messages, of any thread for None: they wait again if they are added again."""
+    def remove(self, ids: Collection[str], thread: str) -> None:
+        """Remove messages of a thread: they wait again if they are added again."""
         with self._lock:
+            for key in ids:
+                self._of(thread).seen.pop(key, None)
+                self.recalled.clear()
+            self.see(thread, {})
+
+    def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:
+        """Let messages, of any thread for None, wait no longer; return them and their threads."""
+        settled: list[tuple[str, BaseMessage]] = []
+        with self._lock:
+            self.recalled.clear()
             for name in [*self._threads] if thread is None else [thread]:
-                for key in ids:
-                    self._of(name).seen.pop(key, None)
-                self.see(name, {})
+                found = {one: m for one, m in self._of(name).seen.values() if m and one.id in ids}
+                settled += [(name, message) for message in found.values()]
+                self.see(name, dict.fromkeys(found))
+        return settled
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
@@ -162,6 +179,7 @@ class Backlog:
             self._threads.clear()
         await self._others_end(None)
         self.last_seen = ""
+        self.recalled.clear()
 
     async def fold(self) -> int:
         """Fold all waiting messages, due or not; return how many still wait."""
@@ -373,6 +391,37 @@ class UserMemories:
         found = backlog_of(bank.store, bank.namespace)
         self.seen.add(found)
         return found
+
+    async def drop_messages(
+        self,
+        user: UserId,
+        ids: Collection[str],
+        thread: str | None,
+        store: BaseStore | None,
+        redact: Redact,
+    ) -> int:
+        """Do as `ConversationMemory.aforget_messages`: what waits is recorded as folded."""
+        own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
+        _, waiting = await personal.episodes.read_all()
+        gone = [one for one in waiting if one.own_id in ids and thread in (None, one.thread)]
+        for name, message in [*((one.thread, as_message(one)) for one in gone), *own]:
+            await personal.record_said(name, message, redact)
+        await change_proposals(
+            personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
+        )
+        return await personal.episodes.remove(ids, thread)
+
+    async def drop_about(
+        self, user: UserId, subject: str, store: BaseStore | None, form: NotesForm, **how: Any
+    ) -> list[str]:
+        """Do as `UserMemory.drop_about`, once what waits is folded, and in proposals as well."""
+        backlog, personal = self.backlog(user, store), self.of(user, store)
+        await backlog.fold()
+        wanted = form.find_topics(subject)
+        gone = await personal.drop_about(wanted, form, **how)
+        await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
+        backlog.recalled.clear()
+        return gone
 
     def _choose_store(self, store: BaseStore | None) -> BaseStore:
         chosen = self._store or store or self._here

@@ -71,6 +71,16 @@ class KeptMessage:
         """The date, without the time."""
         return self.at[:10]
 
+    @property
+    def own_id(self) -> str:
+        """The id that it has in its thread."""
+        return own_id(self.id, self.thread)
+
+
+def own_id(key: str, thread: str) -> str:
+    """Return the id in its thread of a message whose id another thread had used, or as it is."""
+    return key.removesuffix(f" in {thread}")
+
 
 class Recorded(NamedTuple):
     """A message of a thread as it was recorded, with the checkpoint in which it was seen, or ""."""
@@ -288,7 +298,7 @@ class Episodes:
     async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
         """Delete messages of a thread, or of any, and return their number."""
         return await self._change(
-            lambda one: None if one.id in ids and thread in (None, one.thread) else one
+            lambda one: None if one.own_id in ids and thread in (None, one.thread) else one
         )
 
     async def expire(self, *, preview: bool = False) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,40 +12,34 @@ from memagent_graph.conversation.built_in import read_remarks, topics, write_rem
 from memagent_graph.conversation.profile import (
     Fields,
     Past,
-    entries_of,
     read_entries,
     write_entries,
 )
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION
 from memagent_graph.conversation.prompt import first_day, newest_first, take_first
-from memagent_graph.conversation.proposal import change_proposals, propose_edit
 from memagent_graph.conversation.reader import STANDING_QUESTION, facts_of_schema
-from memagent_graph.errors import ConfigurationError, MemoryConflictError
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import with_text
 from memagent_graph.evidence.statements import drop_statements, statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import LineSource
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from pydantic import BaseModel
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.messages import ConversationSource
-    from memagent_graph.conversation.profile import FieldValue, ProfileEntry
-    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.conversation.profile import FieldValue
     from memagent_graph.evidence.places import Memory, Unsupported
-    from memagent_graph.facts.record import Fact
     from memagent_graph.facts.rules import Facts
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer
 
     Head = MemoryVersion | None
-    Known = Collection[str] | None
     Told = Mapping[str, LineSource]
     Attested = tuple[tuple[LineSource, ...], tuple[Unsupported, ...]]
     Dropped = tuple[str, list[str]]
@@ -86,13 +79,12 @@ def split_memory(text: str) -> list[str]:
 class NotesForm:
     """The form of a memory that is a text, and what other forms do in their own way.
 
-    `fields` and `facts` are the schema for a reader; `whole` says whether prompts have all of it.
+    `fields` and `facts` are the schema for a reader.
     """
 
     question = STANDING_QUESTION
     fields: Fields[Any] | None = None
     facts: Facts | None = None
-    whole = False
     cut = staticmethod(keep_newest)
 
     def parse(self, text: str) -> Any:
@@ -107,15 +99,6 @@ class NotesForm:
         """Return what of a rendered memory may stand beside passages about a message."""
         return text
 
-    def list_entries(self, head: Head) -> list[ProfileEntry]:
-        """Return the entries of a profile; `ConfigurationError` for another form."""
-        message = "This memory is no profile: give it a schema, or call `facts` for facts."
-        raise ConfigurationError(message)
-
-    def list_facts(self, head: Head) -> list[Fact]:
-        """Return facts; `ConfigurationError` for another form."""
-        raise ConfigurationError("This memory keeps no facts: give it schema=Facts.")
-
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets with room for the schema, which each prompt has."""
         return config
@@ -127,10 +110,9 @@ class NotesForm:
         message = f"Name the subject to forget by specific words; {subject!r} has none."
         raise ConfigurationError(message)
 
-    def drop(self, text: str, subject: frozenset[str], known: Known = None) -> Dropped:
-        """Return a memory without statements about a subject, of those in `known`, and these."""
-        may = bool if known is None else known.__contains__
-        left, gone = drop_statements(text, subject.issubset, may)
+    def drop(self, text: str, subject: frozenset[str]) -> Dropped:
+        """Return a memory without statements about a subject, and these."""
+        left, gone = drop_statements(text, subject.issubset)
         return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
 
     def fits(self, line: str) -> bool:
@@ -150,7 +132,6 @@ class ProfileForm(NotesForm):
 
     question = PROFILE_QUESTION
     fields: Fields[Any]
-    whole = True
 
     def __init__(self, schema: type[BaseModel], past: Past) -> None:
         self.fields, self._past, self._warned = Fields(schema), past, False
@@ -172,10 +153,6 @@ class ProfileForm(NotesForm):
     def render(self, text: str) -> str:
         """Return a line for each entry that fits the schema."""
         return "\n".join(entry.shown for entry in self.fields.fit(read_entries(text)[0]).entries)
-
-    def list_entries(self, head: Head) -> list[ProfileEntry]:
-        """Return the entries: those that stand, and then those that stood, the newest first."""
-        return [] if head is None else entries_of(head, self.fields)
 
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets whose chunks leave room for the schema."""
@@ -232,12 +209,6 @@ class FactsForm(NotesForm):
 
         return find_lines_near(text, about, int(_NEAR * tokens), counter)
 
-    def list_facts(self, head: Head) -> list[Fact]:
-        """Return all facts, also those that no longer hold."""
-        from memagent_graph.facts.record import facts_of
-
-        return [] if head is None else facts_of(head)
-
     def make_room(self, config: ReadingConfig, reader: Reader, counter: Tokenizer) -> ReadingConfig:
         """Return budgets with room for the words of the reader's prompt."""
         from memagent_graph.facts.reader import with_room
@@ -250,12 +221,11 @@ class FactsForm(NotesForm):
 
         return cut_facts(text, tokens, tokenizer)
 
-    def drop(self, text: str, subject: frozenset[str], known: Known = None) -> Dropped:
-        """Return a memory without the lines about a subject, of those in `known`, and these."""
+    def drop(self, text: str, subject: frozenset[str]) -> Dropped:
+        """Return a memory without the lines about a subject, and these."""
         from memagent_graph.facts.record import drop_facts
 
-        gone = [line for line in drop_facts(text, subject)[1] if known is None or line in known]
-        return "\n".join(line for line in text.splitlines() if line not in gone), gone
+        return drop_facts(text, subject)
 
     def fits(self, line: str) -> bool:
         """Whether a line is no entry of a profile."""
@@ -284,51 +254,3 @@ def form_of(schema: Any, past: Past) -> NotesForm:
     if facts := facts_of_schema(schema):
         return FactsForm(facts)
     return NotesForm() if schema is str else ProfileForm(schema, past)
-
-
-async def find_about(personal: UserMemory, subject: str, form: NotesForm) -> list[str]:
-    """Return the statements about a subject in the notes; arguments as of `drop_about`."""
-    head, wanted = await personal.head(), form.find_topics(subject)
-    return [] if head is None else form.drop(head.text, wanted)[1]
-
-
-async def drop_about(
-    personal: UserMemory,
-    subject: str,
-    form: NotesForm,
-    *,
-    by: str,
-    propose: bool = False,
-    known: Known = None,
-    right: str = "",
-) -> list[str]:
-    """Delete the statements about a subject; see `ConversationMemory.aforget_about`.
-
-    Versions that had one go as well, unless it is corrected (`right` has what stays) or the change
-    of the notes is only proposed. Only statements in `known` go, if given.
-    """
-    wanted = form.find_topics(subject)
-    forgets = not (propose or right)
-
-    def goes(text: str) -> bool:
-        return forgets and bool(form.drop(text, wanted, known)[1])
-
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        head = await personal.head()
-        text, gone = ("", []) if head is None else form.drop(head.text, wanted, known)
-        with suppress(MemoryConflictError):
-            if head is not None and gone and propose:
-                await propose_edit(personal, head, text, by=by)
-            elif head is not None and (gone or any(goes(item.line) for item in head.told)):
-                await personal.edit(text, by=by, before=head.id, goes=goes)
-            if forgets:
-                await personal.drop_versions(goes)
-            break
-    else:
-        message = f"The memory of {personal.user!r} kept changing: try again."
-        raise MemoryConflictError(message)
-    await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
-    stay = {statement.text for statement in statements(right)}
-    said = await personal.episodes.drop_about(wanted, lambda text: text not in stay)
-    return [*dict.fromkeys([*gone, *said])]

@@ -19,7 +19,7 @@ from memagent_graph.conversation.built_in import drop_ended, read_remarks
 from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.fold import Folding
-from memagent_graph.conversation.form import drop_about, form_of
+from memagent_graph.conversation.form import form_of
 from memagent_graph.conversation.messages import (
     as_message,
     by_owner,
@@ -28,9 +28,9 @@ from memagent_graph.conversation.messages import (
     is_reply,
     stamp,
 )
-from memagent_graph.conversation.profile import Past
+from memagent_graph.conversation.profile import Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
-from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
+from memagent_graph.conversation.proposal import Decision, list_proposals
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import find_passages
 from memagent_graph.conversation.session import Speakers, Talk, access_of, find_zone
@@ -89,11 +89,11 @@ class ConversationMemory(Generic[Shape]):
     is still found so; to fold it, see `catch_up`.
 
     A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
-    1970), otherwise the time when it was first seen. The built-in reader keeps the newest
-    statements.
+    1970), otherwise the time when it was first seen.
 
     Methods take the id of a user, and the host graph's store, which is used if the memory has no
-    store of its own. Those whose name begins with an a are their async twins.
+    store of its own. If the store fails, they raise `StoreError`. Those whose name begins with an a
+    are their async twins.
 
     Args:
         model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise
@@ -217,9 +217,6 @@ class ConversationMemory(Generic[Shape]):
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
 
         Values of a profile that do not fit its schema are left out, which is logged once.
-
-        Raises:
-            StoreError: The store failed.
         """
         head = await self._fold_to_head(user, store)
         return self._shape_notes("" if head is None else head.text)
@@ -231,9 +228,12 @@ class ConversationMemory(Generic[Shape]):
 
         Raises:
             ConfigurationError: The memory is a text.
-            StoreError: The store failed.
         """
-        return self.form.list_entries(await self._fold_to_head(user, store))
+        if self.form.fields is None:
+            message = "This memory is no profile: give it a schema, or call `facts` for facts."
+            raise ConfigurationError(message)
+        head = await self._fold_to_head(user, store)
+        return [] if head is None else entries_of(head, self.form.fields)
 
     async def afacts(
         self,
@@ -252,11 +252,14 @@ class ConversationMemory(Generic[Shape]):
 
         Raises:
             ConfigurationError: The memory is not one of facts.
-            StoreError: The store failed.
         """
-        found = self.form.list_facts(await self._fold_to_head(user, store))
+        if self.form.facts is None:
+            raise ConfigurationError("This memory keeps no facts: give it schema=Facts.")
+        head = await self._fold_to_head(user, store)
         from memagent_graph.facts.graph import select_facts
+        from memagent_graph.facts.record import facts_of
 
+        found = [] if head is None else facts_of(head)
         return select_facts(found, subject=subject, relation=relation, at=at, history=history)
 
     async def aprompt(
@@ -312,7 +315,9 @@ class ConversationMemory(Generic[Shape]):
         tokens, counter = reading.config.memory_tokens, reading.tokenizer
         if found:
             memory = self.form.choose_near(memory, text, tokens, counter)
-        return choose_recalled(memory, found, text, tokens, counter, whole=self.form.whole)
+        return choose_recalled(
+            memory, found, text, tokens, counter, whole=self.form.fields is not None
+        )
 
     async def aobserve(
         self,
@@ -361,7 +366,6 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             ConfigurationError: What is given is no message and no list of messages.
             ModelError: The model failed; nothing was folded.
-            StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self.check_writable()
@@ -381,17 +385,6 @@ class ConversationMemory(Generic[Shape]):
         What leaves the thread is folded into the memory of its user, and this memory takes its
         place. User, thread and store are those of the run. What the middleware trims is not seen:
         give it `trim_tokens_to_summarize=None`.
-
-        Examples:
-            >>> from langchain.agents.middleware import SummarizationMiddleware
-            >>> from memagent_graph import ConversationMemory
-            >>> memory = ConversationMemory("openai:gpt-4o")  # doctest: +SKIP
-            >>> SummarizationMiddleware(
-            ...     "openai:gpt-4o",
-            ...     trigger=("tokens", 8_000),
-            ...     summarizer=memory.summarizer,
-            ...     trim_tokens_to_summarize=None,
-            ... )  # doctest: +SKIP
 
         Its calls raise:
             ConfigurationError: No graph runs, or the run names neither a user nor a thread.
@@ -458,7 +451,6 @@ class ConversationMemory(Generic[Shape]):
 
         Raises:
             ModelError: The model failed; nothing was handed over.
-            StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self.check_writable()
@@ -493,18 +485,10 @@ class ConversationMemory(Generic[Shape]):
 
         `messages` are their ids, in a thread or, by default, in any. Those that wait are not folded
         any more, and what was proposed from them is withdrawn. Notes made from the others stay.
-
-        Raises:
-            StoreError: The store failed.
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        self.people.backlog(user, store).remove(ids, of)
-        personal = self.people.of(user, store)
-        await change_proposals(
-            personal, lambda one: one.without(ids) if of in (None, one.thread) else one
-        )
-        return await personal.episodes.remove(ids, of)
+        return await self.people.drop_messages(user, ids, of, store, self.redact)
 
     async def aforget_about(
         self, user: UserId, subject: str, *, store: BaseStore | None = None, by: str = "application"
@@ -517,11 +501,9 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             ConfigurationError: The subject has no specific word, or the memory is a profile.
             MemoryConflictError: Others changed the memory 50 times meanwhile.
-            StoreError: The store failed.
         """
         self.check_writable()
-        await self.people.backlog(user, store).fold()
-        return await drop_about(self.people.of(user, store), subject, self.form, by=by)
+        return await self.people.drop_about(user, subject, store, self.form, by=by)
 
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.
@@ -529,9 +511,6 @@ class ConversationMemory(Generic[Shape]):
         Prompts have the accepted memory alone, and quote no message of a proposal. Each proposal
         is a whole memory that continues the accepted one. The messages of those that continue an
         earlier one are folded again.
-
-        Raises:
-            StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
         personal = self.people.of(user, store)
@@ -560,7 +539,6 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: The memory changed since one was proposed: it was folded again, and
                 the new proposal waits. Nothing was decided.
             ModelError: The model failed for one of several; those before it are accepted.
-            StoreError: The store failed.
         """
         ids = _ids_of(chosen)
         decision = Decision(accept=ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
@@ -580,7 +558,6 @@ class ConversationMemory(Generic[Shape]):
             ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
             MemoryConflictError: Others changed it meanwhile.
-            StoreError: The store failed.
         """
         await self.decide(user, Decision(refuse=_ids_of(chosen)), store, by=by)
 

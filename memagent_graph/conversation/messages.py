@@ -238,8 +238,6 @@ def is_reply(messages: Sequence[BaseMessage]) -> bool:
 
 
 _PROMPTING = {"system", "developer"}
-
-
 USER, ASSISTANT, TOOL, CONTEXT = "user", "assistant", "tool", "context"
 """Who speaks, by a message's type; context is what a message of a user only passes on."""
 _ROLES = {

@@ -135,9 +135,10 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Let a turn that ends with a response be folded, and write what changed."""
         for message in response.result:
             message.id = message.id or str(uuid4())
-        ended = is_reply(response.result) or response.structured_response is not None
-        if ended and not self.memory.read_only:
-            await thread.note(response.result, ended=True)
+        if is_reply(response.result) or response.structured_response is not None:
+            thread.end()
+            if not self.memory.read_only:
+                await thread.note(response.result, ended=True)
         return ExtendedModelResponse(response, Command(update=changed)) if changed else response
 
 
@@ -148,11 +149,6 @@ class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         memory: the memory of the users, with `approve=True`; one that is read-only is not asked.
         user: function of the run's runtime and config that returns the id of the user.
         strict: whether a run without a user is an error; otherwise its thread has a memory.
-
-    Examples:
-        >>> from memagent_graph import ApprovalMiddleware, ConversationMemory, MemAgentMiddleware
-        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
-        >>> middleware = [ApprovalMiddleware(memory), MemAgentMiddleware(memory)]
     """
 
     state_schema = MemAgentState

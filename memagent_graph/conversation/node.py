@@ -20,9 +20,11 @@ from memagent_graph.conversation.messages import (
     as_messages,
     by_owner,
     identify,
+    is_human,
     is_reply,
     is_unmarked,
     last_owner,
+    record_message,
     stamp,
 )
 from memagent_graph.conversation.prompt import find_left, view
@@ -61,6 +63,8 @@ _UNKNOWN = (
     'in {{"configurable": {{"user_id": "..."}}}}, too.'
 )
 
+_MOST_TURNS = 16
+"""Turns of a user that have not ended whose memory is kept as it was shown."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,13 +94,6 @@ class ConversationState(MessagesState):
 
     Attributes:
         memory_view: messages for the model: the system messages and the recent ones.
-
-    Examples:
-        >>> from langgraph.graph import StateGraph
-        >>> from memagent_graph import ConversationState
-        >>> builder = StateGraph(ConversationState)
-        >>> "memory_view" in builder.channels
-        True
     """
 
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
@@ -383,11 +380,35 @@ class Thread:
         return marks
 
     async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
-        """Return what the model sees of the user; nothing if the run may not read."""
+        """Return what the model sees of the user; nothing if the run may not read.
+
+        It is the same in all calls of a turn until something is forgotten, for providers' caches.
+        """
         if not self._access.reads:
             return []
-        user = self.speaker.user
-        return await self._memory.aprompt(user, about=about, store=self._store, config=self._config)
+        user, turn, recalled = self.speaker.user, self._turn, self._recalled
+        if (found := recalled.get(turn)) is None:
+            found = recalled[turn] = await self._memory.aprompt(
+                user, about=about, store=self._store, config=self._config
+            )
+        for old in [*recalled][:-_MOST_TURNS]:
+            recalled.pop(old, None)
+        return found
+
+    @property
+    def _recalled(self) -> dict[object, list[SystemMessage]]:
+        return self._memory.people.backlog(self.speaker.user, self._store).recalled
+
+    @property
+    def _turn(self) -> object:
+        """The thread, the agent's run and the message, by which a turn of an agent is known."""
+        agent = self._config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+        said = next((m for m in reversed(self._state["messages"]) if is_human(m)), None)
+        return self.speaker.thread, agent, said and record_message(said)
+
+    def end(self) -> None:
+        """End the turn: the next one recalls anew."""
+        self._recalled.pop(self._turn, None)
 
     def _talk(self, user: str, *, silent: bool = False) -> Talk:
         kept = KeptThread.of(self._config)
@@ -427,22 +448,20 @@ class Thread:
                 await self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
 
     def turn(self, *, shorten: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
-        """Begin a turn, and shorten what the model sees, or also the state; see `_shorten`."""
-        update, (stays, changed) = self.begin(), self._shorten(in_state=shorten)
-        messages = [*update.get("messages", ()), *changed.pop("messages", ())]
-        return stays, update | changed | ({"messages": messages} if messages else {})
+        """Begin a turn: return what the model sees, and the changes of the state.
 
-    def _shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
-        """Shorten what the model sees: the messages that stay, and the changes of the state."""
-        given, now = self._state["messages"], self.now
-        seen = view(now, self.left)
-        stays = self._own.shorten(seen, folded=in_state)
-        if in_state:
+        What leaves the view leaves the state as well to `shorten` it.
+        """
+        update, seen = self.begin(), view(self.now, self.left)
+        stays = self._own.shorten(seen, folded=shorten)
+        if shorten:
             left = {message.id for message in stays}
-            pairs = zip(given, now, strict=True)
+            pairs = zip(self._state["messages"], self.now, strict=True)
             gone = [RemoveMessage(id=m.id) for m, mine in pairs if m.id and mine.id not in left]
-            return stays, {"messages": gone} if gone else {}
-        return stays, {"memory_left": find_left(now, stays)} if len(stays) < len(seen) else {}
+            update |= {"messages": [*update.get("messages", ()), *gone]} if gone else {}
+        elif len(stays) < len(seen):
+            update["memory_left"] = find_left(self.now, stays)
+        return stays, update
 
 
 async def find_turn(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
+from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -122,15 +122,16 @@ class Proposal:
 
         Without some of its messages, it has no text until the others are folded again.
         """
+        gone = {own_id(key, self.thread) for key in messages}
         said, was = (
             tuple(
                 replace(one, text=text)
                 for one in kept
-                if one.id not in messages and (text := _drop(one.text, subjects))
+                if one.own_id not in gone and (text := _drop(one.text, subjects))
             )
             for kept in (self.said, self.was)
         )
-        left = tuple(key for key in self.messages if key not in messages)
+        left = tuple(key for key in self.messages if own_id(key, self.thread) not in gone)
         same = left == self.messages
         text, base = (_drop(self.version.text, subjects), self.base) if same else ("", None)
         if (said, was, text, base) == (self.said, self.was, self.version.text, self.base):
@@ -258,7 +259,7 @@ def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> EpisodePuts:
     return EpisodePuts(puts if proposal.changes_memory else ())
 
 
-async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
+async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, by: str) -> None:
     """Propose another text for the accepted one; raises `MemoryConflictError` if that changed."""
     proposal = compose(edit_version(head, text), head)
     step = _put_new(memory, proposal, by)

@@ -19,7 +19,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.backlog import UserMemories, refuse_writes
-from memagent_graph.conversation.episodes import Branch, KeptMessage, Recorded
+from memagent_graph.conversation.episodes import Branch, KeptMessage, Recorded, own_id
 from memagent_graph.conversation.messages import (
     USER,
     as_messages,
@@ -155,26 +155,18 @@ async def messages_in(
 
     A checkpoint of a `DeltaChannel` has only what its step wrote: earlier ones have the rest.
     """
-    if checkpoint is None or _MESSAGES not in checkpoint.checkpoint["channel_versions"]:
+    if checkpoint is None or "messages" not in checkpoint.checkpoint["channel_versions"]:
         return None
-    found, writes = checkpoint.checkpoint["channel_values"].get(_MESSAGES), []
+    found, writes = checkpoint.checkpoint["channel_values"].get("messages"), []
     if found is None:
-        options = {"config": checkpoint.config, "channels": [_MESSAGES]}
-        history = (await ask_saver(saver, "get_delta_channel_history", **options))[_MESSAGES]
+        options = {"config": checkpoint.config, "channels": ["messages"]}
+        history = (await ask_saver(saver, "get_delta_channel_history", **options))["messages"]
         found, writes = history.get("seed"), history["writes"]
     channel = DeltaChannel(lambda old, new: reduce(add_messages, new, old or []), list)
     channel = channel.from_checkpoint(found)
     channel.replay_writes(writes)
     found = channel.get()
     return found if isinstance(found, list) else None
-
-
-_MESSAGES = "messages"
-"""Key of a state with the messages of a thread."""
-
-
-_RUN_NAME = "remember"
-"""Name, in traces, of the model calls that fold messages."""
 
 
 def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
@@ -184,7 +176,7 @@ def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
     """
     configurable = (config or {}).get("configurable", {})
     return {
-        "run_name": _RUN_NAME,
+        "run_name": "remember",
         "tags": [TAG_NOSTREAM],
         "callbacks": [],
         "configurable": {k: v for k, v in configurable.items() if not k.startswith("__")},
@@ -259,7 +251,7 @@ class Talk:
         said = {(one.id, one.text) for one in waiting if one.text}
         kept = self._memory.get_folding(self.user).keep([one.message for one in new], self.thread)
         left = {one.recorded.id for one in new} - {o.id for o in kept if (o.id, o.text) in said}
-        return {key.removesuffix(f" in {self.thread}") for key in left}
+        return {own_id(key, self.thread) for key in left}
 
     def _list_seen(self) -> list[Recorded]:
         return [one for one, _ in self.backlog.list_seen(self.thread).values()]
@@ -321,8 +313,7 @@ class Talk:
         """Let every process find messages that wait, and of the thread none that is not there."""
 
         def is_gone(one: KeptMessage) -> bool:
-            key = one.id.removesuffix(f" in {self.thread}")
-            return there is not None and one.thread == self.thread and key not in there
+            return there is not None and one.thread == self.thread and one.own_id not in there
 
         try:
             changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
@@ -338,10 +329,9 @@ class Talk:
 
     async def settle(self, ids: Collection[str]) -> None:
         """Let messages wait no longer, which are folded or gone from the thread."""
-        keys = {*ids, *(f"{key} in {self.thread}" for key in ids)}
         if ids and self._quotes:
             await self.personal.episodes.wait(
-                [], lambda one: one.thread == self.thread and one.id in keys
+                [], lambda one: one.thread == self.thread and one.own_id in ids
             )
 
     async def _fold_waiting(

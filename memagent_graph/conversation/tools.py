@@ -13,17 +13,24 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.form import drop_about, find_about
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import find_turn
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
+from memagent_graph.conversation.proposal import propose_edit
+from memagent_graph.conversation.session import (
+    Speaker,
+    Speakers,
+    Talk,
+    UserOf,
+    access_of,
+    in_context,
+)
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable
 
     from memagent_graph.conversation.memory import ConversationMemory
 
@@ -64,14 +71,6 @@ def create_memory_tools(
         The tools; of a memory with `read_only`, `recall` alone. A memory of facts has
         `look_up_facts` as well. An error of the model or the store is returned as the tool's
         message.
-
-    Examples:
-        >>> from langgraph.store.memory import InMemoryStore
-        >>> from memagent_graph import ConversationMemory, create_memory_tools
-        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
-        >>> tools = create_memory_tools(memory)  # create_agent(..., tools=[*tools])
-        >>> [tool.name for tool in tools]
-        ['remember', 'recall', 'forget', 'correct']
     """
     speakers = Speakers(user, strict=strict)
     approves = memory.approves
@@ -85,26 +84,25 @@ def create_memory_tools(
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()
         user, thread = await find_speaker(runtime)
-        key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
-        said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
+        said: Any = in_context(runtime.state, "messages") or ()
+        calling = [str(one.id) for one in said[-1:]]
+        # Servers use ids of calls again, and a step that failed is run again.
+        key = label("\0".join([*calling, str(runtime.tool_call_id), statement]))
+        noted = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
-        await talk.note(said, ended=True)
+        await talk.note(noted, ended=True)
         return f"Remembered{later}"
 
-    async def drop(
-        subject: str, runtime: ToolRuntime, known: Collection[str] | None = None, right: str = ""
-    ) -> list[str]:
+    async def drop(subject: str, runtime: ToolRuntime, *, corrects: bool = False) -> list[str]:
         memory.check_writable()
-        user = (await find_speaker(runtime)).user
-        await memory.people.backlog(user, runtime.store).fold()
-        return await drop_about(
-            memory.people.of(user, runtime.store),
+        return await memory.people.drop_about(
+            (await find_speaker(runtime)).user,
             subject,
+            runtime.store,
             memory.form,
             by="assistant",
-            propose=approves,
-            known=known,
-            right=right,
+            corrects=corrects,
+            propose=propose_edit if approves else None,
         )
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
@@ -119,12 +117,8 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        user = (await find_speaker(runtime)).user
-        await memory.people.backlog(user, runtime.store).fold()
-        personal = memory.people.of(user, runtime.store)
-        known = await find_about(personal, wrong, memory.form)
+        gone = await drop(wrong, runtime, corrects=True)
         done = await remember(right, runtime)
-        gone = await drop(wrong, runtime, known, right)
         return "\n".join([f"{done} In place of:", *(gone or ["nothing that was found"])])
 
     async def look_up_facts(

@@ -43,14 +43,17 @@ from memagent_graph.memory.version import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, PutOp
 
+    from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+
+    Propose = Callable[["UserMemory", MemoryVersion, str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -368,6 +371,17 @@ class UserMemory:
             given[own] = mark
         return EpisodePuts([*puts, put(*own, folded)], given)
 
+    async def record_said(self, thread: str, message: BaseMessage, redact: Redact) -> None:
+        """Record a message as folded that will not be."""
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            mark = await self.read_mark(thread)
+            changed = await self.find_changed(thread, [message], redact)
+            step = self.put_said(thread, mark, changed, Branch())
+            if not changed or await self.bank.records.commit(*step):
+                return
+        raise self._conflict()
+
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
         records = self.bank.records
@@ -417,17 +431,47 @@ class UserMemory:
         change = MemoryChange(after.created_at, "edited", by, after.id)
         return await self.advance(after, head, change)
 
-    async def drop_versions(self, goes: Callable[[str], bool]) -> None:
-        """Delete the versions with a text that goes, except for the newest."""
-        records = self.bank.records
+    async def drop_about(
+        self,
+        subject: frozenset[str],
+        form: NotesForm,
+        *,
+        by: str,
+        corrects: bool = False,
+        propose: Propose | None = None,
+    ) -> list[str]:
+        """Delete the statements about a subject from notes and kept messages, and return them.
+
+        Versions that had one go as well, unless it `corrects` the notes, or proposes a change.
+        """
+        forgets = not (corrects or propose)
+
+        def goes(text: str) -> bool:
+            return forgets and bool(form.drop(text, subject)[1])
+
+        gone = list[str]()
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
-            gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
-            if (await release(records, MEMORY, gone, self.expect(head))).done:
-                return
-        message = f"The memory of {self.user!r} kept changing: try again."
-        raise MemoryConflictError(message)
+            text, found = ("", []) if head is None else form.drop(head.text, subject)
+            gone += found
+            with suppress(MemoryConflictError):
+                if head is not None and found and propose:
+                    await propose(self, head, text, by)
+                elif head is not None and (found or any(goes(item.line) for item in head.told)):
+                    await self.edit(text, by=by, before=head.id, goes=goes)
+                if not forgets or await self._drop_versions(goes):
+                    return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
+        raise self._conflict()
+
+    async def _drop_versions(self, goes: Callable[[str], bool]) -> bool:
+        """Delete versions with a text that goes, except the newest; False if others were faster."""
+        head = await self.head()
+        gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
+        return (await release(self.bank.records, MEMORY, gone, self.expect(head))).done
+
+    def _conflict(self) -> MemoryConflictError:
+        return MemoryConflictError(f"The memory of {self.user!r} kept changing: try again.")
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
         """Delete old versions, or only count them, and return their number. The newest is kept."""

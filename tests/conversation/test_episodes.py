@@ -343,3 +343,17 @@ def test_a_list_that_cannot_be_read_is_made_anew_from_the_pages(caplog):
     assert "oboe" in prompted(memory, "Which oboe?")
     assert "sail" in prompted(memory, "Do I sail?")
     assert "oboe" not in caplog.text
+
+
+@pytest.mark.parametrize("thread", ["old", None])
+@pytest.mark.parametrize("approve", [False, True])
+def test_a_message_whose_id_another_thread_uses_as_well_is_forgotten_by_its_own(thread, approve):
+    memory = ConversationMemory("extractive", store=(store := InMemoryStore()), approve=approve)
+    memory.save([said("I sail.", "1")], user="ann", thread="first")
+    memory.save([said("My PIN is 4711.", "1")], user="ann", thread="old")
+
+    memory.forget_messages("ann", ["1"], thread=thread)
+
+    assert "4711" not in "".join(line for line in dump(store).splitlines() if "version" not in line)
+    kept = prompted(memory, "What do I sail?").partition("<passages>")[2]
+    assert ("I sail." in kept) == (bool(thread) and not approve)

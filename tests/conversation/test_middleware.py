@@ -15,6 +15,7 @@ from fixed_readers import Broken, ScriptedReader
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentState,
+    HumanInTheLoopMiddleware,
     SummarizationMiddleware,
     dynamic_prompt,
 )
@@ -29,13 +30,15 @@ from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import _messages_delta_reducer
+from langgraph.store.base import GetOp, SearchOp
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.conversation.prompt import view
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
-from memagent_graph.testing import ScriptedChatModel
+from memagent_graph.testing import ScriptedChatModel, call_tool
 
 ANN = of("ann", "monday")
 FACTS = (
@@ -371,3 +374,94 @@ def test_a_turn_has_as_many_checkpoints_as_without_memory():
     memory = ConversationMemory("extractive", store=InMemoryStore())
 
     assert count(MemAgentMiddleware(memory)) == count()
+
+
+class Counted(InMemoryStore):
+    """Counts the items that are read."""
+
+    reads = 0
+
+    def batch(self, ops):
+        ops = [*ops]
+        self.reads += sum(isinstance(op, GetOp | SearchOp) for op in ops)
+        return super().batch(ops)
+
+    async def abatch(self, ops):
+        return self.batch(ops)
+
+
+def loop_of_tools(act, *middleware, calls=3, **options):
+    """An agent that calls a tool, three times, which does something; the memory and the model."""
+    store = Counted()
+    memory = ConversationMemory("extractive", store=store, **NEVER)
+    memory.save([HumanMessage("I keep bees near Lugo.", id="b")], user="ann", thread="sunday")
+
+    @tool
+    def work() -> str:
+        """Do something."""
+        act(memory)
+        return "Done."
+
+    model = ScriptedChatModel(*(call_tool("work") for _ in range(calls)), *["All done."] * 9)
+    stack = [MemAgentMiddleware(memory), *middleware]
+    graph = create_agent(model, [work], middleware=stack, checkpointer=InMemorySaver(), **options)
+    return graph, memory, model
+
+
+def learn(memory):
+    memory.save([("human", "My bees are in Vigo now.")], user="ann", thread="elsewhere")
+
+
+def asked_in(model):
+    """The last human message of each call, as the model was shown it."""
+    return [[m for m in call.messages if m.type == "human"][-1].text for call in model.calls]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how):
+    graph, _, model = loop_of_tools(learn)
+    say(graph, "Where are my bees?", ANN, how)
+    say(graph, "Where are my bees now?", ANN, how)
+
+    *loop, later = asked_in(model)
+    assert len(loop) == 4
+    assert len({*loop}) == 1
+    assert "Vigo" not in loop[0]
+    assert "Vigo" in later
+
+
+def test_the_store_is_read_for_the_first_call_of_a_turn_alone():
+    reads = []
+    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.people.users(None).store.reads))
+    say(graph, "Where are my bees?", ANN)
+
+    assert len({*reads}) == 1
+
+
+def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
+    approves = HumanInTheLoopMiddleware(interrupt_on={"work": True})
+    graph, memory, model = loop_of_tools(learn, approves, calls=2)
+    say(graph, "Where are my bees?", ANN)
+    for _ in range(2):
+        learn(memory)
+        graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), ANN)
+
+    assert len(model.calls) == 3
+    assert len({*asked_in(model)}) == 1
+
+
+FORGETTING = {
+    "subject": (lambda memory: memory.forget_about("ann", "bees"), "bees"),
+    "messages": (lambda memory: memory.forget_messages("ann", ["b"]), "<passages>"),
+    "all": (lambda memory: memory.forget("ann"), "bees"),
+}
+
+
+@pytest.mark.parametrize(("forget", "shown"), FORGETTING.values(), ids=FORGETTING)
+def test_what_is_forgotten_within_a_turn_is_shown_no_more(forget, shown):
+    graph, _, model = loop_of_tools(forget, calls=1)
+    say(graph, "What do I keep near Lugo?", ANN)
+
+    before, after = asked_in(model)
+    assert shown in before
+    assert shown not in after

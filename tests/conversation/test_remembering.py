@@ -126,6 +126,38 @@ def test_what_is_edited_deleted_redacted_or_forgotten_is_not_found_while_it_wait
     assert first.prompt("ann", about="my cat") == []
 
 
+@pytest.mark.parametrize("make", [agent_with, graph_with])
+@pytest.mark.parametrize("another", [False, True], ids=["this process", "another process"])
+def test_what_is_forgotten_while_it_waits_stays_so_when_its_thread_goes_on(
+    make, another, processes
+):
+    saver = InMemorySaver()
+    memories = [ConversationMemory("extractive", store=store, **NEVER) for store in processes]
+    graphs = [make(memory, checkpointer=saver) for memory in memories]
+    say(graphs[0], "My PIN is 4711.", MONDAY, id="pin")
+
+    memories[another].forget_messages("ann", ["pin"])
+
+    for graph, memory, text in zip(
+        graphs, memories, ("I have a cat.", "I have a dog."), strict=True
+    ):
+        say(graph, text, MONDAY)
+        memory.flush()
+        assert "4711" not in prompted(memory, "What is my PIN?") + memory.load("ann")
+    assert words_in(memory.load("ann"), "cat", "dog") == ["cat", "dog"]
+
+
+def test_a_history_without_ids_is_known_when_a_message_of_it_was_forgotten():
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
+    history = [("human", "My PIN is 4711."), ("ai", "Noted."), ("human", "I have a cat.")]
+    (first, *_) = memory.observe(history, **WHO)
+
+    memory.forget_messages("ann", [first.id])
+    memory.observe([*history, ("ai", "Nice."), ("human", "I sail.")], **WHO)
+
+    assert words_in(memory.load("ann"), "PIN", "cat", "sail") == ["cat", "sail"]
+
+
 def test_another_process_that_goes_on_with_a_thread_drops_what_was_rolled_back(processes):
     saver, (here, there) = InMemorySaver(), processes
     agent = agent_with(ConversationMemory(Keeper(), **NEVER), checkpointer=saver, store=here)

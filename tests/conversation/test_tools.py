@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conversations import of, prompted, say, words_in
+from conversations import calling, of, prompted, say, words_in
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -122,3 +122,27 @@ def test_what_a_model_says_is_to_be_forgotten_goes_if_the_user_said_its_words(
     assert "900 euros" in memory.load("ann")
     assert "900 euros" in told.partition("<passages>")[2]
     assert "Forget:" not in memory.load("ann")
+
+
+AGAIN = {
+    "forgotten": [
+        ("remember", {"statement": "I live in Husum."}),
+        ("forget", {"subject": "Husum"}),
+        ("remember", {"statement": "I live in Husum."}),
+    ],
+    "corrected": [
+        ("remember", {"statement": "I live in Husum."}),
+        ("correct", {"wrong": "live in Husum", "right": "I live in Kiel."}),
+        ("correct", {"wrong": "live in Kiel", "right": "I live in Husum."}),
+    ],
+}
+
+
+@pytest.mark.parametrize("calls", AGAIN.values(), ids=AGAIN)
+def test_what_was_forgotten_is_remembered_again_also_by_a_call_with_the_same_id(memory, calls):
+    replies = [calling(name, "call_0", **args) for name, args in calls]
+    agent = create_agent(ScriptedChatModel(*replies, "Done."), create_memory_tools(memory))
+
+    say(agent, "Go.", of("ann", "monday"))
+
+    assert words_in(memory.load("ann"), "Husum", "Kiel") == ["Husum"]

@@ -48,9 +48,9 @@ CEILINGS = {
     "other public names with several meanings": Ceiling(28, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(636, 500),
+    "lines of the largest module": Ceiling(613, 500),
     "modules": Ceiling(152, 130),
-    "lines": Ceiling(43_744, 39_000),
+    "lines": Ceiling(43_978, 39_000),
 }
 
 
