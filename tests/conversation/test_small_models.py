@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from threading import Barrier
 
 import pytest
 from conversations import dated, prompted
@@ -20,6 +21,7 @@ class Small(ScriptedChatModel):
     """A model of half a billion parameters by its name, which replies what the test says."""
 
     model_name: str = "tiny-0.5b-instruct"
+    continues: bool = False
 
 
 class Judge(Small):
@@ -86,6 +88,20 @@ def test_the_likeliest_stay_where_there_is_no_room_and_are_judged_once_by_a_proc
 
     assert memory.load("ann").splitlines()[1:] == SAID[:1]
     assert len(model.calls) == 2
+
+
+def test_statements_are_judged_at_once_after_the_first_has_filled_the_servers_cache():
+    said = [f"I lived in {town} for a year." for town in ("Oslo", "Kiel", "Husum", "Berlin")]
+    both = Barrier(len(said) - 1)
+
+    def reply(messages):
+        if not messages[-1].text.endswith(f'"{said[0]}"'):
+            both.wait(timeout=10)  # raises if a call waits for the end of another
+        return AIMessage("yes")
+
+    memory = fold(Small(reply, continues=True), *said)
+
+    assert memory.load("ann").splitlines()[1:] == said
 
 
 NO_STATEMENTS = {
@@ -177,18 +193,12 @@ def fold_with_large(*replies, said=SAID, times=1):
 NOTES = "2026-03-05: Edda breeds goats in Husum."
 
 
-def test_a_larger_model_that_says_unchanged_is_tried_without_that_way_out():
-    memory, model = fold_with_large("unchanged", NOTES, times=2)
-
-    assert memory.load("ann") == NOTES
-    assert ["unchanged" in asked for asked in model.prompts] == [True, False, False]
-
-
 def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():
-    memory, _ = fold_with_large("unchanged")
+    memory, model = fold_with_large("unchanged")
 
-    assert memory.load("ann").splitlines() == [f"2026-03-05: {text}" for text in SAID]
+    assert memory.load("ann").splitlines() == ["5 Mar 2026", *SAID]
     assert "noted nothing" in memory.history("ann")[0].warnings[0]
+    assert len(model.calls) == 1
 
 
 def test_a_model_that_has_noted_something_may_say_that_nothing_changes():
