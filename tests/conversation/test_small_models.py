@@ -276,6 +276,72 @@ class Profile(BaseModel):
     sister: str | None = None
 
 
+class Filler(Small):
+    """One that continues each statement and field with a value, or "none", at some probability."""
+
+    continues: bool = True
+
+    def __init__(self, values, **fields):
+        def reply(messages):
+            statement, field = messages[-1].text.splitlines()[-1][1:].rsplit('" ', 1)
+            text, chance = values.get((statement, field.rstrip(":")), ("none", 1.0))
+            found = {"logprobs": [log(chance)]}
+            return AIMessage(text, response_metadata={"generation": found})
+
+        super().__init__(reply, **fields)
+
+
+BERGEN = "I live in Bergen now, with my sister."
+
+
+def test_a_small_model_fills_a_profile_with_words_of_the_users_statements():
+    edda, home = (SAID[0], "sister"), (OSLO, "home")
+    model = Filler({edda: ("edda (me)", 0.9), home: ("Oslo (me)", 0.9)})
+
+    memory = fold(model, "Hello!", f"{SAID[0]} {OSLO}", schema=Profile)
+
+    assert memory.load("ann") == Profile(home="Oslo", sister="Edda")
+    assert {entry.message for entry in memory.entries("ann")} == {"1"}
+    assert all(call.options["plain"] for call in model.calls)
+
+
+NO_VALUES = {
+    "of another": ("Husum (my sister)", 0.9),
+    "invented": ("Rome (me)", 0.9),
+    "improbable": ("Husum (me)", 0.1),
+    "nothing": ("none", 0.9),
+    "cut off": ("Husum", 0.9),
+}
+
+
+@pytest.mark.parametrize("said", NO_VALUES.values(), ids=NO_VALUES)
+def test_what_a_small_model_is_not_sure_that_the_user_says_of_themselves_is_no_value(said):
+    memory = fold(Filler({(SAID[0], "home"): said}), SAID[0], schema=Profile)
+
+    assert memory.entries("ann") == []
+
+
+def test_words_are_the_value_of_the_field_of_which_a_small_model_is_surest():
+    model = Filler({(SAID[0], "home"): ("Edda (me)", 0.6), (SAID[0], "sister"): ("Edda (me)", 0.7)})
+
+    assert fold(model, SAID[0], schema=Profile).load("ann") == Profile(sister="Edda")
+
+
+@pytest.mark.parametrize(("chance", "kept"), [(0.9, "Bergen"), (0.6, "Oslo")])
+def test_a_value_replaces_another_only_if_a_small_model_is_surer_still(chance, kept):
+    values = {(OSLO, "home"): ("Oslo (me)", 0.9), (BERGEN, "home"): ("Bergen (me)", chance)}
+
+    assert fold(Filler(values), OSLO, BERGEN, schema=Profile).load("ann") == Profile(home=kept)
+
+
+def test_without_plain_texts_a_small_model_is_asked_for_json_with_a_warning():
+    reply = '{"changes": [{"field": "home", "action": "set", "value": "Oslo", "message": 1}]}'
+    memory = fold(Small(reply), OSLO, schema=Profile)
+
+    assert memory.load("ann") == Profile(home="Oslo")
+    assert "continues no plain texts" in memory.history("ann")[0].warnings[0]
+
+
 @pytest.mark.parametrize("said", QUOTED.values(), ids=QUOTED)
 def test_what_a_user_marks_as_quoted_becomes_no_value_of_a_profile(said):
     reply = '{"changes": [{"field": "home", "action": "set", "value": "Rome", "message": 1}, '
