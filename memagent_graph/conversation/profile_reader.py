@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import defaultdict
 from contextlib import suppress
 from copy import copy
@@ -302,7 +301,7 @@ Agricole (me)
 Chelsea (me)
 "{chunk}\""""
 """What is before each sentence and field, behind which a small model writes the value."""
-_OWN = re.compile(r"(?P<value>.+) \(me\)")
+_OWN = " (me)"
 _LIKELY, _CLEAR = -1.3, -0.2
 """Logarithms of probabilities from which a value is taken, and from which it replaces another.
 
@@ -406,9 +405,10 @@ class ProfileReader(ChatReader):
             prompt = f"{self.prompts.fill_in(FIELD_EXAMPLES, statement)} {field.label}:"
             async with turns:
                 found = await continue_text(self.model, prompt, unheard(config), _LONGEST_VALUE)
-            own = _OWN.fullmatch(found[0])
-            words = own and re.search(re.escape(own["value"]), statement, re.IGNORECASE)
-            return found[1], words[0] if words else "", field, found[2]
+            value = found[0].removesuffix(_OWN)
+            at = statement.lower().find(value.lower())
+            words = "" if at < 0 or value == found[0] else statement[at : at + len(value)]
+            return found[1], words, field, found[2]
 
         fields = [*self._fields.by_path.values()]
         for one in heard.all:
