@@ -136,6 +136,13 @@ class Field:
     choices: Sequence[Json]
     default: Json
 
+    @property
+    def label(self) -> str:
+        """Its name in words, and its description in brackets."""
+        described = self.schema.get("description")
+        name = self.path.replace("_", " ").replace(".", " ")
+        return f"{name} ({described})" if described else name
+
     def lacks(self, value: Json) -> bool:
         """Whether a value says nothing: it is empty, or stands in place of an unknown one."""
         return drop_blank(value, self.choices) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,6 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 import regex
-from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
 from memagent_graph.conversation.built_in import (
@@ -25,16 +24,14 @@ from memagent_graph.conversation.built_in import (
 )
 from memagent_graph.conversation.messages import USER, lines_of
 from memagent_graph.conversation.profile_reader import ProfileReader
-from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError, RefusalError
-from memagent_graph.evidence.places import with_text
+from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.statements import statements
 from memagent_graph.memory.version import make_fingerprint
-from memagent_graph.models.reply import ask_like_caller, take_reply, usage_of
+from memagent_graph.models.reply import continue_text
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, prompts_for, unheard
 from memagent_graph.readers.extractive import ExtractiveReader
-from memagent_graph.readers.replies import adds_anything
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.templates import UNCHANGED
 from memagent_graph.text.terms import specific_terms
@@ -136,9 +133,8 @@ class NotesReader(ChatReader):
     still in it when the oldest have to go. A fact that the model writes twice is kept once.
 
     It may reply that nothing changes. If it does so before it has ever noted anything, though
-    users name something or give a number, it is asked once more without that way out; if that adds
-    nothing either, the users' own statements are noted. `asked` has the words of each subject that
-    users asked to forget, of one fold in a copy by `for_one_fold`.
+    users name something or give a number, their own statements are noted. `asked` has the words of
+    each subject that users asked to forget, of one fold in a copy by `for_one_fold`.
     """
 
     reply_share = 1.5
@@ -181,15 +177,18 @@ class NotesReader(ChatReader):
 
         What the model says is to be forgotten counts if a user says all its words in a sentence.
         """
-        update = await self._update_gated(step, config)
-        if update.memory is None:
-            return update
-        if self.choosing is not None and _copies(update.memory.text, step.chunk):
-            self._gate["copies"] = True
+        update = await super().update(step, config=config)
+        misses = update.memory is None and not (step.shorter or self._gate.get("notes"))
+        copies = update.memory is not None and _copies(update.memory.text, step.chunk)
+        if self.choosing is not None and (copies or (misses and UserStatements(step.chunk).stated)):
+            self._gate["copies"] = copies
             choosing = self.choosing.for_one_fold(None, None, {})
             instead = await choosing.update(step, config=config)
-            self.warnings = (_COPIED, *choosing.warnings)
+            self.warnings = (_COPIED if copies else _KEPT_THEMSELVES, *choosing.warnings)
             return replace(instead, usage=update.usage + instead.usage)
+        if update.memory is None:
+            return update
+        self._gate["notes"] = True
         rows = (row for _, text in find_said(step.chunk) for row in text.splitlines())
         said = [{*specific_terms(one.text)} for row in rows for one in statements(row)]
         for found in _FORGET.finditer(update.memory.text):
@@ -199,33 +198,6 @@ class NotesReader(ChatReader):
                 self.asked.append(what)
         notes = _once(_FORGET.sub("", update.memory.text)).strip("\n")
         return replace(update, memory=replace(update.memory, text=notes))
-
-    async def _update_gated(self, step: Step, config: RunnableConfig | None) -> Update:
-        """Return the update, which leaves the notes as they are if the model may be trusted."""
-        trusted = self._gate.get("trusted")
-        step = replace(step, update_gate=step.update_gate and trusted is not False)
-        update = await super().update(step, config=config)
-        if trusted or step.shorter or step.exact:
-            return update
-        before, told = step.memory.text, UserStatements(step.chunk)
-        if not told.stated:
-            return update
-        if update.memory is not None:
-            if step.update_gate and adds_anything(update.memory.text, before, told.said):
-                self._gate["trusted"] = True
-            return update
-        again, usage = update, update.usage
-        with suppress(EmptyReplyError, RefusalError):
-            again = await super().update(replace(step, update_gate=False), config=config)
-            usage += again.usage
-        text = "" if again.memory is None or again.fault else again.memory.text
-        if adds_anything(text, before, told.said):
-            self._gate["trusted"] = False
-            return replace(again, usage=usage)
-        self.warnings = (_KEPT_THEMSELVES,)
-        quoted = [f"{one.day}: {one.text}" for one in told.stated if one.text not in before]
-        notes = "\n".join(filter(None, [before, *quoted]))
-        return replace(update, memory=with_text(notes, step.memory), usage=usage)
 
 
 class ChoosingReader(NewestReader):
@@ -274,21 +246,23 @@ class ChoosingReader(NewestReader):
 
     async def _judge(self, remarks: Sequence[Remark], config: RunnableConfig | None) -> Usage:
         """Find out how likely each remark is a fact, unless that is known; return the cost."""
-        usage, options = Usage(), {"plain": True, "max_tokens": 1, "temperature": 0.0}
-        for text in dict.fromkeys(one.text for one in remarks if one.text not in self._chances):
-            prompt, chance = self._chat.prompts.fill_in(EXAMPLES, text), 0.0
-            with suppress(EmptyReplyError):
-                asked = ask_like_caller(
-                    self.model, [HumanMessage(prompt)], unheard(config), options
-                )
-                reply, word = await take_reply(asked)
-                usage += usage_of(reply)
-                if word.casefold() == "yes":
-                    found = reply.response_metadata.get("generation") or {}
-                    chance = exp((found.get("logprobs") or [0.0])[0])
-            if len(self._chances) >= _MOST_CHANCES:
-                del self._chances[next(iter(self._chances))]
-            self._chances[text] = chance
+        new = [*dict.fromkeys(one.text for one in remarks if one.text not in self._chances)]
+        turns = asyncio.Semaphore(self._chat.concurrency)
+
+        async def judge(text: str) -> Usage:
+            async with turns:
+                return await self._judge_one(text, config)
+
+        # By the first, a server has the examples in its cache, or has said that it cannot.
+        costs = [await judge(text) for text in new[:1]]
+        return sum([*costs, *await asyncio.gather(*map(judge, new[1:]))], Usage())
+
+    async def _judge_one(self, text: str, config: RunnableConfig | None) -> Usage:
+        prompt = self._chat.prompts.fill_in(EXAMPLES, text)
+        word, chance, usage = await continue_text(self.model, prompt, unheard(config), most=1)
+        if len(self._chances) >= _MOST_CHANCES:
+            del self._chances[next(iter(self._chances))]
+        self._chances[text] = exp(chance) if word.casefold() == "yes" else 0.0
         return usage
 
     def _rank(self, remark: Remark) -> float:
@@ -302,8 +276,8 @@ _NOT_JUDGED = (
     "were kept. llama.cpp and vLLM can, and a larger model takes notes."
 )
 _KEPT_THEMSELVES = (
-    "Of messages in which users tell something, the model noted nothing, also when asked again: "
-    "their own sentences were kept. A larger model may help."
+    "Of messages in which users tell something, the model noted nothing: their own sentences were "
+    "kept. A larger model may help."
 )
 _COPIED = (
     "The model copied the conversation in place of taking notes. From now on, it is asked as small "

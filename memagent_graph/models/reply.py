@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import regex
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
@@ -182,6 +183,24 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
             else "The model returned no text. Check its chat template and its limits."
         )
     return reply, text
+
+
+async def continue_text(
+    model: BaseChatModel, text: str, config: RunnableConfig | None, most: int
+) -> tuple[str, float, Usage]:
+    """Return the line by which a model continues a plain text, in at most so many tokens.
+
+    With it come the logarithm of its probability, 0 if that is not reported, and the cost. Raises
+    `ModelError` as `take_reply` does.
+    """
+    options = {"plain": True, "max_tokens": most, "temperature": 0.0, "stop": ["\n"]}
+    asked = ask_like_caller(model, [HumanMessage(text)], config, options)
+    try:
+        reply, words = await take_reply(asked)
+    except EmptyReplyError:
+        return "", 0.0, Usage(calls=1)
+    found = reply.response_metadata.get("generation") or {}
+    return words, sum(found.get("logprobs") or ()), usage_of(reply)
 
 
 def is_cut_off(reply: AIMessage) -> bool:
