@@ -14,6 +14,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import to_plain
+from memagent_graph.graph.ids import move
 from memagent_graph.graph.register import progress_at
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import runs
@@ -195,6 +196,7 @@ class Reuse:
             self._entry.absent = first[0] if first else None
             return fold
         edit = await newest_edit(records, found.id, memory, self.record)
+        found, edit = (one and move(one, fold, cutter.source) for one in (found, edit))
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
         if segmented and end < length:
