@@ -196,7 +196,8 @@ class Reuse:
             self._entry.absent = first[0] if first else None
             return fold
         edit = await newest_edit(records, found.id, memory, self.record)
-        found, edit = (one and move(one, fold, cutter.source) for one in (found, edit))
+        found = move(found, fold, cutter.source)
+        edit = edit and move(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
         if segmented and end < length:

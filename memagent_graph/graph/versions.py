@@ -319,8 +319,9 @@ class Chain:
         if self._whole is None and not (self._unmoved or self._left):  # else it was waited for
             self._left = await self._flush()
         other, last = self.entry.turn, fold["progress"]["version"]
-        is_other = other is not None and other.id == last
-        return self._move(other, fold).memory if is_other else memory_of(fold)
+        if other is not None and other.id == last:
+            return self._move(other, fold).memory
+        return memory_of(fold)
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
