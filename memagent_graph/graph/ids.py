@@ -218,7 +218,7 @@ def _from(fingerprint: str, origin: str) -> str:
     return make_fingerprint(fingerprint, "from", origin) if origin else fingerprint
 
 
-def move(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersion:
+def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersion:
     """Return a stored version of a segment with the places that its text has in a fold's source."""
     document, memory = version.document, version.memory
     by = fold["scope"]["start"] - document.begin

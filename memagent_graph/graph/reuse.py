@@ -14,7 +14,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import to_plain
-from memagent_graph.graph.ids import move
+from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.register import progress_at
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import runs
@@ -196,8 +196,8 @@ class Reuse:
             self._entry.absent = first[0] if first else None
             return fold
         edit = await newest_edit(records, found.id, memory, self.record)
-        found = move(found, fold, cutter.source)
-        edit = edit and move(edit, fold, cutter.source)
+        found = relocate(found, fold, cutter.source)
+        edit = edit and relocate(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
         if segmented and end < length:

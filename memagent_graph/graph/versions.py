@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, move, read_of, version_of
+from memagent_graph.graph.ids import Lineage, read_of, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
 from memagent_graph.graph.register import EditedError, Entry, begin_anew, move_to
 from memagent_graph.graph.reuse import Reuse
@@ -233,7 +233,7 @@ class Chain:
         if found is None:
             self._replays = False
             return None
-        memory = None if found.unchanged else move(found, fold, chunk.source).memory
+        memory = None if found.unchanged else relocate(found, fold, chunk.source).memory
         return FoldUpdate(memory, unfinished=found.cut, tokens=found.tokens)
 
     async def abandon(self) -> None:
@@ -406,7 +406,7 @@ class Chain:
     def _move(self, version: MemoryVersion, fold: Fold) -> MemoryVersion:
         if self._whole is None or version.document.digest == fold["source"]["digest"]:
             return version
-        return move(version, fold, self._reading.find_cutter(self._run, fold).source)
+        return relocate(version, fold, self._reading.find_cutter(self._run, fold).source)
 
     def _write(self, fold: Fold, version: MemoryVersion) -> None:
         self._writes = True
