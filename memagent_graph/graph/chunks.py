@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,8 +49,8 @@ def starts(
     """Return the chunks at which segments begin, counted from 0.
 
     Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
-    Segments of an earlier reading, when the document may have been shorter, are kept; only the part
-    after the last of them is cut again: they began at the chunks that are `known`. With
+    Segments of an earlier reading are kept, which began at the chunks that are `known`: only what
+    has grown to more than twice the size, and the part after the last of them, are cut again. With
     `segments="auto"` there are as many as the calls that the model answers at once allow.
     """
     if config.segments == "auto":
@@ -59,15 +60,12 @@ def starts(
 
 def cut_evenly(chunks: int, most: int, least: int, known: Collection[int] = ()) -> list[int]:
     """Return what `starts` does, for at most `most` segments of at least `least` chunks."""
-    found, size = [0], least
-    while True:
-        at = found[-1]
-        size = max(size, _size(chunks - at, most), _size(chunks, _SLACK * most))
-        older = next((older for older in _sizes(size) if at + older in known), None)
-        if older is None:
-            return [*found, *range(at + size, chunks, size)]
-        size = older
-        found.append(at + size)
+    found, size = [0], max(_size(chunks, most), least)
+    for older in sorted({*known} - {0}):
+        found += [*range(found[-1] + size, older - size + 1, size), older]
+    at, sizes = found[-1], [end - start for start, end in pairwise(found)]
+    size = max(least, _size(chunks - at, most), _size(chunks, _SLACK * most), *sizes)
+    return [*found, *range(at + size, chunks, size)]
 
 
 def _size(chunks: int, segments: int) -> int:
@@ -76,15 +74,8 @@ def _size(chunks: int, segments: int) -> int:
     return -(-least // step) * step
 
 
-def _sizes(most: int) -> Iterator[int]:
-    """1 to 8, 10, 12, 14, 16, 20, ...: each at most a quarter more than the one before."""
-    size = 1
-    while size <= most:
-        yield size
-        size += _step(size + 1)
-
-
 def _step(size: int) -> int:
+    """The step of the series 1 to 8, 10, 12, 14, 16, 20, ... at a size."""
     return 1 << max((size - 1).bit_length() - 3, 0)
 
 
@@ -111,6 +102,20 @@ class Cutter:
         self._segments = 1
         self._lock = threading.Lock()
         self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
+
+    @cached_property
+    def origins(self) -> dict[int, tuple[str, str]]:
+        """Each chunk's digest, and what a segment that begins there is known by, by its start.
+
+        That is the digest, and how many chunks before have the same.
+        """
+        seen, found = Counter[str](), {}
+        for start in self.cuts:
+            chunk = self.cut(start)
+            assert chunk is not None  # noqa: S101 - it was cut
+            found[start] = chunk.digest, f"{chunk.digest}-{seen[chunk.digest]}"
+            seen[chunk.digest] += 1
+        return found
 
     @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:

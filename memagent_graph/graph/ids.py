@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
 from memagent_graph.memory.version import (
     ChunkRead,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Document, Fold, Scope
     from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.source import Source
 
 _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
 """Channels of a fold that has begun."""
@@ -77,18 +79,22 @@ class Lineage:
     def first_of_each(self, cutter: Cutter) -> list[str]:
         """Return for each chunk the first id of a segment that begins there."""
         found = []
-        for start in cutter.cuts:
-            chunk = cutter.cut(start)
-            assert chunk is not None  # noqa: S101 - it was cut
-            fingerprint = _from(self._reading.fingerprint, start)
+        for start, (digest, _) in cutter.origins.items():
+            fingerprint = _from(self._reading.fingerprint, self.origin(cutter, start))
             root = root_id(self.question, fingerprint)
-            found.append(child_id(root, chunk.digest, fingerprint))
+            found.append(child_id(root, digest, fingerprint))
         return found
+
+    def origin(self, cutter: Cutter, start: int) -> str:
+        """Return what a segment is known by: its place, if what it skips is not in its ids."""
+        if not start:
+            return ""  # a first segment is read as the beginning of the document is
+        return cutter.origins[start][1] if self.is_listed else str(start)
 
     def id_of_merge(self, parts: Sequence[Fold]) -> str | None:
         """Return the id of what is merged from segments; None if nothing was read of them."""
-        ids = _read_versions(parts)
-        return merge_id(ids, self.fingerprint) if ids else None
+        ids, starts = _read_versions(parts), (part["scope"]["start"] for part in parts)
+        return merge_id(ids, make_fingerprint(self.fingerprint, *starts)) if ids else None
 
     def make_root(self, source: Document) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
@@ -121,16 +127,16 @@ class Lineage:
 
     def after_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
         """Return the version that is merged from segments; None if nothing was read of them."""
-        ids = _read_versions(parts)
-        if not ids:  # the deadline came before the first chunk
+        key = self.id_of_merge(parts)
+        if key is None:  # the deadline came before the first chunk
             return None
         return self._make(
             fold,
             fold["progress"]["position"],
-            id=merge_id(ids, self.fingerprint),
+            id=key,
             parent=self.root,
             tokens=self._reading.count(fold["memory"]),
-            made_by=VersionMerge(ids),
+            made_by=VersionMerge(_read_versions(parts)),
         )
 
     def _make(self, fold: Fold, end: int, **made: Any) -> MemoryVersion:
@@ -143,7 +149,7 @@ class Lineage:
             question=self.question,
             fingerprint=self.fingerprint,
             step=progress["step"],
-            document=ReadDocument(*about, end, skipped, progress["again"]),
+            document=ReadDocument(*about, end, skipped, progress["again"], fold["scope"]["start"]),
             memory=memory_of(fold),
             cut=progress["cut"],
             **made,
@@ -201,15 +207,28 @@ def versions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
 
 
 def _fingerprint(reading: Reading, scope: Scope) -> str:
-    """The fingerprint of a reading; a first segment is read as the beginning of the document is."""
-    known = _from(reading.fingerprint, scope["start"])
+    """The fingerprint of a reading, or of one of its segments."""
+    known = _from(reading.fingerprint, scope["origin"])
     if is_segmented(scope):
         known = make_fingerprint(known, "segments", reading.config.segments, "rounds", 1)
     return known
 
 
-def _from(fingerprint: str, start: int) -> str:
-    return make_fingerprint(fingerprint, "from", start) if start else fingerprint
+def _from(fingerprint: str, origin: str) -> str:
+    return make_fingerprint(fingerprint, "from", origin) if origin else fingerprint
+
+
+def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersion:
+    """Return a stored version of a segment with the places that its text has in a fold's source."""
+    document, memory = version.document, version.memory
+    by = fold["scope"]["start"] - document.begin
+    if document.digest == source.digest or not fold["scope"]["segment"]:
+        return version
+    evidence = tuple(
+        locate(item.text, source, item.start + by, item.end + by) for item in memory.evidence
+    )
+    read = replace(document, begin=document.begin + by, end=document.end + by)
+    return replace(version, document=read, memory=replace(memory, evidence=evidence))
 
 
 def _fields_of(fold: Fold) -> dict[str, Any]:

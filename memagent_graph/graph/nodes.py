@@ -196,12 +196,12 @@ async def _begin(
         observer.on_open(step_of(config), whole, config.get("metadata", {}))
     if stored or whole["progress"]["stopped"] or not is_segmented(new["scope"]):
         return {**whole}
-    spans = await _spans(at, whole)
+    spans, origins = await _spans(at, whole)
     scope = whole["scope"] = {**new["scope"], "segments": len(spans)}
     each: Scope = {**scope, "calls": updates_each(scope["calls"], len(spans), reading.config)}
     parts: list[Scope] = [
-        {**each, "segment": number, "start": start, "end": end}
-        for number, (start, end) in enumerate(spans, start=1)
+        {**each, "segment": number, "start": start, "end": end, "origin": origin}
+        for number, ((start, end), origin) in enumerate(zip(spans, origins, strict=True), start=1)
     ]
     begun = (_fold(at, begin_fold(new["question"], new["source"], part)) for part in parts)
     return {**whole, "folds": _by_name(await asyncio.gather(*begun)), "warnings": []}
@@ -218,8 +218,8 @@ def _by_name(folds: Sequence[Fold]) -> dict[str, Fold]:
     return {fold_name(fold["scope"]): fold for fold in folds}
 
 
-async def _spans(at: Visit, whole: Fold) -> list[tuple[int, int]]:
-    """The segments of a question's document, including those that the store has.
+async def _spans(at: Visit, whole: Fold) -> tuple[list[tuple[int, int]], list[str]]:
+    """The segments of a question's document, including those that the store has, and their origins.
 
     If `max_calls` is too low for so many, they are those of a new document.
     """
@@ -227,7 +227,11 @@ async def _spans(at: Visit, whole: Fold) -> list[tuple[int, int]]:
     known = () if chain is None else await chain.reuse.find_starts(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(whole["scope"]["calls"], len(spans), config)
-    return spans if calls is None or calls >= 1 else cutter.spans()
+    spans = spans if calls is None or calls >= 1 else cutter.spans()
+    if chain is None:
+        return spans, [""] * len(spans)
+    origin = partial(chain.lineage.origin, cutter)
+    return spans, await to_thread(lambda: [origin(start) for start, _ in spans], None)
 
 
 async def _fold(at: Visit, new: Fold, stored: str | None = None, name: str | None = None) -> Fold:

@@ -14,6 +14,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.evidence.places import Memory, to_plain
+from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory import runs
 from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
@@ -193,6 +194,8 @@ class Reuse:
             self._lease.absent = first[0] if first else None
             return fold
         edit = await newest_edit(records, found.id, memory, self.record)
+        found = relocate(found, fold, cutter.source)
+        edit = edit and relocate(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
         if segmented and end < length:

@@ -64,6 +64,7 @@ class Scope(TypedDict):
         segments: number of segments that the document is read in; 0 if it is read as a whole.
         start: first code point of its span.
         end: one past the last code point of its span.
+        origin: what a segment is known by, wherever it stands; see `Cutter.origins`; "" for others.
         calls: most calls of the fold, including its segments; None for no limit.
         memory_name: the named memory that it continues; None for none.
         head: that memory's version when the reading began; None for none.
@@ -75,6 +76,7 @@ class Scope(TypedDict):
     segments: int
     start: int
     end: int
+    origin: str
     calls: int | None
     memory_name: str | None
     head: str | None
@@ -210,6 +212,7 @@ def whole_scope(
         segments=segments,
         start=0,
         end=length,
+        origin="",
         calls=calls,
         memory_name=None,
         head=None,

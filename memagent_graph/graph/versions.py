@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, read_of, version_of
+from memagent_graph.graph.ids import Lineage, read_of, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
 from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
@@ -206,6 +206,7 @@ class Chain:
         else:
             return fold
         self.at, lease.ends = edit, None
+        edit = self._move(edit, fold)
         if self._finished is not None:
             self._finished = edit if edited == at else None
         after = move_to(fold, edit, edited)
@@ -232,7 +233,7 @@ class Chain:
         if found is None:
             self._replays = False
             return None
-        memory = None if found.unchanged else found.memory
+        memory = None if found.unchanged else relocate(found, fold, chunk.source).memory
         return FoldUpdate(memory, unfinished=found.cut, tokens=found.tokens)
 
     async def abandon(self) -> None:
@@ -319,7 +320,9 @@ class Chain:
         if self._whole is None and not (self._unmoved or self._left):  # else it was waited for
             self._left = await self._flush()
         other, last = self.lease.turn, fold["progress"]["version"]
-        return other.memory if other is not None and other.id == last else memory_of(fold)
+        if other is not None and other.id == last:
+            return self._move(other, fold).memory
+        return memory_of(fold)
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
@@ -400,6 +403,11 @@ class Chain:
         after = begin_anew(fold, head, self.lineage.root if head is None else head.id)
         await self.lease.move_to(key_of(self.lineage, after))
         return mark_taken(after, noted) if noted else after
+
+    def _move(self, version: MemoryVersion, fold: Fold) -> MemoryVersion:
+        if self._whole is None or version.document.digest == fold["source"]["digest"]:
+            return version
+        return relocate(version, fold, self._reading.find_cutter(self._run, fold).source)
 
     def _write(self, fold: Fold, version: MemoryVersion) -> None:
         self._writes = True

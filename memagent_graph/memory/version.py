@@ -60,6 +60,7 @@ class ReadDocument:
         end: one past the last code point that was read.
         skipped: spans that were skimmed so far and not read.
         again: whether what was skipped is read after all.
+        begin: first code point of the segment that was read; 0 for a whole document.
     """
 
     digest: str
@@ -68,6 +69,7 @@ class ReadDocument:
     end: int
     skipped: tuple[tuple[int, int], ...] = ()
     again: bool = False
+    begin: int = 0
 
     @property
     def share(self) -> float:

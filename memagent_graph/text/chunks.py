@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.text.source import parts_with_offsets
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
 from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def next_chunk(
     """Cut the chunk that begins at `offset`; None at the end. All chunks joined are the source.
 
     The chunk ends at the last paragraph, sentence, line or word end within the final tenth of the
-    budget, if there is one; within a table, after the last row that fits. A grapheme is split only
-    if it alone is over the budget; only a single code point may exceed the budget. With
-    `exact_cuts` it is cut after exactly `chunk_tokens` tokens of the text ahead, even within a
-    word, as the paper does (arXiv 2507.02259).
+    budget, if there is one; within a table, after the last row that fits; of joined files, where
+    `_steady_end` says. A grapheme is split only if it alone is over the budget; only a single code
+    point may exceed the budget. With `exact_cuts` it is cut after exactly `chunk_tokens` tokens of
+    the text ahead, even within a word, as the paper does (arXiv 2507.02259).
     """
     window, fits = _prefix_that_fits(source, offset, tokenizer, chunk_tokens)
     if not window:
@@ -79,7 +80,10 @@ def next_chunk(
         fits = max(tokenizer.prefix(window, chunk_tokens), 1)
     else:
         header = ""
-    end = _last_row_end(source, offset, window, fits) if fits < len(window) else 0
+    end = 0
+    if fits < len(window):
+        end = _steady_end(source, offset, window, fits, chunk_tokens)
+        end = end or _last_row_end(source, offset, window, fits)
     for cut in chain([end] if end else [], _cuts(window, fits)):  # lazily: the first mostly fits
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
         if tokens <= chunk_tokens or cut == 1:
@@ -100,6 +104,47 @@ def chunks(
     while chunk := next_chunk(source, offset, **of):
         yield chunk
         offset = chunk.end
+
+
+_FULL = 0.8
+"""Least share of its budget that a chunk of joined files has.
+
+Of 50 made-up folders, 7% more chunks than with cuts as late as possible, and 15% at most. At 3/4 a
+line more changes fewer chunks, for up to 25% more of them."""
+_COMPARED = 64
+"""Code points after a cut by which it is ranked: of a file, those of its heading."""
+
+
+def _steady_end(source: Source, offset: int, window: str, fits: int, tokens: int) -> int:
+    """Return where a chunk of joined files ends wherever it begins; 0 for other sources.
+
+    In the last fifth of the budget that is where a file begins, or else a paragraph, sentence, line
+    or word: of several, the one whose text has the lowest digest. So chunks that begin elsewhere,
+    since a file before them has changed, mostly end at the same place. Text that repeats itself is
+    cut by its distance from the beginning of its file.
+    """
+    if not isinstance(source, JoinedSource):
+        return 0
+    least = int(_FULL * fits)
+    first, last = (bisect_right(source.borders, offset + at) for at in (least, fits))
+    if files := [border - offset for border in source.borders[first:last]]:
+        return min(files, key=lambda at: _rank(window, at))
+    text, (part, begin) = (
+        same_line_ends(window),
+        next(parts_with_offsets(source, offset + fits - 1)),
+    )
+    found = ([one.end() for one in pattern.finditer(text, least, fits)] for pattern in _ENDS)
+    step = max(tokens // 2, 1)  # of a grid, which begins elsewhere in each file
+    begin += int(_rank(part.name, 0) * step) - offset
+    cuts = next(filter(None, found), [0])
+    end = min(cuts, key=lambda at: (_rank(window, at), (begin - at) % step))
+    return _last_row_end(source, offset, window, end) or end
+
+
+def _rank(text: str, at: int) -> float:
+    """Return the digest of what stands at a place in a text, 0 to 1."""
+    after = text[at : at + _COMPARED].encode("utf-8", "surrogatepass")
+    return int.from_bytes(sha256(after).digest()[:8]) / (1 << 64)
 
 
 _ROWS = {".csv", ".tsv", ".tab"}

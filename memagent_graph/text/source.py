@@ -174,6 +174,7 @@ class JoinedSource:
 
     `uri` opens them again; None makes one from the parts' own, if all have one. Of the files that
     were skipped, `skips` has those of the parts apart, and `skipped` counts these as well.
+    `borders` are where the headings of the single files begin, and the end.
     """
 
     def __init__(
@@ -195,6 +196,11 @@ class JoinedSource:
             self._parts.append(TextSource(f"{space}===== {part.name} =====\n\n", part.name))
             self._parts.append(part)
         *self._starts, self.length = accumulate((part.length for part in self._parts), initial=0)
+        self.borders = [*self._starts[::2], self.length]
+        for part, start in zip(self.parts, self._starts[1::2], strict=True):
+            if isinstance(part, JoinedSource):
+                self.borders += [start + border for border in part.borders[1:-1]]
+        self.borders.sort()
         self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
         uris = [part.uri for part in parts]
         self.uri = uri or (None if None in uris else "list:" + json.dumps(uris))

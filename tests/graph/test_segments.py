@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import pytest
 from fixed_readers import numbered, until_together
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.documents import Document
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -28,6 +29,7 @@ from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update,
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.chunks import chunks
+from memagent_graph.text.files import open_source
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -287,6 +289,83 @@ def test_what_a_limit_left_unread_is_read_the_next_time(limit):
     assert read > 3
     assert covers(ends(out["answer"]))
     assert reader.reads_each_once
+
+
+LINE = "One more line: Ann Kestrel paid 1,480 euros.\n"
+
+
+def folder(**changed):
+    """25 files, as a list of documents; `changed` has other texts by name."""
+    files = {
+        f"file{number:02}": "".join(
+            f"In file {number:02}, lamp {line * 7 % 91} of room {line} is number {line * number}.\n"
+            for line in range(40 + number * 7 % 30)
+        )
+        for number in range(25)
+    }
+    return [Document(text, metadata={"source": name}) for name, text in (files | changed).items()]
+
+
+def text_of(number):
+    return folder()[number].page_content
+
+
+def test_a_line_more_in_a_file_mostly_changes_its_chunk_alone_for_a_fifth_more_chunks_at_most():
+    def cut(source):
+        found = chunks(source, tokenizer=EstimatingTokenizer(), chunk_tokens=1000)
+        return [chunk.digest for chunk in found]
+
+    before = open_source(folder())
+    known = cut(before)
+    changed = [
+        len({*cut(open_source(folder(**{f"file{number:02}": LINE + text_of(number)})))} - {*known})
+        for number in range(25)
+    ]
+
+    assert len(known) <= 1.2 * len(cut(TextSource(before.read(0, before.length))))
+    assert changed.count(1) >= 20
+    assert sum(changed) < 2.5 * len(changed)
+
+
+@pytest.mark.parametrize("number", [0, 12, 24])
+def test_a_line_more_in_a_file_of_a_folder_costs_its_chunk_and_at_most_its_neighbours(number):
+    store, reader = InMemoryStore(), Listing()
+    sizes = {"chunk_tokens": 1000, "segments": 16}
+    ask(reader, store, {"question": "?", "document": folder()}, **sizes)
+    first = len(reader.spans)
+    reader.spans.clear()
+
+    changed = folder(**{f"file{number:02}": LINE + text_of(number)})
+    out = ask(reader, store, {"question": "?", "document": changed}, **sizes)
+
+    assert first >= 25
+    assert len(reader.spans) <= 3
+    assert (out["coverage"], out["stopped"]) == (1.0, "end")
+    assert out["usage"]["document_tokens"] > 20_000
+
+
+@given(st.integers(0, 24), st.integers(0, 39), st.sampled_from([2, 5, 8]))
+@settings(max_examples=10, deadline=None)
+def test_what_is_reused_of_a_changed_folder_is_cited_where_it_stands_now(number, line, segments):
+    store = InMemoryStore()
+    sizes = {"chunk_tokens": 1000, "segments": segments}
+    agent = agent_of("extractive", store, **sizes)
+    question = "Which lamps of room 7 are there?"
+    agent.invoke({"question": question, "document": folder()})
+    lines = text_of(number).splitlines(keepends=True)
+    text = "".join([*lines[:line], LINE, *lines[line:]])
+    changed = {"question": question, "document": folder(**{f"file{number:02}": text})}
+
+    out = agent.invoke(changed)
+
+    fresh = agent_of("extractive", **sizes).invoke(changed)
+    assert out["citations"]
+    assert (out["answer"], out["memory"]) == (fresh["answer"], fresh["memory"])
+    assert (out["citations"], out["evidence"]) == (fresh["citations"], fresh["evidence"])
+    assert out["usage"]["calls"] < fresh["usage"]["calls"]
+    whole = open_source(changed["document"])
+    for place in out["evidence"]:
+        assert whole.read(place["start"], place["end"] - place["start"]) in place["text"]
 
 
 async def test_of_two_memories_of_a_segment_the_one_that_was_stored_first_is_merged():
