@@ -142,7 +142,7 @@ def create_memagent(
             or a tokenizer.json. None takes the reader's own, otherwise an estimate.
         verify: decides which statements of a chat model's memory are supported, if the document has
             a passage for them: a function that takes passage and statement and returns a
-            probability, 0 to 1, and may be asynchronous, or `"cross-encoder/<hub id or folder>"`.
+            probability, 0 to 1, and may be asynchronous, or a decision model of LangChain.
             None goes by names and numbers.
         response_format: form of a chat model's answers: a pydantic model, a dataclass, a TypedDict,
             or the JSON schema of an object. They are in `structured_response`, and as JSON in

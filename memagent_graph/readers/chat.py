@@ -82,7 +82,7 @@ class ChatReader(Reader):
         name: its name in output; the model's own name by default.
         verify: decides which statements with a passage in the document are supported; without it,
             their names and numbers decide. A function (passage, statement) that returns a
-            probability from 0 to 1, or `"cross-encoder/<hub id or folder>"`.
+            probability from 0 to 1, or a decision model of LangChain.
         response_format: the shape of its answers: a pydantic model, a dataclass, a TypedDict, or a
             JSON schema of an object.
         tokenizer: tokenizer of the model, by default its own if it has one: no text can forge one
@@ -147,9 +147,7 @@ class ChatReader(Reader):
         return self.shape is not None
 
     async def prepare(self) -> Identity:
-        """Prepare the verifier, and ask the server for the model's context length and size."""
-        if self._verifier is not None:
-            await self._verifier.prepare()
+        """Ask the server for the model's context length and size."""
         discover = getattr(self.model, "adiscover", None)
         if discover is not None:
             self.identity = replace(self.identity, window_tokens=await discover())

@@ -97,7 +97,7 @@ def test_one_that_fails_is_an_error_of_the_model():
 def test_another_runnable_is_refused():
     model = ScriptedChatModel(".")
 
-    with pytest.raises(ConfigurationError, match="a function, a decision model or cross-encoder"):
+    with pytest.raises(ConfigurationError, match="a function or a decision model, not"):
         ChatReader(model, verify=model)
 
 

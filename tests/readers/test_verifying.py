@@ -65,13 +65,6 @@ async def test_a_function_that_fails_is_an_error_of_the_model_which_names_the_st
         await marked(lambda *_: {}["No such key"], PAINTER)
 
 
-def test_a_string_that_names_no_verifier_is_refused():
-    model = ScriptedChatModel(".")
-
-    with pytest.raises(ConfigurationError, match="cross-encoder/<hub id or folder>, not 'nli'"):
-        ChatReader(model, verify="nli")
-
-
 def test_a_reader_that_is_made_already_takes_none():
     reader = ChatReader(ScriptedChatModel("."))
 
