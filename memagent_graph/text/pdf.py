@@ -6,8 +6,9 @@ import ctypes
 import re
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, groupby
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pypdfium2 as pdfium
@@ -154,82 +155,71 @@ def _draw(picture: pdfium.PdfImage) -> Image.Image:
 
 def _read_page(page: pdfium.PdfPage) -> str:
     found = page.get_textpage()
-    text = write_scripts(_raise_figures(found, found.get_text_range()))
+    text = found.get_text_range().translate(dict.fromkeys(range(0x0E, 0x15), "\ufffd"))
+    text = write_scripts(_WITH_FIGURES.sub(partial(_raise_figures, found), text))
     found.close()
     text = _BROKEN.sub(r"\1\2", text.replace("\r\n", "\n"))
     text = text.replace("\ufffe", "-\n").replace("\x02", "-\n")
     return text.replace("\0", "").replace("\f", "\n").strip()
 
 
-_WITH_FIGURES = re.compile(r"\S+\d\S*")
-_MARKS = "\x0e\x0f\x10\x11"
-_SIGNS = "+-\u2212"
+_WITH_FIGURES = re.compile(r"(\S+\d\S*)(\r\n(?=.))?")
+_FIGURE = re.compile("[-+\u2212\\d]")
 _SMALLER, _HIGHER = 0.95, 0.15
 """Share of a sign's size below which a figure is small, and by which one is higher or lower."""
 
 
 class _Sign(NamedTuple):
-    """Where a sign stands on a page, and its height, in points."""
+    """Where a sign stands on a page, and its height, in points; 0 if it is not known."""
 
-    x: float
-    y: float
-    size: float
+    x: float = 0.0
+    y: float = 0.0
+    size: float = 0.0
 
 
-def _raise_figures(page: pdfium.PdfTextPage, text: str) -> str:
-    """Put figures that stand above or below what is before them between signs for `write_scripts`.
+def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
+    """Put figures of a word that stand above or below the rest between signs for `write_scripts`.
 
     PDFium ends a line after them if another sign follows on the old one.
     """
-    text = text.translate(dict.fromkeys(map(ord, _MARKS)))
-    parts, done = list[str](), 0
-    for word in _WITH_FIGURES.finditer(text):
-        base = _sign_at(page, text, word.start())
-        at = word.start() + 1
-        while base is not None and at < word.end():
-            sign = _sign_at(page, text, at)
-            if sign is None or (level := _level_of(base, sign)) == 0 or not _is_figure(text[at]):
-                base, at = sign, at + 1
-                continue
-            end = at + 1
-            while end < word.end() and _is_on(sign, _sign_at(page, text, end)):
-                end += 1
-            parts += [text[done:at], raise_text(text[at:end], level)]
-            done = end + 2 * (
-                text.startswith("\r\n", end) and _is_on(base, _sign_at(page, text, end + 2))
-            )
-            at = end
-    return "".join([*parts, text[done:]])
+    word, line_end = found[1], found[2] or ""
+    signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
+    base, levels = signs[0], list[int]()
+    for sign in signs:
+        levels.append(_level_of(base, sign))
+        base = base if levels[-1] else sign
+    if levels[-1] and line_end and _is_beside(base, _sign_at(page, found.string, found.end())):
+        line_end = ""
+    parts = list[str]()
+    for level, run in groupby(zip(levels, word, strict=True), key=itemgetter(0)):
+        part = "".join(letter for _, letter in run)
+        parts.append(raise_text(part, level) if _FIGURE.match(part) else part)
+    return "".join(parts) + line_end
 
 
-def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign | None:
-    """Return where the sign at an offset of a page's text stands; None if it is not known."""
+def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:
     number = raw.FPDFText_GetCharIndexFromTextIndex(page, at)
-    if at >= len(text) or raw.FPDFText_GetUnicode(page, number) != ord(text[at]):
-        return None
-    x, y, box = ctypes.c_double(), ctypes.c_double(), raw.FS_RECTF()
+    if raw.FPDFText_GetUnicode(page, number) != ord(text[at]):
+        return _Sign()
+    x, y = ctypes.c_double(), ctypes.c_double()
     raw.FPDFText_GetCharOrigin(page, number, x, y)
-    raw.FPDFText_GetLooseCharBox(page, number, box)
-    return _Sign(x.value, y.value, box.top - box.bottom)
+    _, bottom, _, top = page.get_charbox(number, loose=True)
+    return _Sign(x.value, y.value, top - bottom)
 
 
-def _is_figure(sign: str) -> bool:
-    return sign.isdigit() or sign in _SIGNS
+def _level_of(base: _Sign, sign: _Sign) -> int:
+    """Return 1 if a sign is smaller and higher than the one before it, -1 if lower, or else 0."""
+    rise, is_small = sign.y - base.y, sign.size < _SMALLER * base.size
+    if base.x < sign.x and is_small and _HIGHER * base.size < abs(rise) < base.size:
+        return 1 if rise > 0 else -1
+    return 0
 
 
-def _level_of(base: _Sign, sign: _Sign) -> float:
-    """Return how much higher a small sign stands than the one before it; 0 for others."""
-    rise = sign.y - base.y
-    is_beside = base.x < sign.x and _HIGHER * base.size < abs(rise) < base.size
-    return rise if is_beside and sign.size < _SMALLER * base.size else 0
-
-
-def _is_on(line: _Sign, sign: _Sign | None) -> bool:
+def _is_beside(base: _Sign, sign: _Sign) -> bool:
     """Whether a sign follows on the line of another one, in its size."""
-    if sign is None or sign.x <= line.x:
-        return False
-    tolerance = _HIGHER * line.size
-    return abs(sign.y - line.y) < tolerance and abs(sign.size - line.size) < tolerance
+    most = _HIGHER * base.size
+    is_level = abs(sign.y - base.y) < most and abs(sign.size - base.size) < most
+    return base.x < sign.x and is_level
 
 
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")

@@ -302,7 +302,7 @@ class TestWord:
 
         found = read(write_parts(tmp_path / "a.docx", f"<w:p>{inner}</w:p>", parts))
 
-        assert found.text == text
+        assert found.text.strip() == text
 
     def test_a_formula_in_the_code_of_a_field_is_shown_as_code_and_counted_as_unread(
         self, tmp_path
@@ -651,6 +651,46 @@ class TestPdf:
 
         assert "tenant: Ilse Varga" in text
         assert "agreed: Yes" in text
+
+    @pytest.mark.parametrize(
+        ("drawn", "text"),
+        [
+            ("(about 10) Tj {}(6) Tj {}( m deep) Tj", "about 10^6 m deep"),
+            ("(an area of 5 m) Tj {}(2) Tj", "an area of 5 m^2"),
+            ("(5 m) Tj {}(2) Tj {}( of 7 m) Tj {}(2) Tj", "5 m^2 of 7 m^2"),
+            ("(10) Tj {}(-6) Tj {}(kg) Tj", "10^-6kg"),
+        ],
+    )
+    def test_raised_figures_stay_apart_from_the_number_before_them(self, tmp_path, drawn, text):
+        small, usual = "/F 7 Tf 5 Ts ", "/F 12 Tf 0 Ts "
+        shown = drawn.format(*[small, usual] * 2)
+
+        found = read(write_pdf(tmp_path / "a.pdf", f"BT {usual}20 100 Td {shown} ET".encode()))
+
+        assert found.text.strip() == text
+
+    def test_lowered_figures_of_letters_are_written_as_they_are(self, tmp_path):
+        drawn = b"BT /F 12 Tf 20 100 Td (H) Tj /F 7 Tf -3 Ts (2) Tj /F 12 Tf 0 Ts (O) Tj ET"
+
+        assert read(write_pdf(tmp_path / "a.pdf", drawn)).text.strip() == "H2O"
+
+    @pytest.mark.parametrize("shown", ["/F 7 Tf", "4 Ts"])
+    def test_figures_that_are_only_small_or_only_raised_are_no_powers(self, tmp_path, shown):
+        drawn = f"BT /F 12 Tf 20 100 Td (about 10) Tj {shown} (6) Tj ET".encode()
+
+        assert read(write_pdf(tmp_path / "a.pdf", drawn)).text.strip() == "about 106"
+
+    def test_figures_of_a_table_stay_as_they_are(self, tmp_path):
+        cells = [(50, 700, "Kiel 106"), (150, 700, "1062"), (50, 686, "Bonn 14"), (150, 686, "9")]
+
+        text = read(write_pages(tmp_path / "a.pdf", [cells])).text
+
+        assert text.split() == ["Kiel", "106", "1062", "Bonn", "14", "9"]
+
+    def test_turned_figures_are_no_powers(self, tmp_path):
+        drawn = b"BT /F 12 Tf 0 1 -1 0 100 100 Tm (Rent 1062 of 914) Tj ET"
+
+        assert read(write_pdf(tmp_path / "a.pdf", drawn)).text.strip() == "Rent 1062 of 914"
 
     @pytest.mark.parametrize("kind", [b"Text", b"StrikeOut"])
     def test_a_remark_on_a_page_without_a_form_is_read(self, tmp_path, kind):
