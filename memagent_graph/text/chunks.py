@@ -129,10 +129,8 @@ def _steady_end(source: Source, offset: int, window: str, fits: int, tokens: int
     first, last = (bisect_right(source.borders, offset + at) for at in (least, fits))
     if files := [border - offset for border in source.borders[first:last]]:
         return min(files, key=lambda at: _rank(window, at))
-    text, (part, begin) = (
-        same_line_ends(window),
-        next(parts_with_offsets(source, offset + fits - 1)),
-    )
+    text = same_line_ends(window)
+    part, begin = next(parts_with_offsets(source, offset + fits - 1))
     found = ([one.end() for one in pattern.finditer(text, least, fits)] for pattern in _ENDS)
     step = max(tokens // 2, 1)  # of a grid, which begins elsewhere in each file
     begin += int(_rank(part.name, 0) * step) - offset

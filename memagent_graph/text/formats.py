@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib import import_module
 from mimetypes import guess_type
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
@@ -315,31 +315,18 @@ def read_notebook(content: bytes) -> Converted:
         source = _join_lines(cell.get("source", cell.get("input", "")))
         blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
         for result in cell.get("outputs") or ():
-            content_of = result.get("data") or {}
-            printed = result.get("text") or result.get("traceback") or _plainest(content_of)
-            printed = printed or result.get("evalue")
-            pictures += any(kind.startswith("image/") for kind in content_of)
-            text = _COLOURS.sub("", _join_lines(printed))
+            forms = result.get("data") or {}
+            said = (result.get("text"), result.get("traceback"), *map(forms.get, _PRINTED))
+            text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
+            pictures += any(kind.startswith("image/") for kind in forms)
             blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")
     if not blocks:
         raise ValueError("it is no notebook, or an empty one")
     return Converted("\n\n".join(filter(None, blocks)), (), warn_of(picture=pictures))
 
 
+_PRINTED = ("text/plain", "text/markdown", "text/html")
 _COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
-
-
-def _plainest(results: Mapping[str, Any]) -> str:
-    """Return a result in the plainest of its forms."""
-    plain = ("text/plain", "text/markdown", "text/latex")
-    if kind := next((kind for kind in plain if kind in results), ""):
-        return _join_lines(results[kind])
-    if "text/html" in results:
-        from memagent_graph.text.html import html_to_text
-
-        return html_to_text(_join_lines(results["text/html"]))
-    found = results.get("application/json")
-    return json.dumps(found, ensure_ascii=False) if found is not None else ""
 
 
 def _join_lines(lines: str | list[str] | None) -> str:

@@ -248,7 +248,9 @@ class _Layout:
 
     def _lay_out_table(self, node: Any, depth: int) -> str:
         def read(cell: Any) -> tuple[str, int, int]:
-            return self._lay_out(cell, depth + 1), _span(cell, "col"), _span(cell, "row")
+            across = as_integer(cell.attributes.get("colspan"), 1)
+            down = as_integer(cell.attributes.get("rowspan"), 1)
+            return self._lay_out(cell, depth + 1), across, max(down, 0)
 
         rows = spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
         found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
@@ -269,7 +271,6 @@ _AROUND |= dict.fromkeys(
 
 
 def _properties(declared: str) -> dict[str, str]:
-    """Return CSS properties by their names."""
     pairs = (one.partition(":") for one in declared.lower().replace("!important", "").split(";"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -289,20 +290,11 @@ def _list_style(style: dict[str, str]) -> str:
 
 
 def _list_of(item: Any) -> Any:
-    """Return the list that an item belongs to; None without one."""
     found = item.parent
     while found is not None and found.tag not in _LISTS:
         found = found.parent
     return found
 
-
-def _span(cell: Any, of: str) -> int:
-    """The number of columns or rows that a cell spans; 0 of HTML is all rows that are left."""
-    value = max(as_integer(cell.attributes.get(f"{of}span"), 1), 0)
-    return value or (_ALL_ROWS if of == "row" else 1)
-
-
-_ALL_ROWS = 65_534
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
 

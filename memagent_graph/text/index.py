@@ -376,7 +376,6 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
 
 
 def _key(source: Source) -> str:
-    """The key of a source's index."""
     text = source.digest
     if isinstance(source, TextSource) and source.uri:  # converted: the digest is that of its bytes
         text = sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -14,12 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
-from memagent_graph.text.formats import (
-    FORMATS,
-    Attachment,
-    convert_within,
-    write_attachments,
-)
+from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
 from memagent_graph.text.html import html_to_text
 from memagent_graph.text.source import Converted, warn_of
 
@@ -54,9 +49,7 @@ def _parse(content: bytes) -> Any:
 
 def _header(message: Any, name: str) -> str:
     raw = next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
-    if (
-        not raw.isprintable() and not raw.isascii()
-    ):  # bytes of another encoding, which say not which
+    if not (raw.isprintable() or raw.isascii()):  # bytes of another encoding, which is not named
         return decode(raw.encode("utf-8", "surrogateescape"))
     try:
         return str(message[name] or "")
@@ -68,9 +61,9 @@ def _read_message(message: Any) -> Converted:
     attached = list[Attachment]()
     heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
-    pictures = sum(not one.name for one in attached)
-    said = warn_of(picture=pictures)
-    return _write_message(heads, text, [one for one in attached if one.name], said)
+    named = [one for one in attached if one.name]
+    said = warn_of(picture=len(attached) - len(named))
+    return _write_message(heads, text, named, said)
 
 
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
@@ -119,8 +112,8 @@ _WORDLESS = {
 
 
 def _attach(part: Any) -> Attachment:
-    name = part.get_filename() or part.get_content_type()
     kind = part.get_content_type()
+    name = part.get_filename() or kind
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
         if encoding == "base64":  # which the standard forbids
@@ -164,8 +157,8 @@ def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    storage = Message.load(BytesIO(content))._storage  # noqa: SLF001 - `Message` decodes strictly
-    return read_outlook_storage(storage)
+    message = Message.load(BytesIO(content))
+    return read_outlook_storage(message._storage)  # noqa: SLF001 - `Message` decodes strictly
 
 
 class _Item:

@@ -267,7 +267,7 @@ def write_table(rows: Iterable[Sequence[str]]) -> str:
 def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[str]]:
     """Return the texts of cells in their columns, below and beside cells that span several.
 
-    Each cell has its text, and the numbers of columns and rows that it spans.
+    Each cell has its text, and the numbers of columns and rows that it spans; 0 rows are all.
     """
     found, covered = [], dict[int, int]()  # rows that a cell above still covers, by column
     for row in rows:

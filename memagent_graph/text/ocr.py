@@ -330,7 +330,6 @@ def read_picture(content: bytes) -> Converted:
 
 @cache
 def _engine() -> Any:
-    """Return RapidOCR, with the models of its package."""
     from rapidocr import RapidOCR
 
     # One line at a time takes half of the memory of six, and is faster on one core.

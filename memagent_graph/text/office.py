@@ -51,7 +51,6 @@ _FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
-    """Return a formula of Office; `inline` reads its parts."""
     name, settings = local(element), child(element, f"{local(element)}Pr")
     rows = [part if name == "m" else [part] for part in element if part is not settings]
     parts = [" ".join("".join(inline(cell)) for cell in row) for row in rows]
@@ -317,7 +316,6 @@ class Drawing(OfficeDocument):
         return write_link(text, address if ":" in address else "")
 
     def _style_chain(self, name: str) -> Iterator[Element]:
-        """Yield a style and those that it is based on."""
         seen = set()
         while name in self._styles and name not in seen:
             seen.add(name)
@@ -352,9 +350,7 @@ class Drawing(OfficeDocument):
 
         def read_row(row: Element) -> list[tuple[str, int, int]]:
             before = get_integer(child(row, "trPr", "gridBefore"), "val")
-            return [("", 1, 1)] * min(before, MOST_REPEATED) + [
-                *map(read, own_parts(row, "tc", "tr"))
-            ]
+            return [("", before, 1)] * bool(before) + [*map(read, own_parts(row, "tc", "tr"))]
 
         return write_table(spread_cells(map(read_row, own_parts(element, "tr", "tbl"))))
 

@@ -178,10 +178,8 @@ class OpenDocument(OfficeDocument):
             elif name == "ruby-text":
                 pieces.append(write_ruby(self._inline(found, boxes)))
             elif name not in LEFT_OUT:
-                style, text = (
-                    get(found, "style-name") * (name == "span"),
-                    self._inline(found, boxes),
-                )
+                style = get(found, "style-name") if name == "span" else ""
+                text = self._inline(found, boxes)
                 text = strike_text(text) if style in self._struck else text
                 pieces.append(raise_text(text, self._levels.get(style, 0)))
             pieces.append(found.tail or "")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from memagent_graph.templates import plural
 from memagent_graph.text.formats import convert_within, write_attachments
 from memagent_graph.text.notation import raise_text, shows_address, write_link, write_scripts
 from memagent_graph.text.ocr import (
@@ -70,7 +69,7 @@ def read_pdf(content: bytes) -> Converted:
     texts, ocr, album = list[str](), PageReader(), Album()
     files = map(document.get_attachment, range(document.count_attachments()))
     attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
-    damaged = garbled = pictured = visual = 0
+    damaged = garbled = pictured = 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -78,7 +77,8 @@ def read_pdf(content: bytes) -> Converted:
             damaged += 1
             texts.append(_END)
             continue
-        text, picture = _read_page(page), _picture_share(page)
+        text = _read_page(page)
+        picture = max((_share_of(found, page) for found in pictures(page)), default=0)
         is_page = picture > _SCAN_SHARE
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
         if not text or is_garbled or (is_page and len(text) < _STAMP):
@@ -87,7 +87,6 @@ def read_pdf(content: bytes) -> Converted:
             if scanned:
                 text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
             garbled += is_garbled and not scanned
-        visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
         remarks = [*_remarks(document, page, text)]
         if remarks:
@@ -106,14 +105,10 @@ def read_pdf(content: bytes) -> Converted:
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
     warnings = warn_of(
-        damaged_page=damaged,
-        page_whose_fonts_name_no_letters=garbled,
-        page_with_a_picture=pictured,
+        damaged_page=damaged, page_whose_fonts_name_no_letters=garbled, page_with_a_picture=pictured
     )
     added, unread, missing = write_attachments(attached)
-    torn = f"words may be torn apart on {plural(visual, 'page')}, drawn letter by letter from right"
-    turned = [f"{torn} to left."] * bool(visual)
-    said = (*warnings, *turned, *unread, *ocr.warnings, *album.warnings)
+    said = (*warnings, *unread, *ocr.warnings, *album.warnings)
     lost = (damaged + garbled + missing) / max(len(texts) + len(attached), 1)
     return Converted("".join([*texts, *added]), starts, said, album.pictures, lost)
 
@@ -123,12 +118,10 @@ def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[s
 
     A page that is a picture as a whole needs no mark: `start` is its offset in the text, or -1.
     """
-    marks, area = [], page.get_width() * page.get_height() or 1
+    marks = []
     for at, found in enumerate(pictures(page)):
-        left, bottom, right, top = found.get_bounds()
         size = found.get_px_size()
-        is_small = (right - left) * (top - bottom) < _FIGURE_SHARE * area
-        if is_small or not 0 < prod(size) <= MOST_PIXELS:
+        if _share_of(found, page) < _FIGURE_SHARE or not 0 < prod(size) <= MOST_PIXELS:
             continue
         digest = sha256(bytes(found.get_data())).hexdigest()
         place = f"{number - 1},{at}"
@@ -222,14 +215,6 @@ def _is_beside(base: _Sign, sign: _Sign) -> bool:
     return base.x < sign.x and is_level
 
 
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
-_SINGLE = re.compile(f"^ {{0,2}}{_RIGHT_TO_LEFT.pattern} {{0,2}}$", re.MULTILINE)
-"""A line of one letter, as where each letter is drawn by itself, from right to left."""
-
-_MOST_SINGLE = 9
-"""Lines of one letter on a page above which its text is in the order in which it is drawn."""
-
-
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
     """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
 
@@ -292,8 +277,7 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
-def _picture_share(page: pdfium.PdfPage) -> float:
-    """Return the share of a page that its largest picture covers."""
-    edges = (picture.get_bounds() for picture in pictures(page))
-    areas = ((right - left) * (top - bottom) for left, bottom, right, top in edges)
-    return max(areas, default=0) / (page.get_width() * page.get_height() or 1)
+def _share_of(picture: pdfium.PdfImage, page: pdfium.PdfPage) -> float:
+    """Return the share of a page that a picture covers."""
+    left, bottom, right, top = picture.get_bounds()
+    return (right - left) * (top - bottom) / (page.get_width() * page.get_height() or 1)

@@ -137,7 +137,6 @@ class Workbook(Drawing):
 
 
 def _comments_of(package: Package, part: str) -> dict[str, str]:
-    """Return the comments of a sheet by the reference of their cell."""
     found: dict[str, str] = {}
     for kind, target in package.targets(part).values():
         root = package.parse(target) if kind in {"comments", "threadedComment"} else None
@@ -173,7 +172,6 @@ def _rich_text(element: Any) -> str:
 
 
 def _formats(styles: Any) -> Iterator[str]:
-    """Yield the number format of each style of cells."""
     own = dict[str, str]()
     for element in styles.iter("{*}numFmt") if styles is not None else ():
         own[get(element, "numFmtId")] = get(element, "formatCode")

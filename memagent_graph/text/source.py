@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from math import inf
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from memagent_graph.pictures import Picture
 from memagent_graph.templates import plural
-from memagent_graph.text.terms import count_line_ends, same_line_ends
+from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -139,12 +141,13 @@ class Source(Protocol):
         ...
 
 
+_LINE_END = re.compile(r"\r\n?|\n")
+
+
 class TextSource:
     """A source of text that is in memory."""
 
     uri: str | None = None
-    _counted = 0, 0
-    """An offset, and the number of line ends before it."""
 
     def __init__(
         self, text: str, name: str = "text", metadata: Mapping[str, Any] = MappingProxyType({})
@@ -158,23 +161,19 @@ class TextSource:
 
     def locate(self, offset: int) -> Location:
         """Return name and line of the code point at `offset`."""
-        # Statements of a chunk stand near each other: only what is between two is counted.
-        last, lines = self._counted
-        start, end = sorted((last, offset))
-        between = count_line_ends(self.text, start, end)
-        if self.text[start - 1 : start + 1] == "\r\n" and start < end:
-            between -= 1  # its CR was counted before
-        lines += between if offset >= last else -between
-        self._counted = offset, lines
-        return Location(self.name, lines + 1)
+        return Location(self.name, bisect_right(self._line_ends, offset) + 1)
+
+    @cached_property
+    def _line_ends(self) -> array[int]:
+        return array("Q", (found.end() for found in _LINE_END.finditer(self.text)))
 
 
 class JoinedSource:
     """Several sources joined, each introduced by a heading with its name.
 
-    `uri` opens them again; None makes one from the parts' own, if all have one. Of the files that
-    were skipped, `skips` has those of the parts apart, and `skipped` counts these as well.
-    `borders` are where the headings of the single files begin, and the end.
+    `uri` opens them again; None makes one from the parts' own, if all have one. `skips` are the
+    files that were skipped, without those of the parts. `borders` are where the headings of the
+    single files begin, and the end.
     """
 
     def __init__(
@@ -187,7 +186,6 @@ class JoinedSource:
     ) -> None:
         self.name = name
         self.skips = tuple(skipped)
-        self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
@@ -348,8 +346,8 @@ def digests_of(source: Source) -> list[str]:
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
 
-_WINDOW, _LONGEST_HEADING, _MOST_HEADINGS = 1 << 16, 200, 100_000
-"""Code points of a text that are read at once, those kept of a heading, and headings kept."""
+_WINDOW, _LONGEST_HEADING = 1 << 16, 200
+"""Code points of a text that are read at once, and those kept of a heading."""
 
 _MARKED = re.compile(
     r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
@@ -361,7 +359,7 @@ class Headings:
 
     def __init__(self, source: Source) -> None:
         self._starts: list[int] = []
-        self._titles: list[str | None] = []
+        self._titles: list[str] = []
         start, opened = 0, ""  # by a fence: until the next one there is code
         while text := same_line_ends(source.read(start, _WINDOW)):
             end = text.rfind("\n") + 1 if len(text) == _WINDOW else 0
@@ -372,13 +370,12 @@ class Headings:
                     opened = fence
                 elif fence and fence.startswith(opened) and not found["language"].strip():
                     opened = ""
-                elif not fence and not opened and len(self._starts) <= _MOST_HEADINGS:
+                elif not fence and not opened:
                     title = found["title"].rstrip()
                     shorter = title.rstrip("#")  # closing marks stand apart
                     title = shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
                     self._starts.append(start + found.start())
-                    is_kept = len(self._starts) <= _MOST_HEADINGS
-                    self._titles.append(title[:_LONGEST_HEADING] if is_kept else None)
+                    self._titles.append(title[:_LONGEST_HEADING])
             start += end
 
     def above(self, offset: int, since: int = 0) -> str | None:

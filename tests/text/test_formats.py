@@ -1475,7 +1475,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         (
             "c.ipynb",
             '{"cells": [{"source": null, "outputs": [{"data": {"text/html": "<p>Odo</p>"}}]}]}',
-            "```\nOdo\n```",
+            "```\n<p>Odo</p>\n```",
         ),
     ],
 )
