@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
+from math import inf
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -206,21 +207,21 @@ _WINDOW = 1 << 16
 """Code points read at once to cut passages."""
 
 
-def passages(source: Source, start: int = 0) -> Iterator[tuple[int, str]]:
+def passages(source: Source, start: int = 0, end: float = inf) -> Iterator[tuple[int, str]]:
     """Cut a source into passages of a paragraph or a few sentences; yield (start, text) of each.
 
-    Joined, they are the source from `start` on. Each ends at the last paragraph, sentence, line or
-    word end in the second half of the longest passage allowed, if there is one.
+    Joined, they are the source from `start` on; the last begins before `end`. Each ends at the
+    last paragraph, sentence, line or word end in the second half of the longest passage allowed.
     """
     window, at = "", 0
     while True:
         if len(window) - at <= LONGEST_PASSAGE + _LONGEST_GRAPHEME:
             window, at = window[at:] + source.read(start + len(window) - at, _WINDOW), 0
-        if at == len(window):
+        if at == len(window) or start >= end:
             return
-        end = _passage_end(window, at)
-        yield start, window[at:end]
-        start, at = start + end - at, end
+        cut = _passage_end(window, at)
+        yield start, window[at:cut]
+        start, at = start + cut - at, cut
 
 
 def _passage_end(window: str, start: int) -> int:

@@ -214,7 +214,7 @@ def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
     if found is None:
         raise ocr.PictureError("it is no longer in the document")
     opened = ocr.open_picture(found)
-    return ocr.encode(ocr.draw(opened), ocr.media_type_of(opened))
+    return ocr.encode(ocr.draw(opened), ocr.MEDIA_TYPES[opened.format])
 
 
 def _count_unpacked(content: bytes) -> int:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
-from itertools import takewhile
 from math import log1p
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -354,10 +353,6 @@ def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
             yield from _parts_of(leaf)
 
 
-def _until(end: int, cut: Iterable[tuple[int, str]]) -> Iterator[str]:
-    return (text for _, text in takewhile(lambda passage: passage[0] < end, cut))
-
-
 def _parts_of(source: Source) -> Iterator[IndexPart]:
     """The parts of a source that is not joined, from the cache if they are there."""
     start, kept, whole = 0, open_cache() if source.uri else None, _key(source)
@@ -367,8 +362,8 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
         if found:
             part = IndexPart.decode(found)
         else:
-            end = start + _PART_LENGTH
-            part = IndexPart.of(_until(end, passages(source, start)))
+            cut = passages(source, start, start + _PART_LENGTH)
+            part = IndexPart.of(text for _, text in cut)
             if kept is not None:
                 kept.keep(key, part.encode())
         yield part

@@ -70,13 +70,9 @@ def _enclose(part: str) -> str:
 
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
-FORMULAS = {
-    *("mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup", "munder"),
-    "munderover",
-}
+FORMULAS = {"mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup"}
+FORMULAS |= {"munder", "munderover"}
 """Elements of MathML whose parts stand above each other."""
-
-
 _JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
@@ -190,8 +186,6 @@ def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int])
 
 STYLES = {"a": "lowerAlpha", "A": "upperAlpha", "i": "lowerRoman", "I": "upperRoman"}
 """Styles of numbers by the names that HTML and OpenDocument have for them."""
-
-
 _AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
 _AUTOMATIC |= {"alphaLc": "lowerLetter", "alphaUc": "upperLetter"}
 _AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}

@@ -45,7 +45,7 @@ MOST_BYTES = 32 << 20
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
 
-_KINDS = {
+MEDIA_TYPES = {
     "BMP": "image/bmp",
     "GIF": "image/gif",
     "JPEG": "image/jpeg",
@@ -54,10 +54,10 @@ _KINDS = {
     "TIFF": "image/tiff",
     "WEBP": "image/webp",
 }
-"""Formats that are read. SVG, EMF and WMF are programs that draw, and PSD and ICO are rare."""
+"""Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
 
-_FORMATS = [kind for kind in _KINDS if kind != "MPO"]
-"""Kinds by what opens them: JPEG opens those of two lenses."""
+_FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
+"""Formats by what opens them: JPEG opens those of two lenses."""
 
 _DESCRIBED = ("Description", "Title", "Comment", "comment")
 _EXIF_DESCRIPTION = 0x010E
@@ -91,11 +91,6 @@ def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         message = f"it has {width * height:,} pixels, more than {MOST_PIXELS:,}"
         raise PictureError(message)
-
-
-def media_type_of(opened: Any) -> str:
-    """Return the media type of an opened picture."""
-    return _KINDS[opened.format]
 
 
 def describe(opened: Any) -> str:
@@ -136,7 +131,7 @@ def encode(drawn: Any, media_type: str) -> tuple[str, str]:
     drawn.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     kept, kind = BytesIO(), "JPEG" if media_type == "image/jpeg" else "PNG"
     drawn.save(kept, kind, **({"quality": 90} if kind == "JPEG" else {}))
-    return _KINDS[kind], b64encode(kept.getvalue()).decode()
+    return MEDIA_TYPES[kind], b64encode(kept.getvalue()).decode()
 
 
 _SCALE = 200 / 72
@@ -266,7 +261,7 @@ class Album:
         if opened is None or content is None or min(opened.size) < _LEAST_SIDE:
             self.unread += opened is None
             return write_mark(caption) if caption else ""
-        digest, kind = sha256(content).hexdigest(), media_type_of(opened)
+        digest, kind = sha256(content).hexdigest(), MEDIA_TYPES[opened.format]
         mark = self.place(place, digest, kind, opened.size, caption, page)
         words = self.words_of(partial(draw, opened))
         self.unread += not words
@@ -319,7 +314,7 @@ def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
     caption, digest = describe(opened), sha256(content).hexdigest()
-    mark = album.place("", digest, media_type_of(opened), opened.size, caption, start=0)
+    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, caption, start=0)
     if not has_ocr():
         draw(opened)  # raises if it is cut off
     words = album.read(partial(draw, opened))

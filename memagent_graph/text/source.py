@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 
 class Location(NamedTuple):
-    """A place in a source, for display.
+    """A place in a file or part of a source, for display.
 
-    Attributes:
-        name: name of the file or part.
-        line: counted from 1.
-        page: page of a PDF, slide or sheet, counted from 1; None if there are none.
-        heading: the nearest heading above, or the title of the slide or sheet; None if there is
-            none.
+    The line and the page, slide or sheet count from 1. The heading is the nearest one above, or
+    the title of the slide or sheet.
     """
 
     name: str
@@ -115,12 +111,8 @@ class Skipped(NamedTuple):
 class Source(Protocol):
     """A document that is read in windows.
 
-    Attributes:
-        name: its name in output.
-        digest: SHA-256 of the content, in hex.
-        length: code points of the decoded text.
-        uri: `open_source({"uri": uri})` opens the source again; None if it cannot be (text,
-            streams).
+    Its `digest` is SHA-256 of the content, in hex, and its `length` in code points of the decoded
+    text. `open_source({"uri": uri})` opens it again; text and streams have None.
     """
 
     name: str

@@ -134,11 +134,9 @@ class EstimatingTokenizer:
     """Estimates the count of a byte-level BPE with about 100,000 entries.
 
     Characters and word starts have weights fitted to the mean of two public vocabularies, Qwen's
-    and cl100k. The estimate is within 6% of that mean over each test text (two English novels,
-    Wikipedia in English and Chinese, Python, JavaScript, a JSON file) and within 19% over any
-    4,000 characters of them, except for JSON of mostly digits (31% too low). The two vocabularies
-    themselves differ by 63% on the Chinese text. Over other scripts, digits, symbols and marks it
-    is within 1.5 times of that mean.
+    and cl100k. The estimate is within 6% of it over each test text (English and Chinese, code, a
+    JSON file) and within 19% over any 4,000 characters of them, except for JSON of mostly digits
+    (31% too low). Over other scripts, digits, symbols and marks it is within 1.5 times.
     """
 
     name = "estimate-2"
