@@ -280,4 +280,5 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
 def _share_of(picture: pdfium.PdfImage, page: pdfium.PdfPage) -> float:
     """Return the share of a page that a picture covers."""
     left, bottom, right, top = picture.get_bounds()
-    return (right - left) * (top - bottom) / (page.get_width() * page.get_height() or 1)
+    area: float = page.get_width() * page.get_height() or 1
+    return float((right - left) * (top - bottom) / area)
