@@ -586,11 +586,13 @@ class TestConfinement:
             lines = "\n        ".join(code.splitlines())
             (folder / "lexbor.py").write_text(
                 "import os, socket, subprocess, sys, types\n"
+                "SelectolaxError = ValueError\n"
                 "class LexborHTMLParser:\n"
                 "    def __init__(self, text):\n"
                 f"        {lines}\n"
                 f"        text = types.SimpleNamespace(tag='-text', text_content={reaches})\n"
                 "        has = {'iter': lambda **_: [text], 'css_first': lambda _: None}\n"
+                "        has['css'] = lambda _: []\n"
                 "        self.root = types.SimpleNamespace(**has)\n"
             )
             monkeypatch.syspath_prepend(folder.parent)
