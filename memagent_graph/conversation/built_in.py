@@ -345,11 +345,11 @@ def find_speaker(chunk: Chunk, at: int) -> str:
 
 def find_message(chunk: Chunk, statement: str) -> int:
     """Return the number of a user's last message with a statement; 0 if there is none."""
-    read, said = chunk.source.read, enumerate(lines_of(chunk), 1)
-    users = [
-        (number, read(one.start, one.end - one.start)) for number, one in said if one.role == USER
-    ]
-    return max((number for number, text in users if statement in text), default=0)
+    read, found = chunk.source.read, 0
+    for number, one in enumerate(lines_of(chunk), 1):
+        if one.role == USER and statement in read(one.start, one.end - one.start):
+            found = number
+    return found
 
 
 def find_why_not(chunk: Chunk, *, small: bool) -> Callable[[str, int], str]:

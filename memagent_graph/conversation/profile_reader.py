@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from pydantic import AfterValidator, TypeAdapter
 
 from memagent_graph.conversation.built_in import UserStatements, find_message
-from memagent_graph.conversation.messages import (
-    ASSISTANT,
-    CONTEXT,
-    TOOL,
-    lines_of,
-    number_messages,
-)
+from memagent_graph.conversation.messages import ASSISTANT, CONTEXT, TOOL, lines_of, number_messages
 from memagent_graph.conversation.profile import (
     EMPTY,
     FieldValue,
@@ -53,7 +47,8 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
-_About, _Reply = TypeVar("_About"), TypeVar("_Reply")
+_About = TypeVar("_About")
+_Reply = TypeVar("_Reply")
 
 SET, REMOVE = "set", "remove"
 CONTRADICTED = "Said differently than before, so that the newest is kept: {fields}."
