@@ -298,7 +298,7 @@ async def ask_each(
     return [*first, *await asyncio.gather(*map(take_turn, some[1:]))]
 
 
-class _Answer(NamedTuple):
+class _Words(NamedTuple):
     """Words of a statement that a model takes for a field's value, "" for none, and how surely."""
 
     field: Field
@@ -419,14 +419,14 @@ class ProfileReader(ChatReader):
                     draft.change(ProfileChange(field, action, words, number), check=True)
         return draft, usage
 
-    async def _ask_each_field(self, statement: str, config: RunnableConfig | None) -> list[_Answer]:
+    async def _ask_each_field(self, statement: str, config: RunnableConfig | None) -> list[_Words]:
         """Return what the model says of each field after a statement."""
         before = self.prompts.fill_in(FIELD_EXAMPLES, statement)
 
-        async def ask(field: Field) -> _Answer:
+        async def ask(field: Field) -> _Words:
             prompt, own = f"{before} {field.label}:", unheard(config)
             reply, chance, usage = await continue_text(self.model, prompt, own, _LONGEST_VALUE)
-            return _Answer(field, _find_words(reply, statement), chance, usage)
+            return _Words(field, _find_words(reply, statement), chance, usage)
 
         return await ask_each(ask, [*self._fields.by_path.values()], self.concurrency)
 
