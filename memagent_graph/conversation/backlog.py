@@ -21,7 +21,6 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
-from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import atomic, check_namespace
@@ -259,20 +258,6 @@ class Backlog:
             self._arm()
 
 
-def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
-    """Return the backlog of one user's memory in a store, the same at each call."""
-    with _lock:
-        users = _backlogs.setdefault(guard_of(store), OrderedDict())
-        found = users.pop(place, None) or Backlog()
-        users[place] = found
-        if len(users) > _MOST_USERS:
-            gone = users.popitem(last=False)[1].waits
-            if gone:
-                what = plural(gone, "message")
-                _log.warning("Too many users wait to be remembered: %s will not be folded.", what)
-        return found
-
-
 async def fold_all(backlogs: Iterable[Backlog]) -> int:
     """Fold all waiting messages of these; return how many still wait."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
@@ -361,7 +346,7 @@ class UserMemories:
         _everyone.add(self)
         self._store = store
         self._here = InMemoryStore()
-        self._ttl = ttl
+        self.ttl = ttl
         self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
         make = partial(UserMemory, ttl=ttl, patience=store_seconds, **cast("Any", limits))
         self._of = lru_cache(_MOST_RECENT)(make)
@@ -379,16 +364,19 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
-        return self._of(self._choose_store(store), self.namespace, name)
-
-    def users(self, store: BaseStore | None) -> Users:
-        """Return all who are remembered; the store is as for `of`."""
-        return Users(self._choose_store(store), self.namespace, ttl=self._ttl)
+        return self._of(self.choose_store(store), self.namespace, name)
 
     def backlog(self, user: UserId, store: BaseStore | None) -> Backlog:
-        """Return the backlog of a user; the arguments are as for `of`."""
+        """Return the backlog of a user in a store, the same at each call; see `of`."""
         bank = self.of(user, store).bank
-        found = backlog_of(bank.store, bank.namespace)
+        with _lock:
+            users = _backlogs.setdefault(guard_of(bank.store), OrderedDict())
+            found = users.pop(bank.namespace, None) or Backlog()
+            users[bank.namespace] = found
+            gone = users.popitem(last=False)[1].waits if len(users) > _MOST_USERS else 0
+        if gone:
+            what = plural(gone, "message")
+            _log.warning("Too many users wait to be remembered: %s will not be folded.", what)
         self.seen.add(found)
         return found
 
@@ -423,7 +411,8 @@ class UserMemories:
         backlog.recalled.clear()
         return gone
 
-    def _choose_store(self, store: BaseStore | None) -> BaseStore:
+    def choose_store(self, store: BaseStore | None) -> BaseStore:
+        """Return the store to use: its own, that of the host graph, or one in this process."""
         chosen = self._store or store or self._here
         return self._guarded(chosen) if self.read_only else chosen
 

@@ -267,14 +267,13 @@ def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
 class UserStatements:
     """The statements of users in a chunk of a conversation.
 
-    `said` has their messages, `all` the statements among their sentences, `stated` those of these
-    that name something, have a number, or say several other things. A sentence that they mark as
-    quoted, in a fence, a row of a table, behind ">" or below the header of a mail, is none.
+    `all` has the statements among their sentences, `stated` those that name something, have a
+    number, or say several other things. A sentence that they mark as quoted, in a fence, a row of a
+    table, behind ">" or below the header of a mail, is none.
     """
 
     def __init__(self, chunk: Chunk) -> None:
         messages = [*find_said(chunk)]
-        self.said = "\n".join(text for _, text in messages)
         self._names = {term for line, _ in messages for term in terms(line.speaker)}
         self.all, self._quoted = list[Remark](), list[str]()
         self._told = list[list[str]]()
@@ -342,6 +341,15 @@ def find_speaker(chunk: Chunk, at: int) -> str:
     """Return who says what ends at an offset; "" for the user."""
     line = next((one for one in lines_of(chunk) if one.start < at <= one.end), None)
     return "" if line is None or line.speaker == USER else line.speaker
+
+
+def find_message(chunk: Chunk, statement: str) -> int:
+    """Return the number of a user's last message with a statement; 0 if there is none."""
+    read, found = chunk.source.read, 0
+    for number, one in enumerate(lines_of(chunk), 1):
+        if one.role == USER and statement in read(one.start, one.end - one.start):
+            found = number
+    return found
 
 
 def find_why_not(chunk: Chunk, *, small: bool) -> Callable[[str, int], str]:

@@ -216,7 +216,7 @@ class Episodes:
 
     async def read_all(self, *, empty: bool = False) -> tuple[Kept, Sequence[KeptMessage]]:
         """Return the kept messages, and those that wait; one that is taken back has no text."""
-        if empty:
+        if empty or self.off:
             return Kept(), ()
         contents = await self._contents()
         pages = tuple((await self._load(contents.listed)).values())
@@ -310,14 +310,12 @@ class Episodes:
         """Empty the cache, after everything was deleted."""
         _cached.pop(self._key, None)
 
-    async def drop_about(
-        self, subject: frozenset[str], may: Callable[[str], bool] = bool
-    ) -> list[str]:
-        """Delete the statements that have all words of a subject and may go, and return them."""
+    async def drop_about(self, subject: frozenset[str]) -> list[str]:
+        """Delete the statements that have all words of a subject, and return them."""
         gone: list[str] = []
 
         def change(one: KeptMessage) -> KeptMessage | None:
-            text, dropped = drop_statements(one.text, subject.issubset, may)
+            text, dropped = drop_statements(one.text, subject.issubset)
             gone.extend(dropped)
             return _with_text(one, text) if text else None
 

@@ -10,9 +10,9 @@ from langgraph.config import get_config, get_store
 from langgraph.runtime import get_runtime
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.conversation.node import find_turn
 from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import Speakers, UserOf, access_of
+from memagent_graph.conversation.tools import find_turn
 from memagent_graph.conversation.user_memory import name_user
 from memagent_graph.errors import (
     ConfigurationError,
@@ -226,9 +226,8 @@ async def _list_files(personal: UserMemory) -> dict[str, tuple[str, str]]:
         files[NOTES] = history[0].text, history[0].created_at
     for number, version in enumerate(reversed(history[1:]), 1):
         files[f"/versions/{number:03}.md"] = version.text, version.created_at
-    said = [] if personal.episodes.off else [*(await personal.episodes.read()).said]
     days: dict[str, list[str]] = {}
-    for one in said:
+    for one in (await personal.episodes.read()).said:
         days.setdefault(one.day or "undated", []).append(f"{one.speaker}: {one.text}")
     for day, lines in sorted(days.items()):
         files[f"/passages/{day}.md"] = "\n".join(lines), day

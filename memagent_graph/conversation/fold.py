@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import (
-    drop_ended,
-    drop_subjects,
-    topics,
-    withdraw,
-)
+from memagent_graph.conversation.built_in import drop_ended, drop_subjects, topics, withdraw
 from memagent_graph.conversation.form import split_memory
 from memagent_graph.conversation.messages import (
     ConversationSource,
@@ -33,11 +28,7 @@ from memagent_graph.conversation.proposal import (
     propose,
     revise,
 )
-from memagent_graph.conversation.reader import (
-    NotesReader,
-    compose_question,
-    resolve_keeper,
-)
+from memagent_graph.conversation.reader import NotesReader, compose_question, resolve_keeper
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange
 from memagent_graph.errors import (
     ConfigurationError,
@@ -228,11 +219,7 @@ class Folding:
     ) -> int:
         """Fold new and edited messages onto the newest version, and return their number.
 
-        Raises:
-            ModelError: The model failed; nothing was folded.
-            StoreError: The store failed.
-            MemoryConflictError: Other turns of this user were faster each time.
-            ConfigurationError: The memory is a profile, and this one has no schema.
+        Raises as `ConversationMemory.asave`, and if the memory has another form.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
         redact, replaced = self.redact, branch.replaced
@@ -278,7 +265,7 @@ class Folding:
                 change = MemoryChange(at, "folded", CONVERSATION, key, thread, ids, self._model)
                 done = await memory.advance(version, head, change, step)
                 with suppress(StoreError):  # the next reply need not read them, or says so
-                    await memory.episodes.read_all(empty=memory.episodes.off)
+                    await memory.episodes.read()
             if done:
                 return len(new) if version else 0
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
@@ -305,7 +292,7 @@ class Folding:
         self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
     ) -> dict[str, str]:
         """Return when statements were made, if new ones are older than kept ones of their day."""
-        if not self._built_in or memory.episodes.off:
+        if not self._built_in:
             return {}
         said = self.keep(new, thread)
         first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
@@ -495,6 +482,5 @@ async def _find_kept(
     if not ids:
         return {}
     known = [one for p in await list_proposals(memory) for one in p.was] if proposed else []
-    if not memory.episodes.off:
-        known += (await memory.episodes.read()).said
+    known += (await memory.episodes.read()).said
     return {one.id: one for one in known if one.thread == thread and one.id in ids}

@@ -9,12 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.conversation.built_in import read_remarks, topics, write_remarks
-from memagent_graph.conversation.profile import (
-    Fields,
-    Past,
-    read_entries,
-    write_entries,
-)
+from memagent_graph.conversation.profile import Fields, Past, read_entries, write_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION
 from memagent_graph.conversation.prompt import first_day, newest_first, take_first
 from memagent_graph.conversation.reader import STANDING_QUESTION, facts_of_schema

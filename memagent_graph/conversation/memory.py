@@ -35,6 +35,7 @@ from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import find_passages
 from memagent_graph.conversation.session import Speakers, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync, wait_for
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId
-    from memagent_graph.conversation.users import Users
     from memagent_graph.facts.record import Fact
     from memagent_graph.facts.rules import Facts
     from memagent_graph.memory.version import History, MemoryVersion
@@ -295,7 +295,7 @@ class ConversationMemory(Generic[Shape]):
         try:
             text, messages = find_current(about)
             backlog.last_seen, (kept, waiting) = await asyncio.gather(
-                self._head(user, store), episodes.read_all(empty=not text or episodes.off)
+                self._head(user, store), episodes.read_all(empty=not text)
             )
 
             def find() -> Iterable[MessagePassage]:
@@ -439,7 +439,7 @@ class ConversationMemory(Generic[Shape]):
 
     def users(self, *, store: BaseStore | None = None) -> Users:
         """Return all users with a memory, for operators of the chatbot."""
-        return self.people.users(store)
+        return Users(self.people.choose_store(store), self.people.namespace, ttl=self.people.ttl)
 
     async def ahand_over(
         self, thread: UserId, user: UserId, *, store: BaseStore | None = None

@@ -323,7 +323,7 @@ def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
 
 
 def word_for_word(
-    messages: Iterable[BaseMessage], thread: str, redact: Redact = str
+    messages: Iterable[BaseMessage], thread: str, redact: Redact
 ) -> list[KeptMessage]:
     """Return the texts of users and the assistant, without calls and results of tools."""
     return [

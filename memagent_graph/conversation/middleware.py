@@ -87,10 +87,6 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         shorten_state: bool = False,
     ) -> None:
         super().__init__()
-        self._name = type(self).__name__
-        if memory is not None and memory.read_only:
-            place = "/".join(memory.people.namespace)
-            self._name += f" (reads {place})".translate(_RESERVED)
         self._shorten_state = shorten_state
         self.memory = memory or ConversationMemory()
         self._speakers = Speakers(user, strict=strict)
@@ -98,7 +94,9 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     @property
     def name(self) -> str:
         """The name among the middlewares of an agent, each of which needs one of its own."""
-        return self._name
+        name, people = type(self).__name__, self.memory.people
+        reads = f" (reads {'/'.join(people.namespace)})".translate(_RESERVED)
+        return name + reads if people.read_only else name
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
@@ -149,6 +147,11 @@ class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         memory: the memory of the users, with `approve=True`; one that is read-only is not asked.
         user: function of the run's runtime and config that returns the id of the user.
         strict: whether a run without a user is an error; otherwise its thread has a memory.
+
+    Examples:
+        >>> from memagent_graph import ApprovalMiddleware, ConversationMemory, MemAgentMiddleware
+        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
+        >>> middleware = [ApprovalMiddleware(memory), MemAgentMiddleware(memory)]
     """
 
     state_schema = MemAgentState

@@ -76,11 +76,7 @@ def _take_last(_: Any, value: Any) -> Any:
 class RememberingState(TypedDict):
     """The keys of the graph's state that the node reads and writes; missing ones are added.
 
-    Attributes:
-        messages: the conversation.
-        memory_user: id of the user whose turn the thread's last one is.
-        memory_left: id of a message: what precedes it, and its group, is not in the view.
-        memory_view: messages for the model: the system messages and the recent ones.
+    `memory_user` and `memory_left` are as in `MemAgentState`, `memory_view` as below.
     """
 
     messages: list[AnyMessage]
@@ -94,6 +90,13 @@ class ConversationState(MessagesState):
 
     Attributes:
         memory_view: messages for the model: the system messages and the recent ones.
+
+    Examples:
+        >>> from langgraph.graph import StateGraph
+        >>> from memagent_graph import ConversationState
+        >>> builder = StateGraph(ConversationState)
+        >>> "memory_view" in builder.channels
+        True
     """
 
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
@@ -172,19 +175,16 @@ class ConversationNode(_MemoryNode):
             if memory.read_only:
                 return {"memory_view": identify(state["messages"], thread.speaker.thread)}
             await thread.open()
-            stays, ended = thread.now, is_reply(thread.now)
-            if ended:
-                update = thread.begin()
-            else:
-                stays, update = thread.turn(shorten=shorten_state)
-            await thread.note(ended=ended)
-            return update if ended or shorten_state else update | {"memory_view": stays}
+            if is_reply(thread.now):
+                await thread.note(ended=True)
+                return thread.begin()
+            stays, update = thread.turn(shorten=shorten_state)
+            await thread.note(ended=False)
+            return update if shorten_state else update | {"memory_view": stays}
 
         super().__init__("remember", remember)
 
 
-_BY = "review"
-"""`MemoryChange.by` of what was decided in a graph."""
 _REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
 """Errors of a reply that decides nothing, and can be given again."""
 
@@ -284,7 +284,7 @@ async def review(
             if ids := {*decision.ids}:
                 users = speaker.user, AnonymousUser.restore(known)
                 user = await _find_decided(memory, users, store, ids)
-                await memory.decide(user, decision, store, by=_BY)
+                await memory.decide(user, decision, store, by="review")
         except _REFUSED as error:
             shown = await show(error=str(error))
 
@@ -462,20 +462,6 @@ class Thread:
         elif len(stays) < len(seen):
             update["memory_left"] = find_left(self.now, stays)
         return stays, update
-
-
-async def find_turn(
-    memory: ConversationMemory[Any],
-    speakers: Speakers,
-    runtime: Runtime[Any],
-    config: RunnableConfig,
-) -> Speaker:
-    """Return whose turn calls a tool: the user's with whose run the last message came."""
-    run = next(iter(runs_of(config)), None)
-    said, known = (run and read_channel(run, name) for name in ("messages", "memory_user"))
-    last = [one for one in said or () if isinstance(one, HumanMessage)][-1:]
-    state = {"messages": last, "memory_user": known}
-    return (await Thread(memory, speakers, state, runtime, config).open()).speaker
 
 
 def _is_subagent(config: RunnableConfig) -> bool:

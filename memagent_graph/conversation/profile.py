@@ -93,6 +93,22 @@ def is_same_value(one: Json, other: Json) -> bool:
     return len({" ".join(text.casefold().split()) for text in texts}) == 1
 
 
+def contradicts(old: Json, new: Json) -> bool:
+    """Whether a value says otherwise; one with more details does not."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return any(one is not None and contradicts(one, new.get(key)) for key, one in old.items())
+    return not is_same_value(old, new)
+
+
+def leaves(value: Json) -> Iterator[Json]:
+    """The plain values in a value."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves(part)
+    elif value is not None:
+        yield value
+
+
 def _plain(value: Json) -> str:
     if isinstance(value, dict):
         known = {key: item for key, item in value.items() if item not in _EMPTY}
@@ -152,6 +168,12 @@ class Field:
         if self.key and isinstance(one, dict) and isinstance(other, dict):
             one, other = ([item.get(name) for name in self.key] for item in (one, other))
         return is_same_value(one, other)
+
+    def complete(self, old: Json, new: Json) -> Json:
+        """Return a new value with what an old one of the same thing says where it says nothing."""
+        if not (isinstance(old, dict) and isinstance(new, dict) and self.same(old, new)):
+            return new
+        return {**new, **old, **{name: item for name, item in new.items() if item is not None}}
 
 
 def _find_fields(

@@ -8,25 +8,19 @@ from collections import defaultdict
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, TypeAdapter
 
-from memagent_graph.conversation.built_in import UserStatements
-from memagent_graph.conversation.messages import (
-    ASSISTANT,
-    CONTEXT,
-    TOOL,
-    USER,
-    lines_of,
-    number_messages,
-)
+from memagent_graph.conversation.built_in import UserStatements, find_message
+from memagent_graph.conversation.messages import ASSISTANT, CONTEXT, TOOL, lines_of, number_messages
 from memagent_graph.conversation.profile import (
     EMPTY,
     FieldValue,
+    contradicts,
     drop_blank,
     is_same_value,
+    leaves,
     read_entries,
     write_entries,
 )
@@ -41,7 +35,7 @@ from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, prompts_for, unheard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
@@ -52,6 +46,9 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.profile import Field, Fields
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
+
+_About = TypeVar("_About")
+_Reply = TypeVar("_Reply")
 
 SET, REMOVE = "set", "remove"
 CONTRADICTED = "Said differently than before, so that the newest is kept: {fields}."
@@ -160,7 +157,7 @@ class Draft:
         field, action, value, number = change
         source = self.said[number - 1] if 0 < number <= len(self.said) else None
         removes = action == REMOVE
-        words = " ".join(map(str, _leaves(value)))
+        words = " ".join(map(str, leaves(value)))
         quoted = not removes and self.heard.quotes(words)
         if quoted or (source is not None and source.role in (TOOL, CONTEXT)):
             self.notices[HEARSAY].add(field.path)
@@ -194,7 +191,7 @@ class Draft:
         (field, action, value, _), new = change, list[FieldValue]()
         if action != REMOVE:
             for entry in old:
-                value = _complete(entry.value, value, field)
+                value = field.complete(entry.value, value)
             value = self.fields.write(field, value)
             new = [FieldValue(field.path, value, source.at[:10])]
         entries = [*(entry for entry in self.entries if entry not in old), *new]
@@ -204,7 +201,7 @@ class Draft:
                 self.notices[MISFIT].add(field.path)
             return
         said = [one.value for one in old if not field.lacks(one.value)]
-        if new and any(_contradicts(one, value) for one in said):
+        if new and any(contradicts(one, value) for one in said):
             self.notices[CONTRADICTED].add(field.path)
         self.entries = entries
         for one in old:
@@ -212,29 +209,6 @@ class Draft:
             if new and is_same_value(one.value, value):
                 del self.told[one.line]
         self.told |= {one.line: replace(source, line=one.line) for one in new}
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """The plain values in a value."""
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(part)
-    elif value is not None:
-        yield value
-
-
-def _complete(old: Any, new: Any, field: Field) -> Any:
-    """Return a new value with what an old one of the same thing says where it says nothing."""
-    if not (isinstance(old, dict) and isinstance(new, dict) and field.same(old, new)):
-        return new
-    return {**new, **old, **{name: item for name, item in new.items() if item is not None}}
-
-
-def _contradicts(old: Any, new: Any) -> bool:
-    """Whether a value says otherwise; one with more details does not."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return any(one is not None and _contradicts(one, new.get(key)) for key, one in old.items())
-    return not is_same_value(old, new)
 
 
 PROFILE_QUESTION = (
@@ -310,6 +284,36 @@ _LONGEST_VALUE = 24
 """Tokens of a value."""
 
 
+async def ask_each(
+    ask: Callable[[_About], Awaitable[_Reply]], some: Sequence[_About], at_once: int
+) -> list[_Reply]:
+    """Ask about each of some; by the first, a server has what all share in its cache."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def take_turn(one: _About) -> _Reply:
+        async with turns:
+            return await ask(one)
+
+    first = [await take_turn(one) for one in some[:1]]  # it fails if the server cannot
+    return [*first, *await asyncio.gather(*map(take_turn, some[1:]))]
+
+
+class _Words(NamedTuple):
+    """Words of a statement that a model takes for a field's value, "" for none, and how surely."""
+
+    field: Field
+    words: str
+    chance: float
+    usage: Usage
+
+
+def _find_words(reply: str, statement: str) -> str:
+    """Return the words of a statement that a reply says are of the user; "" without any."""
+    value = reply.removesuffix(_OWN)
+    at = statement.lower().find(value.lower())
+    return "" if at < 0 or value == reply else statement[at : at + len(value)]
+
+
 class ProfileReader(ChatReader):
     """Asks a chat model what changes in a profile, whose entries are the lines of the memory.
 
@@ -365,15 +369,16 @@ class ProfileReader(ChatReader):
         known, others = read_entries(step.memory.text)
         _, entries, misfits = self._fields.fit(known)
         is_small = prompts_for(self.model, self._config).adds
-        ask = self._quote if is_small and self._continues else self._ask_for_changes
+        quotes = is_small and self._continues
         try:
+            ask = self._quote if quotes else self._ask_for_changes
             draft, usage = await ask(step, entries, config)
         except ModelError:
-            if ask == self._ask_for_changes or self._continues:
-                raise
-            return await self.update(step, config=config)
-        if is_small and not self._continues:
-            self.noticed[NOT_QUOTED] |= set()
+            if quotes and not self._continues:  # the server has said so just now
+                return await self.update(step, config=config)
+            raise
+        if is_small and not quotes:
+            self.noticed[NOT_QUOTED] = set()  # it is about no field
         self.told = draft.told
         for kind, fields in draft.notices.items():
             self.noticed[kind] |= fields
@@ -399,35 +404,31 @@ class ProfileReader(ChatReader):
         """
         said, heard = lines_of(step.chunk), UserStatements(step.chunk)
         draft, usage = self._draft((), (), entries, said, heard), Usage()
-        turns, read = asyncio.Semaphore(self.concurrency), step.chunk.source.read
-
-        async def ask(statement: str, field: Field) -> tuple[float, str, Field, Usage]:
-            prompt = f"{self.prompts.fill_in(FIELD_EXAMPLES, statement)} {field.label}:"
-            async with turns:
-                found = await continue_text(self.model, prompt, unheard(config), _LONGEST_VALUE)
-            value = found[0].removesuffix(_OWN)
-            at = statement.lower().find(value.lower())
-            words = "" if at < 0 or value == found[0] else statement[at : at + len(value)]
-            return found[1], words, field, found[2]
-
-        fields = [*self._fields.by_path.values()]
-        for one in heard.all:
-            # By the first, a server has the statement in its cache, or has said that it cannot.
-            found = [await ask(one.text, fields[0])]
-            found += await asyncio.gather(*(ask(one.text, field) for field in fields[1:]))
-            usage += sum((cost for *_, cost in found), Usage())
-            says = (one.text in read(line.start, line.end - line.start) for line in said)
-            told = (n for n, has in enumerate(says, 1) if has and said[n - 1].role == USER)
-            number = max(told, default=0)
-            taken = ""
-            for chance, value, asked, _ in sorted(found, key=itemgetter(0), reverse=True):
-                is_free = value and value not in taken and chance > _LIKELY
-                has_other = not asked.many and any(e.field == asked.path for e in draft.entries)
-                if is_free and (chance > _CLEAR or not has_other):
-                    taken += f"{value}\n"
-                    action = "add" if asked.many else SET
-                    draft.change(ProfileChange(asked, action, value, number), check=True)
+        for statement in heard.all:
+            answers = await self._ask_each_field(statement.text, config)
+            usage += sum((one.usage for one in answers), Usage())
+            number = find_message(step.chunk, statement.text)
+            taken: list[str] = []
+            for one in sorted(answers, key=lambda one: one.chance, reverse=True):
+                field, words = one.field, one.words
+                is_taken = any(words in other for other in taken)
+                replaces = not field.many and any(e.field == field.path for e in draft.entries)
+                if words and not is_taken and one.chance > (_CLEAR if replaces else _LIKELY):
+                    taken.append(words)
+                    action = "add" if field.many else SET
+                    draft.change(ProfileChange(field, action, words, number), check=True)
         return draft, usage
+
+    async def _ask_each_field(self, statement: str, config: RunnableConfig | None) -> list[_Words]:
+        """Return what the model says of each field after a statement."""
+        before = self.prompts.fill_in(FIELD_EXAMPLES, statement)
+
+        async def ask(field: Field) -> _Words:
+            prompt, own = f"{before} {field.label}:", unheard(config)
+            reply, chance, usage = await continue_text(self.model, prompt, own, _LONGEST_VALUE)
+            return _Words(field, _find_words(reply, statement), chance, usage)
+
+        return await ask_each(ask, [*self._fields.by_path.values()], self.concurrency)
 
     async def _ask_for_changes(
         self, step: Step, entries: Sequence[FieldValue], config: RunnableConfig | None

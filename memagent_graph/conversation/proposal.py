@@ -12,7 +12,6 @@ proposal. Once another memory was accepted, its messages have to be folded again
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage, own_id
+from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -268,14 +267,9 @@ async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, by: s
 
 
 class Decision(BaseModel):
-    """Proposals to accept, refuse and edit, by their ids; those that are not named wait on.
+    """Ids of proposals to accept and to refuse, and those to accept with another text (`edit`).
 
-    It is also the reply to the interrupt of an `ApprovalNode`.
-
-    Attributes:
-        accept: those that become the memory.
-        refuse: those that are deleted, with their messages.
-        edit: texts with which others are accepted.
+    Those that are not named wait on. It is also the reply to the interrupt of an `ApprovalNode`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -297,13 +291,8 @@ async def decide(
 
     Of several that are accepted, one becomes the memory: the edited one, otherwise an edit of an
     agent, otherwise the oldest. The others are folded again on that by `fold_again`, which stores
-    the new proposal in the place of the old one, and the result is accepted.
-
-    Raises:
-        ConfigurationError: None is named, one is named twice, or several are edited.
-        MemoryNotFoundError: One of them does not wait; nothing was decided.
-        MemoryConflictError: One of those accepted was made for an earlier memory, or there are
-            several and no `fold_again`; nothing was decided. Or others changed the memory.
+    the new proposal in the place of the old one, and the result is accepted. Raises as
+    `ConversationMemory.aaccept`; without `fold_again`, several cannot be accepted.
     """
     waiting = {one.id: one for one in await list_proposals(memory)}
     ids, edit = decision.ids, decision.edit
@@ -333,20 +322,15 @@ async def decide(
         await _refuse(memory, waiting[key], by)
     for at, one in enumerate(taken):
         now = await fold_again(one) if at and fold_again else one
-        await _accept(memory, now, edit.get(one.id), by, own=fold_again is not None)
+        await _accept(memory, now, edit.get(one.id), by)
 
 
-async def _accept(
-    memory: UserMemory, proposal: Proposal, text: str | None, by: str, *, own: bool
-) -> None:
+async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: str) -> None:
     """Make a proposal the memory, or another text, and keep its messages."""
     records = memory.bank.records
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
-    episodes = memory.episodes
-    if episodes.off and not own:  # the limits are the chatbot's, and hold from its next fold on
-        episodes = Episodes(records, sys.maxsize, None)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         head = await memory.head()
@@ -354,7 +338,7 @@ async def _accept(
         if stored != proposal.to_record() or proposal.base != ("" if head is None else head.id):
             break
         new = {one.id for one in proposal.said}
-        step = await episodes.keep(proposal.said, new=new, clean=str)
+        step = await memory.episodes.keep(proposal.said, new=new, clean=str)
         step |= EpisodePuts([records.put(*place, None)], {place: stored})
         if await memory.advance(version, head, change, step):
             return

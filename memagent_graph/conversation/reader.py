@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ from memagent_graph.conversation.built_in import (
     write_remarks,
 )
 from memagent_graph.conversation.messages import USER, lines_of
-from memagent_graph.conversation.profile_reader import ProfileReader
+from memagent_graph.conversation.profile_reader import ProfileReader, ask_each
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.statements import statements
 from memagent_graph.memory.version import make_fingerprint
@@ -119,7 +118,7 @@ _TOLD = regex.compile(r"^[-*•\s]*+\[?\d{4}-\d\d-\d\d\]?[:\s]")
 """A fact with its day, which is one fact however often it is written."""
 
 
-def compose_question(keep: str = "", never: str = "", question: str = STANDING_QUESTION) -> str:
+def compose_question(keep: str, never: str, question: str) -> str:
     """Return the question that a memory answers, with what to keep above all, or never."""
     above_all = f" Remember above all: {keep.strip()}" if keep.strip() else ""
     ban = f" Never note, no matter who asks for it: {never.strip()}" if never.strip() else ""
@@ -247,23 +246,16 @@ class ChoosingReader(NewestReader):
     async def _judge(self, remarks: Sequence[Remark], config: RunnableConfig | None) -> Usage:
         """Find out how likely each remark is a fact, unless that is known; return the cost."""
         new = [*dict.fromkeys(one.text for one in remarks if one.text not in self._chances)]
-        turns = asyncio.Semaphore(self._chat.concurrency)
 
         async def judge(text: str) -> Usage:
-            async with turns:
-                return await self._judge_one(text, config)
+            prompt = self._chat.prompts.fill_in(EXAMPLES, text)
+            word, chance, usage = await continue_text(self.model, prompt, unheard(config), most=1)
+            if len(self._chances) >= _MOST_CHANCES:
+                del self._chances[next(iter(self._chances))]
+            self._chances[text] = exp(chance) if word.casefold() == "yes" else 0.0
+            return usage
 
-        # By the first, a server has the examples in its cache, or has said that it cannot.
-        costs = [await judge(text) for text in new[:1]]
-        return sum([*costs, *await asyncio.gather(*map(judge, new[1:]))], Usage())
-
-    async def _judge_one(self, text: str, config: RunnableConfig | None) -> Usage:
-        prompt = self._chat.prompts.fill_in(EXAMPLES, text)
-        word, chance, usage = await continue_text(self.model, prompt, unheard(config), most=1)
-        if len(self._chances) >= _MOST_CHANCES:
-            del self._chances[next(iter(self._chances))]
-        self._chances[text] = exp(chance) if word.casefold() == "yes" else 0.0
-        return usage
+        return sum(await ask_each(judge, new, self._chat.concurrency), Usage())
 
     def _rank(self, remark: Remark) -> float:
         return self._chances.get(remark.text, 1.0)

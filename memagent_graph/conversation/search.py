@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import KeptMessage
 
     _OfTerm = Callable[[str], NDArray[Any]]
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
@@ -283,23 +286,19 @@ _BEST, _WAITING = 4, 8
 """Number of the best passages that come before the newest waiting messages, and of these."""
 
 
-def recall(kept: Kept) -> MessageSearch:
-    """Return the index of these messages, made once."""
-    found = _recalls.get(kept)
-    if found is None:
-        found = _recalls[kept] = MessageSearch(kept)
-    return found
+def _once(make: Callable[[_K], _V]) -> Callable[[_K], _V]:
+    """Return a function that makes what belongs to an object once, for as long as that lives."""
+    known: WeakKeyDictionary[_K, _V] = WeakKeyDictionary()
+
+    def find(of: _K) -> _V:
+        if of not in known:
+            known[of] = make(of)
+        return known[of]
+
+    return find
 
 
-def _index(page: Page) -> _Indexed:
-    found = _pages.get(page)
-    if found is None:
-        found = _pages[page] = _Indexed(page)
-    return found
-
-
-_recalls: WeakKeyDictionary[Kept, MessageSearch] = WeakKeyDictionary()
-_pages: WeakKeyDictionary[Page, _Indexed] = WeakKeyDictionary()
+_index, recall = _once(_Indexed), _once(MessageSearch)
 
 
 def _rank(scores: NDArray[Any]) -> Iterable[int]:

@@ -88,7 +88,8 @@ class KeptThread(NamedTuple):
         saver, seen = saver_of(config), configurable.get("checkpoint_map", {}).get("")
         if saver is None or not seen:
             return None
-        return cls(saver, str(configurable["thread_id"]), str(seen), is_nested(config))
+        nested = "|" in str(configurable.get("checkpoint_ns"))
+        return cls(saver, str(configurable["thread_id"]), str(seen), nested)
 
     async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
         """Return a checkpoint, the newest by default; None if there is none."""
@@ -506,11 +507,6 @@ _HOW = (
     'Invoke with context={"user_id": "..."} (a context_schema with that field) or with '
     '{"configurable": {"user_id": "...", "thread_id": "..."}}, or give user= a function.'
 )
-
-
-def is_nested(config: RunnableConfig | None) -> bool:
-    """Whether a run is one within a node or a tool of another graph."""
-    return "|" in str((config or {}).get("configurable", {}).get("checkpoint_ns"))
 
 
 def read_channel(run: GraphRun, name: str) -> Any:

@@ -14,7 +14,7 @@ from langchain_core.tools import (
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
 from memagent_graph.conversation.messages import stamp
-from memagent_graph.conversation.node import find_turn
+from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import (
@@ -24,13 +24,17 @@ from memagent_graph.conversation.session import (
     UserOf,
     access_of,
     in_context,
+    read_channel,
 )
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
+from memagent_graph.seams import runs_of
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.conversation.memory import ConversationMemory
 
@@ -54,6 +58,20 @@ _CORRECT = (
 )
 
 
+async def find_turn(
+    memory: ConversationMemory[Any],
+    speakers: Speakers,
+    runtime: Any,  # of a tool or a node: a thread needs context and store alone
+    config: RunnableConfig,
+) -> Speaker:
+    """Return whose turn calls a tool: the user's with whose run the last message came."""
+    run = next(iter(runs_of(config)), None)
+    said, known = (run and read_channel(run, name) for name in ("messages", "memory_user"))
+    last = [one for one in said or () if isinstance(one, HumanMessage)][-1:]
+    state = {"messages": last, "memory_user": known}
+    return (await Thread(memory, speakers, state, runtime, config).open()).speaker
+
+
 def create_memory_tools(
     memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
 ) -> list[BaseTool]:
@@ -71,15 +89,20 @@ def create_memory_tools(
         The tools; of a memory with `read_only`, `recall` alone. A memory of facts has
         `look_up_facts` as well. An error of the model or the store is returned as the tool's
         message.
+
+    Examples:
+        >>> from memagent_graph import ConversationMemory, create_memory_tools
+        >>> memory = ConversationMemory("openai:gpt-4o")
+        >>> tools = create_memory_tools(memory)  # create_agent(..., tools=[*tools])
+        >>> [tool.name for tool in tools]
+        ['remember', 'recall', 'forget', 'correct']
     """
     speakers = Speakers(user, strict=strict)
     approves = memory.approves
     later = ", once it is approved." if approves else "."
 
     async def find_speaker(runtime: ToolRuntime) -> Speaker:
-        # A thread needs context and store alone, which both kinds of runtime have.
-        known: Any = runtime
-        return await find_turn(memory, speakers, known, runtime.config)
+        return await find_turn(memory, speakers, runtime, runtime.config)
 
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()

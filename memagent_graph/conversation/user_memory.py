@@ -232,7 +232,7 @@ class UserMemory:
         *,
         keep_versions: int | None = None,
         keep_days: float | None = None,
-        episode_tokens: int = 0,
+        episode_tokens: int = sys.maxsize,
         episode_days: float | None = None,
         ttl: float | None = None,
         patience: Callable[[], float] | None = None,

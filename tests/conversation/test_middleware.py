@@ -432,7 +432,7 @@ def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how
 
 def test_the_store_is_read_for_the_first_call_of_a_turn_alone():
     reads = []
-    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.people.users(None).store.reads))
+    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.users().store.reads))
     say(graph, "Where are my bees?", ANN)
 
     assert len({*reads}) == 1
