@@ -5,12 +5,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import cached_property
-from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
 from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
@@ -21,6 +19,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, TransientModelError
 from memagent_graph.models.failures import fields_of, reply_error, words_of
+from memagent_graph.models.reply import count_of, find_ending
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
@@ -48,55 +47,6 @@ class Generation(TypedDict):
     token_ids: list[int] | None
     logprobs: list[float] | None
     finish_reason: str | None
-
-
-Ending = Literal["cut off", "refused", "failed"]
-_REFUSED = re.compile(
-    r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
-    r"|censor|^risk|^language"
-)
-_CUT_OFF = re.compile(
-    r"length|(?:^|_)max|limit|truncat|budget|context|not_finished|incomplete|(?:^|_)full(?:_|$)"
-    r"|(?<!eos_)(?<!eot_)(?<!end_)(?<!stop_)(?<!special_)tokens?(?:_|$)"
-)
-_FAILED = re.compile(
-    r"error|fail|abort|cancel|interrupt|time_?d?_?out|overload|unavailable|malformed|insufficient"
-    r"|exception|terminat|deadline|kill|crash|preempt|disconnect|(?:^|_)lost|(?:^|_)oom|memory"
-    r"|unexpected|^other"
-)
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-
-def find_ending(finish_reason: str | None) -> Ending | None:
-    """Return what a finish reason means if the reply is not whole; None if it is.
-
-    Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
-    "content_filter", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock); "network_error"
-    (Zhipu), "abort" (vLLM). Unknown words are understood by their parts; a reply is whole if none
-    of them says otherwise.
-    """
-    if not finish_reason:
-        return None
-    words = re.sub(r"\W+", "_", _CAMEL.sub("_", finish_reason)).lower()
-    if _REFUSED.search(words):
-        return "refused"
-    if "rate_limit" not in words and _CUT_OFF.search(words):
-        return "cut off"
-    return "failed" if "rate_limit" in words or _FAILED.search(words) else None
-
-
-def count_of(value: object) -> int | None:
-    """Return a number of tokens that a server reports; None if it is not one.
-
-    Some servers send floats or strings.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return int(number) if isfinite(number) and number >= 0 else None
 
 
 _LONGEST_SHOWN = 300

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal
 
 import regex
 from langchain_core.callbacks import BaseCallbackHandler
@@ -16,7 +17,6 @@ from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
-from memagent_graph.models.completion import count_of, find_ending
 from memagent_graph.models.failures import model_error
 from memagent_graph.sync import in_thread, is_shared_loop
 from memagent_graph.text.chunks import last_sentence_end
@@ -79,6 +79,55 @@ def text_of(reply: BaseMessage) -> str:
 
 _SPOKEN = {"text", "output_text"}
 """Types of the blocks that a model says; the latter is that of OpenAI's Responses."""
+
+Ending = Literal["cut off", "refused", "failed"]
+_REFUSED = re.compile(
+    r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
+    r"|censor|^risk|^language"
+)
+_CUT_OFF = re.compile(
+    r"length|(?:^|_)max|limit|truncat|budget|context|not_finished|incomplete|(?:^|_)full(?:_|$)"
+    r"|(?<!eos_)(?<!eot_)(?<!end_)(?<!stop_)(?<!special_)tokens?(?:_|$)"
+)
+_FAILED = re.compile(
+    r"error|fail|abort|cancel|interrupt|time_?d?_?out|overload|unavailable|malformed|insufficient"
+    r"|exception|terminat|deadline|kill|crash|preempt|disconnect|(?:^|_)lost|(?:^|_)oom|memory"
+    r"|unexpected|^other"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def find_ending(finish_reason: str | None) -> Ending | None:
+    """Return what a finish reason means if the reply is not whole; None if it is.
+
+    Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
+    "content_filter", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock); "network_error"
+    (Zhipu), "abort" (vLLM). Unknown words are understood by their parts; a reply is whole if none
+    of them says otherwise.
+    """
+    if not finish_reason:
+        return None
+    words = re.sub(r"\W+", "_", _CAMEL.sub("_", finish_reason)).lower()
+    if _REFUSED.search(words):
+        return "refused"
+    if "rate_limit" not in words and _CUT_OFF.search(words):
+        return "cut off"
+    return "failed" if "rate_limit" in words or _FAILED.search(words) else None
+
+
+def count_of(value: object) -> int | None:
+    """Return a number of tokens that a server reports; None if it is not one.
+
+    Some servers send floats or strings.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if isfinite(number) and number >= 0 else None
+
 
 OPENING = re.compile(r"<(think|thinking|reasoning)>")
 CLOSING = re.compile(r"</(?:think|thinking|reasoning)>")

@@ -24,8 +24,8 @@ from openai import (
 )
 
 from memagent_graph.errors import ModelError, TransientModelError
-from memagent_graph.models.completion import count_of
 from memagent_graph.models.failures import fields_of, is_unreachable, model_error
+from memagent_graph.models.reply import count_of
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:

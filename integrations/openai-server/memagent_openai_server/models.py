@@ -21,9 +21,8 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import check_window
 from memagent_graph.memory.items import check_namespace
-from memagent_graph.models.completion import find_ending
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.reply import CLOSING, OPENING, is_tag
+from memagent_graph.models.reply import CLOSING, OPENING, find_ending, is_tag
 from memagent_graph.readers.base import Answer, Reader
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
