@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(613, 500),
     "modules": Ceiling(152, 130),
-    "lines": Ceiling(44_026, 39_000),
+    "lines": Ceiling(44_040, 39_000),
 }
 
 
