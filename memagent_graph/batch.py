@@ -197,7 +197,6 @@ class _Readings:
         self._bar = tqdm(total=total, unit=" documents", disable=not asked.progress)
 
     async def next(self) -> Result | None:
-        """The next result, None at the end."""
         if not self._done:
             await self._fill()
             if not self._running:
@@ -214,7 +213,6 @@ class _Readings:
         return result
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait until it is gone."""
         self._bar.close()
         for task in self._running:
             task.cancel()

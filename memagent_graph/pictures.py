@@ -291,7 +291,6 @@ async def _describe(
     config: RunnableConfig | None,
     opened: Callable[[bytes], object],
 ) -> str | None:
-    """Return what a picture shows; None if it cannot be opened."""
     from asyncio import to_thread
 
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -58,10 +58,6 @@ class Plan:
     calls_at_once: int
     chain_calls: int
     dollars: float | None
-
-    def as_dict(self) -> dict[str, object]:
-        """The fields, for JSON."""
-        return asdict(self)
 
 
 def plan(

@@ -434,7 +434,8 @@ _CONTROL = (
 def _forgery_pattern(template: str, control: frozenset[str] = frozenset()) -> re.Pattern[str]:
     """Return what finds forged delimiters of a template or of chats, by their first sign."""
     tags = {match[1].lower() for match in _DELIMITER.finditer(template)}
-    names = "|".join(map(_spaces_between, sorted(tags | _CHAT_TAGS, reverse=True)))
+    words = sorted(tags | _CHAT_TAGS, reverse=True)
+    names = "|".join(_GAP.join(map(re.escape, word)) for word in words)
     name, slash = rf"(?i:{names})[_-]*+(?!\w)", rf"(?:[/\\]{_GAP})++"
     # "a < notes" is a comparison, unless a tag follows that ends.
     tag = rf"(?:(?:{_GAP}{slash})?+{name}|\s++{name}[^<>]{{0,200}}>)"
@@ -453,7 +454,3 @@ def _is_own(token: str) -> bool:
 
 
 _SHAPE = templates.late(_CONTROL, library=re)
-
-
-def _spaces_between(name: str) -> str:
-    return _GAP.join(map(re.escape, name))

@@ -133,7 +133,6 @@ class _PlacedStatement(NamedTuple):
         return self.place["start"], self.place["end"]
 
     def is_of(self, part: Source, span: tuple[int, int]) -> bool:
-        """Whether it comes from a span of a part."""
         start, end = self.span
         return self.part is part and start < span[1] and end > span[0]
 

@@ -103,7 +103,6 @@ class ScriptedChatModel(BaseChatModel):
     def _play(
         self, messages: list[BaseMessage], stop: Any, options: dict[str, Any], *, whole: bool
     ) -> Iterator[Any]:
-        """Record a call; yield its reply, `whole` or in chunks."""
         given = options if stop is None else {**options, "stop": stop}
         with self._lock:
             self._calls.append(ModelCall([*messages], given, whole))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -77,7 +78,7 @@ again. Calls repeated after errors come on top, and one for each memory that is 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print a plan for people, or as one JSON document."""
-    found = plan.as_dict()
+    found = asdict(plan)
     if as_json:
         print(json.dumps(found, indent=2))
         return

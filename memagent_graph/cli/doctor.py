@@ -200,7 +200,6 @@ def doctor(
 
 
 def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
-    """Examine a model, print the result, and return whether it reads well enough."""
     from memagent_graph.evaluation.exam import examine
     from memagent_graph.models.resolve import resolve_model
 

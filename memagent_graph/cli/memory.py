@@ -100,7 +100,6 @@ def _list_changes(
 
 
 def _describe(version: MemoryVersion) -> str:
-    """Return what made a version, and of which part of the document."""
     from memagent_graph.memory.version import VersionMerge
 
     what = "edited" if version.edited else f"chunk {version.step}"
@@ -110,7 +109,6 @@ def _describe(version: MemoryVersion) -> str:
 
 
 def _describe_change(change: MemoryChange) -> str:
-    """Return what was done, by whom, from which messages, with which model."""
     summary = f"{change.what} by {change.by or 'somebody'}"
     if change.messages:
         summary += f", thread {change.thread}, messages {' '.join(change.messages)}"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Train a model to read, by reinforcement learning.
 
-RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`; `--set FIELD=VALUE`
-overrides one, or gives all of them without a file.
+RUN is a YAML file with the fields of `memagent_graph.rl.settings.TrainingSettings`;
+`--set FIELD=VALUE` overrides one, or gives all of them without a file.
 
 Examples:
 
@@ -81,7 +81,7 @@ def train(
             print(f"The trained model: {settings.out / 'model'}")
 
 
-_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")
+_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens")
 
 
 def _print(metrics: Mapping[str, float]) -> None:

@@ -100,7 +100,6 @@ _STORM = (
 
 
 def _among(sentences: int, fact: str) -> str:
-    """A text with a fact in the middle."""
     days = [
         f"On day {number} the ferry carried {number * 7 % 50 + 3} people and {number % 9} cars."
         for number in range(1, sentences + 1)

@@ -149,7 +149,6 @@ class _Methods:
         self.room = config.chunk_tokens + config.memory_tokens
 
     async def memagent(self, question: str, document: Source) -> Outcome:
-        """Read chunk by chunk, overwriting the memory."""
         # A host graph lends its store, from which nothing must be taken that is to be measured.
         config = self.config.model_copy(update={"reuse": False})
         agent = create_memagent(self.reader, config=config)

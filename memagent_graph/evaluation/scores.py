@@ -50,13 +50,11 @@ class Grade:
         answer: the part of the reply that counts as the answer; None without a reply.
         score: score of the answer alone, by the task's metric.
         raw_score: score of the whole reply, as RULER compares: wanted strings may stand anywhere.
-        exact_match: exact match of the answer, as SQuAD compares.
     """
 
     answer: str | None = None
     score: float = 0.0
     raw_score: float = 0.0
-    exact_match: float = 0.0
 
 
 def grade(reply: str, sample: Sample, tokenizer: Tokenizer, *, final: str | None = None) -> Grade:
@@ -76,7 +74,6 @@ def grade(reply: str, sample: Sample, tokenizer: Tokenizer, *, final: str | None
         answer,
         score,
         raw_score=substring_match(reply, sample.answers, sample.metric),
-        exact_match=exact_match(answer, sample.answers),
     )
 
 

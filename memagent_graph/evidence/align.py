@@ -172,7 +172,6 @@ class _Aligner:
         self.known = "\n".join(known)
 
     def align(self, note: Piece) -> AlignedNote:
-        """Find the evidence and the state of one note."""
         wanted = self.read.want(note, self.asked)
         matched = self.read.match(wanted, MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)

@@ -262,7 +262,6 @@ class FactsReader(ChatReader):
         return memory_of_facts((fact for fact in facts if fact.holds()), others).text
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
-        """Return the update with the facts of a reply, applied to the memory."""
         update, left_out = replace(update, unfinished=False), Counter(update.left_out)
         bare = text.strip(" .*()-_\"'").casefold()
         if bare in _NOTHING or is_unchanged(text) or says_nothing_new(text):

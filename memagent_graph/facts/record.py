@@ -351,7 +351,6 @@ def to_words(relation: str) -> str:
 
 
 def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
-    """A fact with what stands behind its object."""
     for part in behind:
         match = _BEHIND.fullmatch(part.strip())
         word, rest = (match["word"].lower(), _clean(match["rest"])) if match else ("", "")

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import cached_property
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
@@ -42,14 +41,12 @@ class Generation(TypedDict):
         logprobs: natural logarithm of each completion token's probability under the model, before
             temperature and top-p; None if not requested or not reported.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...).
-        seconds: time from the request to the end of the reply, in seconds.
     """
 
     prompt_token_ids: list[int] | None
     token_ids: list[int] | None
     logprobs: list[float] | None
     finish_reason: str | None
-    seconds: float
 
 
 _LONGEST_SHOWN = 300
@@ -58,13 +55,9 @@ _RENAMED = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens
 
 
 class Completion:
-    """Turns what a server sends, whole or part by part, into parts of a reply.
+    """Turns what a server sends, whole or part by part, into parts of a reply."""
 
-    The request was `started` at this time, by `perf_counter`.
-    """
-
-    def __init__(self, started: float) -> None:
-        self._started = started
+    def __init__(self) -> None:
         self._about: dict[str, Any] = {"finish_reason": None, "model_name": None, "id": None}
         self._prompt_token_ids: list[int] | None = None
         self._token_ids: list[int] = []
@@ -139,7 +132,6 @@ class Completion:
             token_ids=self._token_ids or None,
             logprobs=self._logprobs or None,
             finish_reason=reason,
-            seconds=perf_counter() - self._started,
         )
         return _last_part("", self._usage(), {**self._about, "generation": generation})
 

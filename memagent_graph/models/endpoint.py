@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import aclosing
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import convert_to_openai_messages
@@ -262,7 +261,7 @@ class ChatEndpoint(LoopChatModel):
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call() as client:
-            reply, is_done = Completion(perf_counter()), call.whole
+            reply, is_done = Completion(), call.whole
             response = await self._create(client, call)
             if call.whole:
                 yield reply.add_whole(response.json())

@@ -254,7 +254,6 @@ def _may_speak(part: object) -> bool:
 
 
 def _codes(body: object, depth: int = 0) -> set[str]:
-    """The codes in the body of an error, in any letter case."""
     if depth > _DEEPEST or not isinstance(body, Mapping):
         return set()
     found = {str(body[name]) for name in _CODED if isinstance(body.get(name), str | int)}

@@ -148,8 +148,6 @@ def _close_soon(thread: LoopThread, client: AsyncOpenAI) -> None:
 
 @dataclass
 class _Opened:
-    """The connections of a process, and the turns of its calls."""
-
     pid: int
     client: AsyncOpenAI
     turns: asyncio.Semaphore
@@ -248,7 +246,6 @@ class Server:
             await opened.client.close()
 
     def _open(self) -> _Opened:
-        """Return the client of this process."""
         if self._opened is None or self._opened.pid != os.getpid():
             limits = _HTTP.Limits(
                 max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
@@ -261,7 +258,6 @@ class Server:
         return self._opened
 
     async def _list(self) -> list[dict[str, Any]]:
-        """The models that the server lists, each with an id."""
         try:
             found = (await self._get_models()).json()
         except (OpenAIError, ValueError) as error:

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -83,11 +82,6 @@ class DecodingRow:
             self._emitted = certain
 
 
-def _name_of_cache(kind: type[PreTrainedModel]) -> str:
-    """The name of the cache's argument, which newer versions of transformers changed."""
-    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
-
-
 def choose(logprobs: torch.Tensor, rows: Sequence[DecodingRow]) -> list[int]:
     """Choose the next token of each row from log-probabilities, `[rows, vocabulary]`."""
     return [_draw(known, row) for known, row in zip(logprobs, rows, strict=True)]
@@ -123,7 +117,8 @@ def decode(
     # [prompts, width]: padding is on the left, so that all rows grow at the same end.
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache, name = None, _name_of_cache(type(model))
+    taken = inspect.signature(type(model).forward).parameters
+    cache, name = None, "cache" if "cache" in taken else "past_key_values"  # newer ones
     while rows:
         output = model(
             input_ids=ids,
@@ -395,7 +390,6 @@ class ChatTransformers(LocalChatModel):
         return self._identify(revision=self.revision, dtype=self.dtype, **more)
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
-        started = perf_counter()
         row = self._row(call)
         parts: asyncio.Queue[str | None] = asyncio.Queue()
         if not call.whole:
@@ -414,7 +408,6 @@ class ChatTransformers(LocalChatModel):
             token_ids=row.token_ids,
             logprobs=row.logprobs if self.logprobs or "plain" in call.options else None,
             finish_reason=row.finish_reason,
-            seconds=perf_counter() - started,
         )
         yield reply_part(row.text if call.whole else "", generation, self.model)
 

@@ -13,7 +13,6 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -257,7 +256,6 @@ class ChatVLLM(LocalChatModel):
         return self._identify(sampling=self.sampling, **shaping)
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
-        started = perf_counter()
         prompt = self._encode(call.messages, plain=call.options.get("plain", False))
         params = self._params(call)
         written: list[CompletionOutput] = []
@@ -265,7 +263,7 @@ class ChatVLLM(LocalChatModel):
             written.append(output.outputs[0])
             if not output.finished:
                 yield reply_part(written[-1].text)
-        generation = _generation(prompt, written, started)
+        generation = _generation(prompt, written)
         yield reply_part(written[-1].text, generation, self.model)
 
     def _params(self, call: ModelCall) -> SamplingParams:
@@ -286,7 +284,6 @@ _SHAPING = ("dtype", "hf_overrides", "quantization", "revision", "tokenizer", "t
 
 
 def _rank(adapter: str) -> int:
-    """The LoRA rank of an adapter, which the engine must allow."""
     file = Path(adapter) / "adapter_config.json"
     try:
         return int(json.loads(file.read_text(encoding="utf-8"))["r"])
@@ -298,7 +295,7 @@ def _rank(adapter: str) -> int:
         raise ConfigurationError(message) from error
 
 
-def _generation(prompt: list[int], written: list[CompletionOutput], started: float) -> Generation:
+def _generation(prompt: list[int], written: list[CompletionOutput]) -> Generation:
     logprobs = [
         position[token_id].logprob
         for part in written
@@ -309,5 +306,4 @@ def _generation(prompt: list[int], written: list[CompletionOutput], started: flo
         token_ids=[token_id for part in written for token_id in part.token_ids],
         logprobs=logprobs or None,
         finish_reason=written[-1].finish_reason,
-        seconds=perf_counter() - started,
     )

@@ -188,11 +188,9 @@ class ChatReader(Reader):
         return await self._take(step, reply, text, update)
 
     def _show(self, memory: Memory) -> str:
-        """Return what an update's prompt shows of the memory."""
         return memory.text
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
-        """Return the update with the notes of a reply."""
         text = whole_sentences(reply, text)
         question = "" if self.standing else step.question
         found = self._check(
@@ -341,7 +339,6 @@ class ChatReader(Reader):
         )
 
     async def _decide(self, aligned: Aligned, question: str = "") -> Aligned:
-        """The aligned statements, with those marked that nothing supports."""
         return await decide(aligned, self._verifier, question) if self._verifier else aligned
 
     async def _answer(self, reply: AIMessage, text: str, question: str, known: Memory) -> Answer:

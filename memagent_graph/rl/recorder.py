@@ -309,7 +309,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             raise TraceError(_NO_CALLS)
         for reply in replies:
             self._record(known, reply, final=reply is replies[-1])
-        self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
+        self.sink.write(End(known.rollout, known.steps, answer.final))
 
     def _record(
         self, reading: _RecordedReading, reply: _RunningCall, *, final: bool, **read: Any

@@ -108,7 +108,6 @@ class _TrainingSink(ListSink):
     """Keeps no calls: the texts of all prompts of a batch would take gigabytes."""
 
     def write(self, record: Record) -> None:
-        """Keep one record, unless it is of a call."""
         if not isinstance(record, RecordedCall):
             super().write(record)
 
@@ -135,7 +134,6 @@ class _SeededReader(ChatReader):
         self._asked: Counter[bytes] = Counter()
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().update(step, config=config)
         except EmptyReplyError:
@@ -145,7 +143,6 @@ class _SeededReader(ChatReader):
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().respond(question, memory, config=config)
         except EmptyReplyError:

@@ -32,7 +32,6 @@ class GRPOSettings(BaseModel):
         gradient_checkpointing: compute activations twice to save memory.
         mixed_precision: "bf16" computes in bfloat16 and keeps the weights in float32.
         lora_rank: train adapters of this rank on all linear layers instead of the weights.
-        report_to: trackers of `accelerate` that get the metrics ("tensorboard", "wandb", ...).
         seed: seed of everything random.
     """
 
@@ -55,7 +54,6 @@ class GRPOSettings(BaseModel):
     gradient_checkpointing: bool = False
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     lora_rank: int | None = Field(default=None, ge=1)
-    report_to: tuple[str, ...] = ()
     seed: int = 0
 
 

@@ -114,18 +114,16 @@ class Conversation(_Record):
 class End(_Record):
     """The end of a rollout; without it, a rollout is incomplete.
 
-    `conversations` is their number, `reward` None if not known yet, and `response` the whole reply
-    that the answer was taken from.
+    `conversations` is their number, and `reward` None if not known yet.
     """
 
     rollout: str
     conversations: int
     answer: str
     reward: float | None = None
-    response: str = ""
 
     def __post_init__(self) -> None:
-        self._check_types(str, "rollout", "answer", "response")
+        self._check_types(str, "rollout", "answer")
         self._check_types(int, "conversations")
         if self.reward is not None:
             _check_reward(self.rollout, self.reward)
@@ -274,7 +272,6 @@ class Rollout:
         answer: its answer.
         reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
-        response: the whole reply that the answer was taken from.
     """
 
     rollout: str
@@ -284,7 +281,6 @@ class Rollout:
     answer: str
     reward: float | None
     policy: int
-    response: str = ""
 
     @property
     def tokens(self) -> int:
@@ -405,7 +401,6 @@ def join(records: Iterable[Record]) -> LoadedTraces:
                 answer=end.answer,
                 reward=rewards.get(end.rollout, end.reward),
                 policy=min(one.policy for one in found),
-                response=end.response,
             )
             rollouts.append(rollout)
     return LoadedTraces(rollouts, +skipped, calls)

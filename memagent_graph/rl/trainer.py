@@ -60,7 +60,6 @@ class Batch(NamedTuple):
         trained: whether that token belongs to the row's completion, `[rows, width]`.
         sampled: recorded log-probabilities of the trained tokens, row by row, `[tokens]`.
         advantages: advantages of the trained tokens, `[tokens]`.
-        filled: number of tokens in `ids` that are not padding.
     """
 
     ids: torch.Tensor
@@ -69,7 +68,6 @@ class Batch(NamedTuple):
     trained: torch.Tensor
     sampled: torch.Tensor
     advantages: torch.Tensor
-    filled: int
 
 
 _MOST_PADDING = 0.1
@@ -111,7 +109,6 @@ def collate(rows: Sequence[TrainingRow]) -> Batch:
         trained=trained[:, columns],
         sampled=torch.tensor([value for row in rows for value in row.sampled]),
         advantages=torch.tensor([row.advantage for row in rows for _ in row.completion]),
-        filled=sum(map(len, rows)),
     )
 
 
@@ -150,24 +147,15 @@ class MultiConversationGRPOTrainer:
         model: a causal language model of `transformers`, without dropout.
         tokenizer: the model's tokenizer; rollouts recorded with another one are refused.
         settings: the training settings.
-        folder: folder for trackers.
 
     Raises:
-        ConfigurationError: A tracker of `report_to` is not installed, or the model would be
-            sharded over processes.
+        ConfigurationError: The model would be sharded over processes.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: object,
-        settings: GRPOSettings,
-        *,
-        folder: str | Path = ".",
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: object, settings: GRPOSettings) -> None:
         set_seed(settings.seed)
         self.settings = settings
-        self.accelerator = _accelerator(settings, folder)
+        self.accelerator = _accelerator(settings)
         self._vocabulary = fingerprint(tokenizer)
         self._reference: torch.nn.Module | None = None
         policy: PreTrainedModel | PeftModel = model
@@ -214,7 +202,7 @@ class MultiConversationGRPOTrainer:
 
         Returns:
             Metrics of the rollouts (reward, lengths), of this process's tokens (loss, kl,
-            clip_fraction, entropy, importance, padding) and of the steps.
+            clip_fraction, entropy, importance) and of the steps.
 
         Raises:
             TraceError: There are no rollouts, or one has no reward, was recorded with another
@@ -242,12 +230,10 @@ class MultiConversationGRPOTrainer:
             self._update(part, before, sum(len(row.completion) for row in share), sums)
         for name in ("loss", "kl", "clip_fraction", "entropy", "importance"):
             metrics[name] = sums[name] / max(1.0, sums["tokens"])
-        metrics["padding"] = 1 - sums["filled"] / sums["size"] if sums["size"] else 0.0
         metrics["grad_norm"] = sums["grad_norm"] / count
         metrics["learning_rate"] = self._rate()
         metrics["tokens"] = sums["tokens"]
         metrics["seconds"] = perf_counter() - started
-        self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`
         return metrics
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -303,7 +289,7 @@ class MultiConversationGRPOTrainer:
         return float(gathered.max() if how == "max" else gathered.sum())
 
     def close(self) -> None:
-        """Free the model, end the trackers and leave the process group; must be the last call."""
+        """Free the model and leave the process group; must be the last call."""
         # A wrapper that outlives its process group waits for a thread of the group, which may wait
         # for the interpreter's lock (github.com/pytorch/pytorch/issues/56297).
         self.model = self._optimizer = self._reference = None
@@ -373,8 +359,6 @@ class MultiConversationGRPOTrainer:
             "importance": terms.weight,
             "entropy": entropy,
             "tokens": len(logprobs),
-            "filled": batch.filled,
-            "size": batch.ids.numel(),
         }
         for name, value in found.items():
             sums[name] += float(value)
@@ -403,8 +387,6 @@ class MultiConversationGRPOTrainer:
 
 
 class _TrainerState:
-    """The state of the trainer itself, for checkpoints."""
-
     def __init__(self) -> None:
         self.steps = 0
         self.baseline = Baseline()
@@ -421,7 +403,7 @@ _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Ways of sharding, as `accelerate launch` names them in its variables."""
 
 
-def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
+def _accelerator(settings: GRPOSettings) -> Accelerator:
     for name in _SHARDED:
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             message = (
@@ -430,18 +412,4 @@ def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
                 "models on a cluster, with memagent-agent-lightning."
             )
             raise ConfigurationError(message)
-    try:
-        accelerator = Accelerator(
-            mixed_precision=settings.mixed_precision,
-            log_with=[*settings.report_to] or None,
-            project_dir=str(folder),
-        )
-        if settings.report_to:
-            accelerator.init_trackers("memagent")
-    except (ImportError, ValueError) as error:
-        message = (
-            f"report_to={settings.report_to} cannot be used: {error} Install the tracker, or "
-            "leave it out."
-        )
-        raise ConfigurationError(message) from error
-    return accelerator
+    return Accelerator(mixed_precision=settings.mixed_precision)

@@ -83,9 +83,7 @@ class Training:
         # Here, so that a served policy is made without torch.
         from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
-        self.trainer = MultiConversationGRPOTrainer(
-            model, self.tokenizer, settings, folder=settings.out
-        )
+        self.trainer = MultiConversationGRPOTrainer(model, self.tokenizer, settings)
         self.main = self.trainer.accelerator.is_main_process
         self.journal = Journal(settings.out, main=self.main)
         self._questions = questions

@@ -78,7 +78,6 @@ async def test_rollouts_hold_what_the_engine_wrote_and_how_likely_the_model_foun
     assert len({rollout.group for rollout in loaded.rollouts}) == 1
     for rollout in loaded.rollouts:
         output = outputs[int(rollout.rollout[1:])]
-        assert rollout.response == output["response"]
         assert len(rollout.conversations) == output["usage"]["calls"]
         for one in rollout.conversations:
             assert one.logprobs == pytest.approx(forced(folder, one), abs=1e-3)

@@ -71,7 +71,6 @@ async def test_32_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_
     for number, output in enumerate(outputs):
         rollout = found[f"r{number}"]
         assert rollout.sample == f"q{number}"
-        assert rollout.response == output["response"]
         assert rollout.answer == output["answer"]
         assert rollout.tokens == output["usage"]["output_tokens"]
         assert len(rollout.conversations) == output["usage"]["calls"]

@@ -111,7 +111,7 @@ def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer
         {name: weight.grad.clone() for name, weight in trainer.model.named_parameters()}
     )
     sums = dict.fromkeys(
-        ["loss", "kl", "clip_fraction", "importance", "entropy", "tokens", "filled", "size"], 0.0
+        ["loss", "kl", "clip_fraction", "importance", "entropy", "tokens"], 0.0
     ) | {"grad_norm": 0.0}
 
     trainer._update(batches, old, sum(len(row.completion) for row in rows), sums)

@@ -198,7 +198,6 @@ def _details(sentence: Statement) -> list[tuple[int, int]]:
 
 
 def _rest_terms(sentence: Statement, spans: Sequence[tuple[int, int]]) -> frozenset[str]:
-    """Return the terms of a sentence without its details."""
     gaps = [(0, 0), *spans, (len(sentence.text), len(sentence.text))]
     parts = [sentence.text[before[1] : after[0]] for before, after in pairwise(gaps)]
     return frozenset(specific_terms(" ".join(parts)))
