@@ -149,14 +149,14 @@ def _draw(picture: pdfium.PdfImage) -> Image.Image:
 def _read_page(page: pdfium.PdfPage) -> str:
     found = page.get_textpage()
     text = found.get_text_range().translate(dict.fromkeys(range(0x0E, 0x15), "\ufffd"))
-    text = write_scripts(_WITH_FIGURES.sub(partial(_raise_figures, found), text))
+    text = write_scripts(_WORD.sub(partial(_raise_figures, found), text))
     found.close()
     text = _BROKEN.sub(r"\1\2", text.replace("\r\n", "\n"))
     text = text.replace("\ufffe", "-\n").replace("\x02", "-\n")
     return text.replace("\0", "").replace("\f", "\n").strip()
 
 
-_WITH_FIGURES = re.compile(r"(\S+\d\S*)(\r\n(?=.))?")
+_WORD = re.compile(r"(\S+)(\r\n(?=.))?")
 _FIGURE = re.compile("[-+\u2212\\d]")
 _SMALLER, _HIGHER = 0.95, 0.15
 """Share of a sign's size below which a figure is small, and by which one is higher or lower."""
@@ -176,6 +176,8 @@ def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     PDFium ends a line after them if another sign follows on the old one.
     """
     word, line_end = found[1], found[2] or ""
+    if not any(map(str.isdigit, word[1:])):
+        return found[0]
     signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
     base, levels = signs[0], list[int]()
     for sign in signs:
