@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +134,11 @@ def messages(question: str, *, long: bool) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
 
-async def idle(http: httpx.AsyncClient, pid: int) -> dict[str, float]:
-    """Tasks and resident megabytes of the server once nothing is under way, or after 30 seconds."""
+async def idle(http: httpx.AsyncClient, pid: int, most: float = inf) -> dict[str, float]:
+    """Tasks and resident megabytes of the server once nothing is under way, or after 30 seconds.
+
+    What ends a request goes on for a moment after it, so `most` tasks are waited for as well.
+    """
     for _ in range(300):
         text = (await http.get("/metrics")).text
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")
@@ -142,7 +146,7 @@ async def idle(http: httpx.AsyncClient, pid: int) -> dict[str, float]:
             float(values[f"memagent_{name}"])
             for name in ("requests_under_way", "readings_under_way", "tasks")
         )
-        if requests == 1 and not readings:  # the one that asks
+        if requests == 1 and not readings and tasks <= most:  # the request that asks
             break
         await asyncio.sleep(0.1)
     return {"tasks": tasks, "megabytes": psutil.Process(pid).memory_info().rss / 2**20}
@@ -185,9 +189,9 @@ async def measure(
         short = await pass_on(url, model.base_url.removesuffix("/v1"))
         before = await idle(http, pid)
         await phase(load, clients, seconds / 2)
-        half = await idle(http, pid)
+        half = await idle(http, pid, before["tasks"])
         await phase(load, clients, seconds / 2)
-        after = await idle(http, pid)
+        after = await idle(http, pid, before["tasks"])
         calls = len(model.requests)
         await asyncio.sleep(1)
         late = len(model.requests) - calls

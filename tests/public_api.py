@@ -12,12 +12,7 @@ MODULES = (
     "memagent_graph",
     "memagent_graph.errors",
     "memagent_graph.evaluation",
-    "memagent_graph.rl.grpo",
-    "memagent_graph.rl.recorder",
-    "memagent_graph.rl.settings",
-    "memagent_graph.rl.traces",
-    "memagent_graph.rl.trainer",
-    "memagent_graph.rl.training",
+    "memagent_graph.rl",
     "memagent_graph.testing",
 )
 

@@ -1,1 +1,42 @@
 """Train on readings: traces of runs, rewards, advantages and multi-conversation GRPO."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memagent_graph.rl.grpo import grpo_loss
+    from memagent_graph.rl.recorder import TraceRecorder
+    from memagent_graph.rl.settings import GRPOSettings, TrainingSettings
+    from memagent_graph.rl.traces import Rollout
+    from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+    from memagent_graph.rl.training import Training
+
+__all__ = [
+    "GRPOSettings",
+    "MultiConversationGRPOTrainer",
+    "Rollout",
+    "TraceRecorder",
+    "Training",
+    "TrainingSettings",
+    "grpo_loss",
+]
+
+_HOMES = {
+    "GRPOSettings": "settings",
+    "MultiConversationGRPOTrainer": "trainer",
+    "Rollout": "traces",
+    "TraceRecorder": "recorder",
+    "Training": "training",
+    "TrainingSettings": "settings",
+    "grpo_loss": "grpo",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use, since recording needs no PyTorch."""
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
