@@ -36,7 +36,6 @@ from langgraph.types import Command
 
 from memagent_graph import ConversationMemory, MemAgentMiddleware
 from memagent_graph.conversation.built_in import NewestReader
-from memagent_graph.conversation.prompt import view
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 from memagent_graph.testing import ScriptedChatModel, call_tool
 
@@ -142,11 +141,10 @@ def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(tur
     early, late = sizes[50:150], sizes[-100:]
     assert max(late) <= 1.25 * max(early)
     assert max(late) < 3_000
+    reader.fails = lambda: False
+    memory.flush()  # what left the window while the reader was away waits for it
     folded = {number for text in reader.read for number in turns_in(text)}
-    state = graph.get_state(ANN).values
-    left = view(state["messages"], state["memory_left"])
-    staying = {int(m.id.removeprefix("turn-")) for m in left if isinstance(m, HumanMessage)}
-    assert folded | staying == {*range(1, turns + 1)}
+    assert folded == {*range(1, turns + 1)}
     assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
 
 
