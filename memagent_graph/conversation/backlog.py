@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import os
@@ -28,7 +29,15 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Coroutine,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.store.base import Op, Result
@@ -270,26 +279,31 @@ async def fold_all(backlogs: Iterable[Backlog]) -> int:
 
 
 async def _run_on(
-    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Awaitable[None]]
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> bool:
     """Do `work` on another loop; False if there is none, or it ended before it was done."""
+    if loop is None or loop is asyncio.get_running_loop() or not loop.is_running():
+        return False
+    tasks: list[asyncio.Task[None]] = []
 
-    async def run() -> None:
-        task = cast("asyncio.Task[None]", asyncio.current_task())
+    def begin() -> None:
+        task = loop.create_task(work())
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
-        await work()
+        tasks.append(task)
 
-    if loop in (None, asyncio.get_running_loop()) or not loop.is_running():
-        return False
-    coroutine = run()
     try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        loop.call_soon_threadsafe(begin)
     except RuntimeError:  # it was closed at this moment
-        coroutine.close()
         return False
-    while not future.done() and loop.is_running():  # noqa: ASYNC110 - an ended loop sets no event
-        await asyncio.sleep(_TICK)
-    return future.done() and not future.cancelled()
+    while not any(task.done() for task in tasks) and loop.is_running():  # noqa: ASYNC110 - an
+        await asyncio.sleep(_TICK)  # ended loop sets no event
+    for task in tasks:
+        if task.done():
+            return not (task.cancelled() or task.exception())
+        coroutine: Any = task.get_coro()
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # nobody will await it
+            coroutine.close()
+    return False
 
 
 def _begin_anew() -> None:

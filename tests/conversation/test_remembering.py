@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
@@ -559,3 +560,29 @@ def test_an_edited_message_corrects_notes_and_passages(flushed):
     assert "Hamburg" not in memory.load("ann") + prompted(memory, "Where do I live?")
     assert "I live in Husum." in memory.load("ann")
     assert memory.load("ann").count("I have a dog.") == 1
+
+
+def test_a_fold_that_an_ending_loop_never_begins_is_made_elsewhere(caplog):
+    memory = ConversationMemory(store=InMemoryStore(), remember_within=0.2)
+    loop, held = asyncio.new_event_loop(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        time.sleep(0.8)  # the fold is due meanwhile
+        loop.call_soon(loop.stop)
+
+    def live() -> None:
+        said = [("human", "I own a goat."), ("ai", "Nice.")]
+        loop.run_until_complete(memory.aobserve(said, user="ann", thread="t"))
+        loop.call_soon(hold)
+        loop.run_forever()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    held.wait()
+    thread.join()
+    loop.close()
+    wait_until(lambda: "goat" in memory.load("ann"))
+    gc.collect()
+
+    assert not [one for one in caplog.records if one.name == "asyncio"]

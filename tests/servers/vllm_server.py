@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -57,6 +58,7 @@ class VLLMServer:
     def start(self) -> None:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **os.environ}
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets tests hand it new weights
+        wait_until(self._may_listen, f"port {self.port}", _LONGEST_START)
         self._process = _forking().Process(
             target=_serve, args=(self._options, environment, self._log)
         )
@@ -72,6 +74,14 @@ class VLLMServer:
         self._process.kill()  # it may have no group yet
         self._process.join()
         self._process = None
+
+    def _may_listen(self) -> bool:
+        """Whether nobody listens: a killed engine has the server's socket until it is all gone."""
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", self.port))
+            return True
+        return False
 
     def _is_ready(self) -> bool:
         if self._process is None or not self._process.is_alive():
