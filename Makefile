@@ -49,7 +49,6 @@ DEEPAGENTS := --no-deps deepagents==0.7.32 anthropic==2.14.0 bracex==3.2.3 docst
 	pyasn1_modules==0.4.2 tenacity==9.1.4 wcmatch==12.0.1
 
 # "7b" is that of Qwen2.5-7B.
-SHAPE ?= 7b
 
 SUDO := $(shell command -v sudo)
 
@@ -101,7 +100,7 @@ exit $$code
 endef
 
 .PHONY: models chat test-model test-model-quick
-.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm bench-gpu learn train-real quick
+.PHONY: api dist dist-check ask install serve inspect mcp test test-vllm test-verl test-deepagents test-browser test-release test-mutations soak bench-vllm learn train-real quick
 .PHONY: environments docs docs-serve docs-version lint types format clean
 
 ask: $(INSTALLED)  ## Read the installed source of LangGraph and LangChain, and answer from memory
@@ -150,7 +149,7 @@ test-verl: $(VERL_INSTALLED)  ## A training step of Agent Lightning and verl on 
 
 test-deepagents: $(INSTALLED_ALL)  ## Memories as files, with the real deepagents, and ChatAnthropic; both are installed beside the environment
 	$(BIN)/python -m pip install --quiet --upgrade --target build/deepagents $(DEEPAGENTS)
-	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/test_deepagents.py tests/test_clients.py
+	PYTHONPATH=build/deepagents:$$PYTHONPATH $(BIN)/python -m pytest tests/conversation/test_deepagents.py tests/conversation/test_clients.py
 
 test-browser: $(INSTALLED_DOCS)  ## The pages that we write, in a real Chromium (CHROMIUM names another)
 	test -n "$$CHROMIUM" || command -v chromium-headless-shell || command -v chromium || \
@@ -169,11 +168,8 @@ soak: $(INSTALLED_ALL)  ## Tests that kill processes, with ten times as many kil
 	$(BIN)/python tests/mutations/run.py
 
 bench-vllm: $(VLLM_INSTALLED)  ## How busy the graph keeps a real vLLM, and what several questions cost there
-	$(VLLM_RUN) benchmarks/vllm_batch.py
-	$(VLLM_RUN) benchmarks/vllm_shared_chunks.py
-
-bench-gpu: $(VLLM_INSTALLED)  ## What one GPU does with the graph, a model of dummy weights (VLLM=vllm; SHAPE=tiny for a CPU)
-	$(VLLM_RUN) benchmarks/gpu.py --shape $(SHAPE)
+	$(VLLM_RUN) benchmarks/on_vllm.py batch
+	$(VLLM_RUN) benchmarks/on_vllm.py questions
 
 learn: $(INSTALLED_ALL)  ## Reinforcement learning of a small reader, three seeds, with table and plots
 	$(BIN)/python benchmarks/learn.py --out $(LEARNED) --draw $(LEARNED)
@@ -266,7 +262,7 @@ $(VERL_INSTALLED): pyproject.toml integrations/agent-lightning/pyproject.toml
 	$(VERL_BIN)/python -m pip install --quiet --upgrade pip
 	$(VERL_BIN)/python -m pip install --quiet $(TORCH)
 	$(VERL_BIN)/python -m pip install --quiet $(VERL)
-	$(VERL_BIN)/python -m pip install --quiet --editable '.[cli,eval,rl]' --editable integrations/agent-lightning --group verl
+	$(VERL_BIN)/python -m pip install --quiet --editable '.[cli,rl]' --editable integrations/agent-lightning --group verl
 	touch $@
 
 clean:

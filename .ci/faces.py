@@ -8,7 +8,7 @@ import griffe
 
 
 class Faces(griffe.Extension):
-    """Shows `aget = lookup.get` and `load = to_sync(aload)` as the methods that they are."""
+    """Shows `aget = lookup.get_version` and `load = to_sync(aload)` as methods."""
 
     def on_class(self, *, cls: griffe.Class, loader: griffe.GriffeLoader, **_: object) -> None:
         """Replace such attributes by functions with the parameters and docstring of the other."""
@@ -21,7 +21,7 @@ class Faces(griffe.Extension):
                     cls.set_member(name, method(name, function, labels={"async"}))
         for name, member in list(cls.members.items()):
             made = member.is_attribute and re.fullmatch(r"to_sync\((\w+)\)", str(member.value))
-            if made:
+            if made and made[1] in cls.members:
                 cls.set_member(name, method(name, cls.members[made[1]]))
 
 

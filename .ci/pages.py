@@ -38,16 +38,19 @@ INTEGRATIONS = (
     "memagent_agent_lightning",
 )
 MORE = {
-    "memagent_graph": ["MemAgentMiddleware"],
-    "memagent_graph.conversation": ["catch_up.catch_up", "catch_up.acatch_up"],
+    "memagent_graph": ["ApprovalMiddleware", "MemAgentMiddleware"],
+    "memagent_graph.conversation": [
+        "catch_up.catch_up",
+        "catch_up.acatch_up",
+        "exports.import_export",
+    ],
     "memagent_graph.evaluation": [
         "run.evaluate",
         "tasks.make_task",
         "samples.Task",
         "samples.Sample",
         "run.SampleResult",
-        "scores.Judge",
-        "scores.Scores",
+        "scores.Grade",
     ],
     "memagent_graph.evidence": [
         "places.Memory",
@@ -94,9 +97,9 @@ MORE = {
         "resolve.resolve_reader",
     ],
     "memagent_graph.rl": [
-        "advantages.group_advantages",
-        "advantages.informative",
-        "advantages.Baseline",
+        "grpo.group_advantages",
+        "grpo.informative",
+        "grpo.Baseline",
         "rewards.exact",
         "rewards.substring",
         "rewards.make_reward",

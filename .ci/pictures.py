@@ -84,7 +84,7 @@ def main(document: str, *questions: str) -> None:
                 light = browser.new_page(viewport=SIZE, color_scheme="light")
                 take(light, "/memory?of=pequod", "inspector-memory.png", opened=0)
                 take(light, "/?kind=readings", "inspector-readings.png")
-                take(light, "/person?of=ishmael", "inspector-person.png")
+                take(light, "/user?of=ishmael", "inspector-person.png")
                 dark = browser.new_page(viewport=SIZE, color_scheme="dark")
                 take(dark, f"/reading?{urlencode({'of': key})}", "inspector-reading.png")
         finally:

@@ -6,11 +6,9 @@ stays out of the repository. The steps append JSON lines to FILE, and what it ha
 - `keep WAY...` saves each conversation in a way, and writes what is told when a question comes. A
   way is a model string or "extractive", with which `ConversationMemory` folds; or one of `OTHERS`,
   with as many tokens. A fold that was stopped goes on with the messages that are not folded yet.
-- `ask WAY... --model MODEL` has a model answer the questions from that.
-- `report` prints the tables. A message is told by half if half of its content words stand in
-  passages of it, each of them word for word, and by its key if the sentence of it is told that has
-  most words of the question and its answer; a question counts if all of its messages are told. F1
-  is LoCoMo's, of the words of the answer. Differences are paired, with intervals of 95%.
+- `report` prints the tables. A message is told if half of its content words stand in passages of
+  it, each of them word for word; a question counts if all of its messages are told. Differences are
+  paired, with intervals of 95%.
 
 `chats MODEL` folds chats in which users say five facts of themselves each, and fifty of small talk
 in five languages, made before any prompt was chosen. Printed are the notes, the facts in them and
@@ -27,26 +25,22 @@ import re
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
-from statistics import mean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chats import CHATS, SMALL_TALK
+from intervals import difference, in_percent
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from local_models import recorded
+from measurement import append_row, print_head, print_row, read_rows
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.messages import SAID_AT
 from memagent_graph.evaluation.methods import PassageSearch
-from memagent_graph.evaluation.samples import token_f1
 from memagent_graph.evaluation.scores import holds
-from memagent_graph.evidence.statements import statements
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.readers.completion import find_boxed
-from memagent_graph.text.terms import content_terms, specific_terms, terms
+from memagent_graph.text.terms import specific_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -54,34 +48,18 @@ if TYPE_CHECKING:
 
 COUNTER = EstimatingTokenizer()
 OTHERS = ("bm25", "last")
-HARD = {1, 2, "multi_session_reasoning", "temporal_reasoning", "knowledge_update"}
-"""Kinds of questions: over several sessions, on time, on updates."""
 UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
 AT_ONCE = 20
 """Messages saved at once: what a stopped run loses, at most."""
 MARK = re.compile(r"->->\s*+\d[\d,\s]*+(?:N/A)?(?=\)?\s*+\Z)")
 """What BEAM's generator wrote at the end of messages."""
-ASK = """\
-Below is what you remember of conversations, and a question.
-
-<memory>
-{context}
-</memory>
-
-<question>
-{question}
-</question>
-
-Answer in a few words, from the memory alone. If it does not say, reply "not mentioned".
-"""
 
 
 class Asked(NamedTuple):
     question: str
     answer: str
     sources: list[BaseMessage]
-    hard: bool
 
 
 Said = tuple[list[BaseMessage], list[Asked]]
@@ -111,8 +89,7 @@ def locomo(folder: Path) -> Iterator[Said]:
         for row in sample["qa"]:
             sources = [known[turn] for turn in row["evidence"] if turn in known]
             if row["category"] != UNANSWERABLE and sources:
-                answer, hard = str(row.get("answer", "")), row["category"] in HARD
-                asked.append(Asked(row["question"], answer, sources, hard))
+                asked.append(Asked(row["question"], str(row.get("answer", "")), sources))
         yield [*known.values()], asked
 
 
@@ -126,13 +103,13 @@ def beam(folder: Path) -> Iterator[Said]:
             text = MARK.sub("", turn["content"]).rstrip()
             known[turn["id"]] = message(kind, text, str(turn["id"]), turn["role"], day, "%B-%d-%Y")
         asked = []
-        for kind_, rows in row["questions"].items():
+        for rows in row["questions"].values():
             for one in rows:
                 ids = dict.fromkeys(flat(one.get("source_chat_ids")))
                 keys = ("answer", "ideal_answer", "ideal_response", "ideal_summary")
                 answer = next((str(one[key]) for key in keys if key in one), "")
                 if sources := [known[i] for i in ids if i in known]:
-                    asked.append(Asked(one["question"], answer, sources, kind_ in HARD))
+                    asked.append(Asked(one["question"], answer, sources))
         yield [*known.values()], asked
 
 
@@ -160,23 +137,18 @@ def whole(messages: list[BaseMessage], order: list[int], budget: int) -> str:
     return text_of([messages[number] for number in sorted(chosen)])
 
 
-def are_told(asked: Asked, context: str) -> tuple[bool, bool]:
-    """Whether all sources of a question are told: by half, by their key."""
+def are_told(asked: Asked, context: str) -> bool:
+    """Whether all sources of a question are told."""
     lines = re.sub(r"\n\s+", " ", context).splitlines()
-    everything = " ".join(context.split())
     said = [line.partition(": ")[2] or line for line in lines]
     pieces = [" ".join(piece.split()) for line in said for piece in line.split("[…]")]
-    wanted = set(content_terms(f"{asked.question} {asked.answer}"))
-    half, key = [], []
+    half = []
     for source in asked.sources:
         text = " ".join(str(source.content).split())
         own = {term for piece in pieces if piece and piece in text for term in terms(piece)}
         content = set(specific_terms(text)) or set(terms(text))
         half.append(2 * len(content & own) >= len(content))
-        sentences = (one.text for one in statements(str(source.content)))
-        best = max(sentences, key=lambda one: len(wanted & set(terms(one))))
-        key.append(" ".join(best.split()) in everything)
-    return all(half), all(key)
+    return all(half)
 
 
 def contexts(
@@ -203,24 +175,17 @@ def contexts(
         for first in range(0, len(messages), AT_ONCE):
             memory.save(messages[first : first + AT_ONCE], user=user, thread="one")
         notes = memory.load(user)
-        usage = [sum(one[of] for one in used.usage_metadata.values()) for of in TOKENS]
+        counts = used.usage_metadata.values()
+        usage = [sum(one[of] for one in counts) for of in ("input_tokens", "output_tokens")]
         row = {"step": "fold", "user": user, "way": Path(way).name, "notes": notes}
-        append(given.file, row | {"seconds": perf_counter() - started, "usage": usage})
+        append_row(given.file, row | {"seconds": perf_counter() - started, "usage": usage})
         for one in asked:
             (prompt,) = memory.prompt(user, about=one.question)
             yield notes, re.sub(r"(?s)^.*?<memory>\n|</?(?:memory|passages)>\n", "", prompt.text)
 
 
-TOKENS = ("input_tokens", "output_tokens")
-
-
-def append(file: Path, row: dict[str, Any]) -> None:
-    with file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
 def keep(given: argparse.Namespace) -> None:
-    done = {(row["user"], row["way"]) for row in recorded(given.file) if row["step"] == "keep"}
+    done = {(row["user"], row["way"]) for row in read_rows(given.file) if row["step"] == "keep"}
     for group, count in (("locomo", given.locomo), ("beam", given.beam)):
         for number, (messages, asked) in enumerate(SETS[group](Path(os.environ["MEMAGENT_DATA"]))):
             user = f"{group} {number}"
@@ -229,61 +194,28 @@ def keep(given: argparse.Namespace) -> None:
                     continue
                 told = [*contexts(way, messages, asked, given, user)]
                 for one, (notes, context) in zip(asked, told, strict=True):
-                    half, key = are_told(one, context)
                     row = {"step": "keep", "user": user, "way": Path(way).name}
-                    row |= {"question": one.question, "answer": one.answer, "hard": one.hard}
-                    row |= {"half": half, "key": key, "in notes": holds(notes, one.answer)}
-                    row |= {"in context": holds(context, one.answer), "context": context}
-                    append(given.file, row)
-
-
-def ask(given: argparse.Namespace) -> None:
-    model = resolve_model(given.model, base_url=given.base_url, temperature=0.0, max_tokens=48)
-    rows = recorded(given.file)
-    keys = ("user", "question", "way")
-    name = Path(given.model).name
-    done = {
-        tuple(row[key] for key in keys)
-        for row in rows
-        if row["step"] == "ask" and row["model"] == name
-    }
-    kept = {tuple(row[key] for key in keys): row for row in rows if row["step"] == "keep"}
-    questions = sorted({key[:2] for key in kept})
-    for about in Random(0).sample(questions, min(given.samples, len(questions))):
-        for way in given.ways:
-            if (key := (*about, Path(way).name)) in done or key not in kept:
-                continue
-            row = kept[key]
-            asked = ASK.format(context=row["context"], question=row["question"])
-            said = find_boxed(model.invoke([HumanMessage(asked)]).text)
-            out = dict(zip(keys, key, strict=True)) | {"step": "ask", "model": name}
-            append(given.file, out | {"reply": said, "f1": token_f1(said, [row["answer"]])})
-
-
-def interval(differences: list[float]) -> str:
-    """Mean of paired differences with its 95% bootstrap interval, in points."""
-    draw = Random(0)
-    means = sorted(mean(draw.choices(differences, k=len(differences))) for _ in range(2000))
-    return f"{100 * mean(differences):+.1f} [{100 * means[50]:+.1f}, {100 * means[1949]:+.1f}]"
+                    row |= {"question": one.question, "told": are_told(one, context)}
+                    row |= {"in notes": holds(notes, one.answer)}
+                    append_row(given.file, row | {"in context": holds(context, one.answer)})
 
 
 def report(given: argparse.Namespace) -> None:
-    by: dict[tuple[str, str], dict[tuple[str, str], dict[str, Any]]] = defaultdict(dict)
-    for row in recorded(given.file):
+    by: dict[str, dict[tuple[str, str], dict[str, Any]]] = defaultdict(dict)
+    for row in read_rows(given.file):
         if row["step"] == "fold":
             size, seconds = COUNTER.count(row["notes"]), f"{row['seconds']:.0f} s"
             print(row["user"], row["way"], f"{size} tokens", seconds, row["usage"])
         else:
-            step = f"{row['step']} {row.get('model', '')}".strip()
-            by[step, f"{row['user'].split()[0]} {row['way']}"][row["user"], row["question"]] = row
+            by[f"{row['user'].split()[0]} {row['way']}"][row["user"], row["question"]] = row
     base = given.ways[0] if given.ways else "extractive"
-    for (step, way), found in sorted(by.items()):
-        ours = by[step, f"{way.split()[0]} {base}"]
-        for of in ("f1",) if "ask" in step else ("half", "key", "in notes", "in context"):
-            pairs = [float(ours[key][of]) - row[of] for key, row in found.items() if key in ours]
-            figure = f"{100 * mean(row[of] for row in found.values()):.1f}"
-            ahead = f"{base} ahead by {interval(pairs)}" if any(pairs) else ""
-            print(step, way, len(found), of, figure, ahead, sep=" | ")
+    print_head("way", "questions", "of", "share", f"points of {base} ahead")
+    for way, found in sorted(by.items()):
+        ours = by[f"{way.split()[0]} {base}"]
+        for of in ("told", "in notes", "in context"):
+            both = [(row[of], ours[key][of]) for key, row in found.items() if key in ours]
+            ahead = difference(*zip(*both, strict=True)) if both else ""
+            print_row(way, len(found), of, in_percent([row[of] for row in found.values()]), ahead)
 
 
 def fold(memory: ConversationMemory, said: list[str], user: str) -> str:
@@ -318,16 +250,15 @@ def chats(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("step", choices=("keep", "ask", "report", "chats"))
+    parser.add_argument("step", choices=("keep", "report", "chats"))
     parser.add_argument("ways", nargs="*", help=f"model strings, extractive, {', '.join(OTHERS)}")
-    parser.add_argument("--model", help="model that answers or, with chats, folds and answers")
+    parser.add_argument("--model", help="with chats: model that folds and answers")
     parser.add_argument("--base-url")
     parser.add_argument("--locomo", type=int, default=10, help="conversations of LoCoMo")
     parser.add_argument("--beam", type=int, default=10, help="conversations of BEAM")
-    parser.add_argument("--samples", type=int, default=100, help="questions to ask")
     parser.add_argument("--budget", type=int, default=1500, help="tokens of a context")
     given = parser.parse_args()
-    {"keep": keep, "ask": ask, "report": report, "chats": chats}[given.step](given)
+    {"keep": keep, "report": report, "chats": chats}[given.step](given)
 
 
 if __name__ == "__main__":

@@ -12,39 +12,36 @@ date, `last` quotes the last line on the clause, as a small model tends to.
 Ways: `notes` and `facts` read with a memory of BUDGET tokens; `add-only` keeps facts and closes
 none; `whole` has all documents in its prompt. An answer is right if it has the clause's value, and
 no other value that the clause ever had.
-
-With `--lines`, each document is asked for its facts alone, one call each, and what the replies hold
-is counted: cheap enough for a slow machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 from collections import defaultdict
-from math import sqrt
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from intervals import in_percent
+from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.store.memory import InMemoryStore
-from pydantic import BaseModel
+from measurement import append_row, print_head, print_row, read_rows
+from pydantic import create_model
 
 from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
-from memagent_graph.facts.reader import FactsReader
-from memagent_graph.facts.record import Fact, read_fact, read_lines
+from memagent_graph.facts.record import read_fact
 from memagent_graph.facts.rules import overwrite
+from memagent_graph.models.reply import find_boxed
 from memagent_graph.models.resolve import resolve_model
-from memagent_graph.readers.completion import find_boxed
-from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from langchain_core.language_models import BaseChatModel
 
 SEED = 41
 CLAUSES = {
@@ -68,31 +65,10 @@ FILLER = (
 )
 
 
-class Contract(BaseModel):
-    """The clauses of a contract."""
-
-    monthly_rent: str
-    deposit: str
-    notice_period: str
-    interest_rate: str
-    parking_fee: str
-    insurance_sum: str
-    cleaning_allowance: str
-    heating_advance: str
-
-
-class AddOnly(BaseModel):
-    """The same, of which no fact closes another."""
-
-    monthly_rent: list[str]
-    deposit: list[str]
-    notice_period: list[str]
-    interest_rate: list[str]
-    parking_fee: list[str]
-    insurance_sum: list[str]
-    cleaning_allowance: list[str]
-    heating_advance: list[str]
-
+FIELDS = [clause.replace(" ", "_") for clause in CLAUSES]
+Contract = create_model("Contract", **dict.fromkeys(FIELDS, (str, ...)))
+AddOnly = create_model("AddOnly", **dict.fromkeys(FIELDS, (list[str], ...)))
+"""The same, of which no fact closes another."""
 
 WAYS: dict[str, Facts | None] = {
     "notes": None,
@@ -181,25 +157,17 @@ def _ask(
     return f"What is the {clause} of {name} on 1 June {year}?", right, wrong
 
 
-class Script(BaseChatModel):
-    """Reads and answers by rule; see the module.
-
-    Attributes:
-        careful: whether it works out what held on a date.
-        lines: the line of a fact of each sentence.
-    """
+@dataclass
+class Script:
+    """Reads and answers by rule, with the line of a fact of each sentence; see the module."""
 
     careful: bool
     lines: dict[str, str]
 
-    @property
-    def _llm_type(self) -> str:
-        return "script"
-
-    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+    def __call__(self, messages: list[BaseMessage]) -> str:
+        """Return the reply."""
         prompt = messages[-1].text
-        reply = self._answer(prompt) if "<section>" not in prompt else self._update(prompt)
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(reply))])
+        return self._answer(prompt) if "<section>" not in prompt else self._update(prompt)
 
     def _update(self, prompt: str) -> str:
         said = [one for one in _sentences(_inside(prompt, "section")) if one in self.lines]
@@ -258,32 +226,28 @@ def answers(
         yield question, {key: out[key] for key in ("answer", "found", "memory")}
 
 
-class Rows:
-    """The answers so far, by model, budget, way, dossier and question; with a file, kept there."""
+Answers = dict[tuple[str, int, str, int, str], dict[str, Any]]
+"""The answers so far, by model, budget, way, dossier and question."""
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self.answers: dict[tuple[str, int, str, int, str], dict[str, Any]] = {}
-        if file and file.exists():
-            for line in file.read_text("utf-8").splitlines():
-                *key, answer = json.loads(line)
-                self.answers[tuple(key)] = answer
 
-    def add(
-        self, name: str, budget: int, way: str, number: int, dossier: Dossier, model: BaseChatModel
-    ) -> None:
-        """Have a dossier read and its questions answered, if they are not."""
-        if all((name, budget, way, number, one.text) in self.answers for one in dossier.questions):
-            return
-        config = ReadingConfig(
-            chunk_tokens=600, memory_tokens=budget, answer_tokens=64, template_tokens=600
-        )
-        for question, answer in answers(way, dossier, model, config):
-            key = (name, budget, way, number, question.text)
-            self.answers[key] = answer
-            if self._file:
-                with self._file.open("a", encoding="utf-8") as file:
-                    print(json.dumps([*key, answer]), file=file)
+def add_answers(
+    known: Answers,
+    about: tuple[str, int, str, int],
+    dossier: Dossier,
+    model: BaseChatModel,
+    file: Path | None,
+) -> None:
+    """Have a dossier read and its questions answered, if they are not."""
+    if all((*about, one.text) in known for one in dossier.questions):
+        return
+    _, budget, way, _ = about
+    config = ReadingConfig(
+        chunk_tokens=600, memory_tokens=budget, answer_tokens=64, template_tokens=600
+    )
+    for question, answer in answers(way, dossier, model, config):
+        known[*about, question.text] = answer
+        if file:
+            append_row(file, [*about, question.text, answer])
 
 
 def is_right(question: Question, found: dict[str, Any]) -> bool:
@@ -292,54 +256,6 @@ def is_right(question: Question, found: dict[str, Any]) -> bool:
     values = re.findall(r"\d+ \w+", answer.replace(",", ""))
     is_there = question.right in values if question.right else True
     return is_there and not any(one in values for one in question.wrong)
-
-
-def count_lines(model: BaseChatModel, dossiers: Iterable[Dossier], config: ReadingConfig) -> None:
-    """Print how many of the facts that documents state a model writes, and how many lines it does.
-
-    A fact is right if subject, relation and object are; of these, the dates are counted apart.
-    """
-    schema = Facts(Contract)
-    reader = FactsReader(resolve_reader(model, config=config), schema, config=config)
-    stated = lines = right = dated = count = 0
-    for dossier in dossiers:
-        for text in dossier.documents:
-            prompt = reader.prompts.for_update(STANDING, "", text, config.memory_tokens)
-            reply = model.invoke([HumanMessage(prompt)], max_tokens=config.memory_tokens).text
-            said = (dossier.lines.get(one, "") for one in _sentences(text))
-            wanted = {key(fact): fact for one in said if (fact := read_fact(one))}
-            found = {
-                key(fact): fact
-                for one in read_lines(reply).facts
-                if (fact := schema.fit(one)) is not None
-            }
-            both = wanted.keys() & found.keys()
-            times = [(one.since, one.until) for one in map(wanted.get, both) if one]
-            count, stated = count + 1, stated + len(wanted)
-            lines += sum(map(bool, map(str.strip, reply.splitlines())))
-            right += len(both)
-            dated += sum(
-                time == (found[one].since, found[one].until)
-                for one, time in zip(both, times, strict=True)
-            )
-            print(
-                f"| {count} documents | {stated} facts stated | {lines} lines written "
-                f"| {interval(right, stated)} right | {interval(dated, stated)} with their dates |",
-                flush=True,
-            )
-
-
-def key(fact: Fact) -> tuple[str, str, str]:
-    """Return what a fact says, apart from its time."""
-    return fact.subject, fact.relation, fact.object
-
-
-def interval(right: int, count: int) -> str:
-    """Return a share with its Wilson interval of 95%, in percent."""
-    z, share = 1.96, right / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * sqrt(share * (1 - share) / count + z * z / (4 * count**2)) / (1 + z * z / count)
-    return f"{100 * share:.0f} ({100 * (middle - half):.0f} to {100 * (middle + half):.0f})"
 
 
 def main() -> None:
@@ -352,27 +268,20 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["whole", *WAYS])
     parser.add_argument("--first", type=int, default=0, help="number of the first dossier")
     parser.add_argument("--out", type=Path, help="file of the rows")
-    parser.add_argument("--lines", action="store_true", help="count the lines of replies alone")
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.dossiers)
     dossiers = {number: make_dossier(number) for number in numbers}
     lines = {said: line for one in dossiers.values() for said, line in one.lines.items()}
-    if given.lines and not given.model:
-        parser.error("--lines counts the replies of a model: name one with --model")
     models: dict[str, BaseChatModel] = {
-        name: Script(careful=name == "careful", lines=lines) for name in ("careful", "last")
+        name: ScriptedChatModel(Script(name == "careful", lines)) for name in ("careful", "last")
     }
     if given.model:
         model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
         models = {given.model: model}
-    if given.lines:
-        config = ReadingConfig(chunk_tokens=600, memory_tokens=given.budgets[0])
-        count_lines(model, dossiers.values(), config)
-        return
     kinds = ("now", "past", "corrected", "ended")
-    print("| answers | budget | way | all | " + " | ".join(kinds) + " |")
-    print("|---|---|---|---|" + "---|" * len(kinds))
-    rows = Rows(given.out)
+    print_head("answers", "budget", "way", "all", *kinds)
+    rows: list[Any] = read_rows(given.out) if given.out else []
+    known: Answers = {tuple(key): answer for *key, answer in rows}
     settings = [
         (budget, way)
         for budget in given.budgets
@@ -382,17 +291,16 @@ def main() -> None:
     for name, model in models.items():
         for number, dossier in dossiers.items():
             for budget, way in settings:
-                rows.add(name, budget, way, number, dossier, model)
+                add_answers(known, (name, budget, way, number), dossier, model, given.out)
         for budget, way in settings:
             counts: defaultdict[str, list[bool]] = defaultdict(list)
             for number, dossier in dossiers.items():
                 for question in dossier.questions:
-                    answer = rows.answers[name, budget, way, number, question.text]
+                    answer = known[name, budget, way, number, question.text]
                     counts[question.kind].append(is_right(question, answer))
             every = [one for kind in kinds for one in counts[kind]]
             shares = [f"{100 * sum(counts[k]) / max(len(counts[k]), 1):.0f}" for k in kinds]
-            cells = [name, str(budget), way, interval(sum(every), len(every)), *shares]
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print_row(name, budget, way, in_percent(every, digits=0), *shares)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""A LangChain chat model as LlamaIndex takes one: for `benchmarks/local_models.py`."""
+"""LlamaIndex's own refine, with a LangChain chat model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage
+from llama_index.core import Settings
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
+from llama_index.core.response_synthesizers import get_response_synthesizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Passed(CustomLLM):
-    """Passes prompts on.
-
-    Attributes:
-        asks: the model.
-        window: its context length, in tokens.
-        reply: longest reply, in tokens.
-    """
+    """Passes prompts on to a model, with its context length and its longest reply in tokens."""
 
     asks: Any
     window: int
@@ -34,3 +33,19 @@ class Passed(CustomLLM):
 
     def stream_complete(self, prompt: str, **_: object) -> Any:
         raise NotImplementedError("it is asked by async methods alone")
+
+
+async def refine(
+    model: Any,
+    question: str,
+    parts: list[str],
+    count: Callable[[str], int],
+    *,
+    window: int,
+    reply: int,
+) -> str:
+    """Answer from the parts of a text, within a window and with replies of so many tokens."""
+    Settings.tokenizer = lambda text: range(count(text))
+    passed = Passed(asks=model, window=window, reply=reply)
+    synthesizer: Any = get_response_synthesizer(llm=passed, response_mode="refine", use_async=True)
+    return str(await synthesizer.aget_response(question, parts))

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from measurement import print_head, print_row
+
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
 PREPARE = """
@@ -63,13 +65,11 @@ def run(work: str, text: str, skim: str | None = None) -> tuple[object, float, f
     return found, seconds, peak
 
 
-def planted(text: str, share: float) -> str:
-    place = text.rfind("\n\n", 0, int(len(text) * share)) if share else 0
-    return f"{text[:place]}\n\n{FACT}\n\n{text[max(place, 0) :]}"
-
-
-def repeated(text: str, size: int) -> str:
-    return (text * (size // len(text) + 1))[:size]
+def planted(text: str, size: int) -> str:
+    """A text, repeated to a size, with the fact in its middle."""
+    text = (text * (size // len(text) + 1))[:size]
+    place = text.rfind("\n\n", 0, size // 2)
+    return f"{text[:place]}\n\n{FACT}\n\n{text[place:]}"
 
 
 def main() -> None:
@@ -82,16 +82,12 @@ def main() -> None:
     paragraphs = [one["context"] for article in articles for one in article["paragraphs"]]
     texts = {
         "ASCII": (novel.encode("ascii", "ignore").decode(), 4.1),
-        "English, with typographic quotes": (novel, 4.1),
         "Chinese": ("\n\n".join(paragraphs), 1.15),
     }
-    print(
-        "| | tokens | cut, tokens/s | MB | skimmed, tokens/s | MB | read, tokens/s | MB | found |"
-    )
-    print("|" + "---|" * 9)
+    print_head("", "tokens", "cut", "MB", "skimmed", "MB", "read, tokens/s", "MB", "found")
     for name, (text, size) in texts.items():
         for millions in options.millions:
-            long = planted(repeated(text, int(millions * size * 1e6)), 0.5)
+            long = planted(text, int(millions * size * 1e6))
             cells = []
             tokens, seconds, peak = run(CUT, long)
             cells += [f"{tokens / seconds:,.0f}", f"{peak:.0f}"]
@@ -99,11 +95,7 @@ def main() -> None:
             for _, seconds, peak in ways:
                 cells += [f"{tokens / seconds:,.0f}", f"{peak:.0f}"]
             found = all(answer == FACT for answer, *_ in ways)
-            print(f"| {name} | {tokens:,} | {' | '.join(cells)} | {found} |", flush=True)
-    long = repeated(novel, 14_500_000)
-    for place, share in (("start", 0.0), ("end", 1.0)):
-        answer, seconds, peak = run(READ, planted(long, share))
-        print(f"fact at the {place}: {answer == FACT}, {seconds:.1f} s, peak memory {peak:.0f} MB")
+            print_row(name, f"{tokens:,}", *cells, found)
 
 
 if __name__ == "__main__":

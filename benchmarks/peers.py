@@ -11,15 +11,13 @@ finds what is asked for wherever it stands in the prompt, and writes as much as 
 - RLM: its own loop and session of Python, if `rlm` can be imported. Its root model replies with the
   obvious program, which is ours: look at the text, ask a model about each part, combine. Questions
   wait for each other, since a session has the folder and the output of its process.
-- LlamaIndex: its own refine, compact and tree_summarize, if `llama_index.core` can be imported.
+- LlamaIndex: its own refine, if `llama_index.core` can be imported.
 - ours: as published, skim, segments; several questions are asked at once.
 
-    python benchmarks/peers.py [--read 43 --write 15 --slots 4] [--only NAME] [--large]
+    python benchmarks/peers.py [--tokens N --questions N] [--only NAME]
 
-Clients but ours repeat a failed call twice, as the `openai` SDK does. Each row is measured in a
-process of its own: seconds on the jumping clock; calls; tokens read, and of them from the cache;
-tokens written; processor time of the client, without that of the scripted server; what the process
-grew by; answers that came, of those asked for.
+Each row is measured in a process of its own: seconds on the jumping clock; calls; tokens read and
+written; processor time of the client, without that of the scripted server; right answers that came.
 """
 
 from __future__ import annotations
@@ -29,19 +27,17 @@ import asyncio
 import json
 import random
 import re
-import resource
 import subprocess
 import sys
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx
-import openai
 import virtual_clock
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from measurement import print_head, print_row
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.text.chunks import chunks
@@ -49,7 +45,7 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from concurrent.futures import Future
 
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
@@ -71,7 +67,6 @@ class Timing(NamedTuple):
     write: float
     slots: int
     cached: int = 200_000
-    failing: float = 0.0
 
 
 class Server:
@@ -79,59 +74,39 @@ class Server:
 
     def __init__(self, timing: Timing, script: Callable[[str], str] | None = None) -> None:
         self.timing, self._script = timing, script or answer
-        self.calls = self.read = self.hits = self.wrote = 0
+        self.calls = self.read = self.wrote = 0
         self.own = 0.0
         self.alone = asyncio.Lock()
         self._slots = asyncio.Semaphore(timing.slots)
         self._reading = asyncio.Lock()
         self._cache: OrderedDict[int, None] = OrderedDict()
-        self._drawn = random.Random(1)
 
     async def complete(self, prompt: str) -> tuple[str, int, int]:
-        """The reply to a prompt, and the tokens of both.
-
-        Raises:
-            openai.InternalServerError: The request failed.
-        """
+        """The reply to a prompt, and the tokens of both."""
         began = time.process_time()
         self.calls += 1
-        fails = self._drawn.random() < self.timing.failing
         tokens, reply = TOKENS.count(prompt), self._script(prompt)
         written = TOKENS.count(reply)
         self.own += time.process_time() - began
         async with self._slots:
-            if fails:
-                request = httpx.Request("POST", "http://scripted/v1/chat/completions")
-                response = httpx.Response(503, request=request)
-                raise openai.InternalServerError("busy", response=response, body=None)
             async with self._reading:
                 began = time.process_time()
                 hits = int(tokens * self._known(prompt))
                 self.own += time.process_time() - began
                 await asyncio.sleep((tokens - hits) / self.timing.read)
             await asyncio.sleep(written / self.timing.write)
-        self.read, self.hits, self.wrote = (
-            self.read + tokens,
-            self.hits + hits,
-            self.wrote + written,
-        )
+        self.read, self.wrote = self.read + tokens, self.wrote + written
         return reply, tokens, written
 
-    async def patiently(self, prompt: str) -> str:
-        """The reply, as a client with the repeats of the `openai` SDK gets it."""
-        for pause in (0.5, 1.0):
-            try:
-                return (await self.complete(prompt))[0]
-            except openai.InternalServerError:
-                await asyncio.sleep(pause)
+    async def reply(self, prompt: str) -> str:
         return (await self.complete(prompt))[0]
 
     def from_thread(self, prompt: str, loop: virtual_clock.VirtualClock) -> Future[str]:
-        """As `patiently`, for a thread that is not the loop's."""
+        """As `reply`, for a thread that is not the loop's."""
 
         async def reply() -> str:
             with loop.serve_thread():
-                return await self.patiently(prompt)
+                return await self.reply(prompt)
 
         return asyncio.run_coroutine_threadsafe(reply(), loop)
 
@@ -214,10 +189,6 @@ class Model(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-Ask = "Callable[[Server, str, list[str]], Awaitable[list[str]]]"
-"""Asks one document questions; returns an answer for each."""
-
-
 def cut(document: str, size: int = CHUNK) -> list[str]:
     found = chunks(TextSource(document), tokenizer=TOKENS, chunk_tokens=size)
     return [chunk.text for chunk in found]
@@ -230,13 +201,13 @@ async def memagent(server: Server, document: str, questions: list[str]) -> list[
     async def read(question: str) -> str:
         memory = "No previous memory"
         for part in parts:
-            memory = await server.patiently(
+            memory = await server.reply(
                 "You are presented with a problem, a section of an article that may contain the "
                 "answer to the problem, and a previous memory. Update the memory with what helps.\n"
                 f"<problem>{question}</problem>\n<memory>{memory}</memory>\n"
                 f"<section>{part}</section>\nUpdated memory:"
             )
-        return await server.patiently(
+        return await server.reply(
             "Solve the problem from the memory. Put the final answer in \\boxed{}.\n"
             f"<problem>{question}</problem>\n<memory>{memory}</memory>"
         )
@@ -249,9 +220,9 @@ async def refine(server: Server, document: str, questions: list[str]) -> list[st
     first, *rest = cut(document)
 
     async def read(question: str) -> str:
-        known = await server.patiently(f"Write a summary for: {question}\n\n{first}")
+        known = await server.reply(f"Write a summary for: {question}\n\n{first}")
         for part in rest:
-            known = await server.patiently(
+            known = await server.reply(
                 f"Question: {question}\nExisting summary up to this point: {known}\n"
                 f"Refine it with the new context, if needed:\n------------\n{part}\n------------"
             )
@@ -266,7 +237,7 @@ async def map_reduce(server: Server, document: str, questions: list[str]) -> lis
 
     async def read(question: str) -> str:
         found = await every(
-            lambda part: server.patiently(f"Write a summary for: {question}\n\n{part}"), parts
+            lambda part: server.reply(f"Write a summary for: {question}\n\n{part}"), parts
         )
         while len(found) > 1:
             groups, size = [[]], 0  # type: list[list[str]], int
@@ -278,7 +249,7 @@ async def map_reduce(server: Server, document: str, questions: list[str]) -> lis
                 size += own
             is_last = len(groups) == 1
             found = await every(
-                lambda group, is_last=is_last: server.patiently(
+                lambda group, is_last=is_last: server.reply(
                     f"Distill these summaries into {'a final answer' if is_last else 'one'} for: "
                     f"{question}\n\n" + "\n".join(group)
                 ),
@@ -289,93 +260,57 @@ async def map_reduce(server: Server, document: str, questions: list[str]) -> lis
     return await every(read, questions)
 
 
-def llama(kind: str) -> Any:
-    """LlamaIndex's synthesizer of a kind."""
+async def llama_index(server: Server, document: str, questions: list[str]) -> list[str]:
+    """LlamaIndex's refine."""
+    from llama_index_model import refine
 
-    async def ask(server: Server, document: str, questions: list[str]) -> list[str]:
-        from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
-        from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
-        from llama_index.core.response_synthesizers import get_response_synthesizer
-
-        class Scripted(CustomLLM):
-            @property
-            def metadata(self) -> LLMMetadata:
-                return LLMMetadata(context_window=CHUNK + 2 * NOTES, num_output=NOTES)
-
-            def complete(self, *_: Any, **__: Any) -> CompletionResponse:
-                raise NotImplementedError
-
-            stream_complete = complete
-
-            async def acomplete(self, prompt: str, *_: Any, **__: Any) -> CompletionResponse:
-                return CompletionResponse(text=await server.patiently(prompt))
-
-        sizes = {
-            "context_window": CHUNK + 2 * NOTES,
-            "num_output": NOTES,
-            "tokenizer": lambda text: range(TOKENS.count(text)),
-        }
-        parts = cut(document, CHUNK // 5)
-
-        async def read(question: str) -> str:
-            synthesizer = get_response_synthesizer(
-                llm=Scripted(),
-                response_mode=kind,  # type: ignore[arg-type]  # the name of one
-                prompt_helper=PromptHelper(**sizes),
-                chat_prompt_helper=ChatPromptHelper(**sizes),
-                use_async=True,
-            )
-            return str(await synthesizer.aget_response(question, parts))
-
-        return await every(read, questions)
-
-    return ask
+    parts, sizes = cut(document, CHUNK // 5), {"window": CHUNK + 2 * NOTES, "reply": NOTES}
+    model = Model(server=server)
+    return await every(
+        lambda question: refine(model, question, parts, TOKENS.count, **sizes), questions
+    )
 
 
-def rlm(characters: int) -> Any:
-    """RLM, which cuts the text into parts of so many characters."""
+async def rlm(server: Server, document: str, questions: list[str]) -> list[str]:
+    """RLM, which cuts the text into parts of about a chunk."""
+    from rlm import RLM
+    from rlm.clients.base_lm import BaseLM
+    from rlm.core import rlm as core
+    from rlm.core.types import ModelUsageSummary, UsageSummary
 
-    async def ask(server: Server, document: str, questions: list[str]) -> list[str]:
-        from rlm import RLM
-        from rlm.clients.base_lm import BaseLM
-        from rlm.core import rlm as core
-        from rlm.core.types import ModelUsageSummary, UsageSummary
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, virtual_clock.VirtualClock)
+    loop.patience = 0.01
 
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, virtual_clock.VirtualClock)
-        loop.patience = 0.01
+    class Scripted(BaseLM):
+        def completion(self, prompt: Any) -> str:
+            reply = server.from_thread(self._fill(prompt), loop).result()
+            return reply.replace("SIZE", str(4 * CHUNK))
 
-        class Scripted(BaseLM):
-            def completion(self, prompt: Any) -> str:
-                reply = server.from_thread(self._fill(prompt), loop).result()
-                return reply.replace("SIZE", str(characters))
+        async def acompletion(self, prompt: Any) -> str:
+            return await asyncio.wrap_future(server.from_thread(self._fill(prompt), loop))
 
-            async def acompletion(self, prompt: Any) -> str:
-                return await asyncio.wrap_future(server.from_thread(self._fill(prompt), loop))
+        def get_usage_summary(self) -> UsageSummary:
+            return UsageSummary({})
 
-            def get_usage_summary(self) -> UsageSummary:
-                return UsageSummary({})
+        def get_last_usage(self) -> ModelUsageSummary:
+            return ModelUsageSummary(0, 0, 0)
 
-            def get_last_usage(self) -> ModelUsageSummary:
-                return ModelUsageSummary(0, 0, 0)
+        def _fill(self, prompt: Any) -> str:
+            if isinstance(prompt, str):
+                return prompt
+            return "\n".join(f"\n{message['content']}" for message in prompt)
 
-            def _fill(self, prompt: Any) -> str:
-                if isinstance(prompt, str):
-                    return prompt
-                return "\n".join(f"\n{message['content']}" for message in prompt)
+    core.get_client = lambda *_: Scripted("scripted")
 
-        core.get_client = lambda *_: Scripted("scripted")
+    def read(question: str) -> str:
+        return str(RLM().completion(document, root_prompt=question).response)
 
-        def read(question: str) -> str:
-            return str(RLM().completion(document, root_prompt=question).response)
+    async def one(question: str) -> str:
+        async with server.alone:
+            return await asyncio.to_thread(read, question)
 
-        async def one(question: str) -> str:
-            async with server.alone:
-                return await asyncio.to_thread(read, question)
-
-        return await every(one, questions)
-
-    return ask
+    return await every(one, questions)
 
 
 def ours(**settings: Any) -> Any:
@@ -394,133 +329,105 @@ def ours(**settings: Any) -> Any:
 
 
 async def every(work: Callable[[Any], Awaitable[str]], things: list[Any]) -> list[str]:
-    """The results of all; "" for one that failed, if there are several."""
-    found = await asyncio.gather(*map(work, things), return_exceptions=len(things) > 1)
-    if len(things) > 1 and all(isinstance(one, BaseException) for one in found):
-        raise next(one for one in found if isinstance(one, BaseException))
-    return ["" if isinstance(one, BaseException) else one for one in found]
+    return await asyncio.gather(*map(work, things))
 
 
 WAYS: dict[str, Any] = {
     "MemAgent's loop": memagent,
     "LangChain refine": refine,
     "LangChain map-reduce": map_reduce,
-    "LlamaIndex refine": llama("refine"),
-    "LlamaIndex compact": llama("compact"),
-    "LlamaIndex tree_summarize": llama("tree_summarize"),
-    "RLM, parts as the others'": rlm(4 * CHUNK),
-    "RLM, parts of 100,000 characters": rlm(100_000),
+    "LlamaIndex refine": llama_index,
+    "RLM, parts as the others'": rlm,
     "ours, as published": ours(),
     "ours, skim": ours(skim="lexical"),
     "ours, 8 segments": ours(segments=8),
 }
-CASES = [  # tokens, questions, documents, share of failing requests
-    (32_000, 1, 1, 0.0),
-    (128_000, 1, 1, 0.0),
-    (128_000, 16, 1, 0.0),
-    (32_000, 1, 32, 0.0),
-    (32_000, 1, 32, 0.1),
-]
-LARGE = (1_000_000, 1, 1, 0.0)
+TIMING = Timing(read=43.0, write=15.0, slots=4)
+CASES = [(128_000, 16), (1_000_000, 1)]
+"""Tokens of the document, and questions."""
 
 
-def documents(tokens: int, number: int) -> list[tuple[str, dict[str, str]]]:
-    """Texts with a code for each vault, and the codes."""
-    found = []
-    for seed in range(number):
-        drawn = random.Random(seed)
-        syllables = [one + other for one in "bdfgklmnprstv" for other in "aeiou"]
-        words = ["".join(drawn.choices(syllables, k=drawn.randrange(1, 4))) for _ in range(400)]
-        lines: list[str] = []
-        size = 0
-        while size < tokens:
-            line = " ".join(drawn.choices(words, k=drawn.randrange(8, 20))).capitalize() + "."
-            lines.append(line)
-            size += TOKENS.count(line)
-        codes = {name: f"{drawn.randrange(100)}-{drawn.randrange(100)}" for name in VAULTS}
-        for name, code in codes.items():
-            fact = f"The access code of the {name} vault is {code}."
-            lines.insert(drawn.randrange(len(lines)), fact)
-        text = "\n".join(" ".join(lines[at : at + 5]) + "\n" for at in range(0, len(lines), 5))
-        found.append((text, codes))
-    return found
+def make_document(tokens: int) -> tuple[str, dict[str, str]]:
+    """A text with a code for each vault, and the codes."""
+    drawn = random.Random(0)
+    syllables = [one + other for one in "bdfgklmnprstv" for other in "aeiou"]
+    words = ["".join(drawn.choices(syllables, k=drawn.randrange(1, 4))) for _ in range(400)]
+    lines: list[str] = []
+    size = 0
+    while size < tokens:
+        line = " ".join(drawn.choices(words, k=drawn.randrange(8, 20))).capitalize() + "."
+        lines.append(line)
+        size += TOKENS.count(line)
+    codes = {name: f"{drawn.randrange(100)}-{drawn.randrange(100)}" for name in VAULTS}
+    for name, code in codes.items():
+        fact = f"The access code of the {name} vault is {code}."
+        lines.insert(drawn.randrange(len(lines)), fact)
+    text = "\n".join(" ".join(lines[at : at + 5]) + "\n" for at in range(0, len(lines), 5))
+    return text, codes
 
 
-def measure(way: str, case: tuple[int, int, int, float], timing: Timing) -> dict[str, Any]:
+def measure(way: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row, in this process."""
-    tokens, asked, number, failing = case
-    texts = documents(tokens, number)
-    questions = [f"What is the access code of the {name} vault?" for name in VAULTS[:asked]]
+    text, codes = make_document(options.tokens)
+    small, _ = make_document(6_000)
+    asked = VAULTS[: options.questions]
+    questions = [f"What is the access code of the {name} vault?" for name in asked]
 
-    async def work() -> tuple[Server, int]:
-        server = Server(timing._replace(failing=failing))
-        answers = await asyncio.gather(
-            *(WAYS[way](server, text, questions) for text, _ in texts), return_exceptions=True
-        )
-        came = 0
-        for (_, codes), found in zip(texts, answers, strict=True):
-            if not isinstance(found, BaseException):
-                right = zip(VAULTS, found, strict=False)
-                came += sum(f" {codes[name]}" in f" {text}" for name, text in right)
-        return server, came
+    async def work() -> tuple[Server, list[str]]:
+        server = Server(TIMING)
+        return server, await WAYS[way](server, text, questions)
 
-    small = documents(6_000, 1)[0][0]
-
-    async def warm_up() -> None:
-        await WAYS[way](Server(timing), small, questions[:1])
-
-    virtual_clock.run(warm_up())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    virtual_clock.run(WAYS[way](Server(TIMING), small, questions[:1]))  # warms up
     began = time.process_time()
-    (server, came), seconds = virtual_clock.run(work())
+    (server, answers), seconds = virtual_clock.run(work())
     spent = time.process_time() - began - server.own
-    grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    right = zip(asked, answers, strict=True)
     return {
-        "seconds": seconds,
-        "calls": server.calls,
-        "read": server.read,
-        "hits": server.hits,
-        "wrote": server.wrote,
-        "processor": spent,
-        "grew": grew,
-        "came": came,
-        "of": asked * number,
+        "seconds": f"{seconds:,.0f}",
+        "calls": f"{server.calls:,}",
+        "tokens read": f"{server.read:,}",
+        "written": f"{server.wrote:,}",
+        "processor, s": f"{spent:.2f}",
+        "came": str(sum(f" {codes[name]}" in f" {answer}" for name, answer in right)),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--read", type=float, default=43.0, help="tokens read a second")
-    parser.add_argument("--write", type=float, default=15.0, help="tokens written a second, a call")
-    parser.add_argument("--slots", type=int, default=4, help="calls at once")
+def rows(ways: Iterable[str], file: str, options: argparse.Namespace) -> None:
+    """Print a table: a row for each way, measured by `file` in a process of its own."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    flags = [f"--{name}={value}" for name, value in given.items() if name != "only"]
+    for number, way in enumerate(options.only or ways):
+        command = [sys.executable, file, *flags, "--row", way]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print_row(way, done.stderr.strip().splitlines()[-1][:90])
+            continue
+        found = json.loads(done.stdout.splitlines()[-1])
+        if not number:
+            print_head("", *found)
+        print_row(way, *found.values())
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """The arguments of both benchmarks."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--only", action="append", help="name of a way")
-    parser.add_argument("--large", action="store_true", help="1M tokens")
     parser.add_argument("--row", help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--tokens", type=int, help="of the document; as published by default")
+    parser.add_argument("--questions", type=int, default=1)
     options = parser.parse_args()
-    timing = Timing(options.read, options.write, options.slots)
     if options.row:
-        way, case = json.loads(options.row)
-        print(json.dumps(measure(way, tuple(case), timing)))
+        print(json.dumps(measure(options.row, options)))
         return
-    heads = "| | seconds | calls | tokens read | cached | written | processor, s | MB | came |"
-    for case in [LARGE] if options.large else CASES:
-        tokens, asked, number, failing = case
-        print(f"\n{tokens:,} tokens, {asked} questions, {number} documents, {failing:.0%} fail\n")
-        print(heads, "|" + "---|" * 9, sep="\n")
-        for way in options.only or WAYS:
-            row = ["--row", json.dumps([way, case])]
-            flags = [f"--{name}={getattr(options, name)}" for name in ("read", "write", "slots")]
-            command = [sys.executable, __file__, *flags, *row]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"| {way} | {done.stderr.strip().splitlines()[-1][:90]} |", flush=True)
-                continue
-            found = json.loads(done.stdout.splitlines()[-1])
-            cells = [
-                f"{found[name]:,.0f}" for name in ("seconds", "calls", "read", "hits", "wrote")
-            ]
-            cells += [f"{found['processor']:.2f}", f"{found['grew']:.0f}"]
-            print(f"| {way} | {' | '.join(cells)} | {found['came']}/{found['of']} |", flush=True)
+    cases = [(options.tokens, options.questions)] if options.tokens else CASES
+    for options.tokens, options.questions in cases:
+        print(f"\n{options.tokens:,} tokens, {options.questions} questions\n")
+        rows(WAYS, __file__, options)
 
 
 if __name__ == "__main__":

@@ -5,38 +5,29 @@ two conversations of ten turns, half a minute apart; each tells eight things, an
 conversation three of them have changed. The scripted model notes every one of them, in the form
 that the prompt asks for: what is compared is what each library does around it.
 
-- LangMem: `create_memory_store_manager`, as in its quickstarts: awaited after each turn, or called
-  in the background with the messages of a conversation when it has ended.
+- LangMem: `create_memory_store_manager`, as in its quickstarts, awaited after each turn.
 - mem0: `AsyncMemory`, `search` before each turn and `add` after it, with Qdrant in this process.
-- ours: `prompt` and `observe`, folded after each turn in the background, or after a conversation.
+- ours: `prompt` and `observe`, folded after each turn in the background.
 
 LangMem and mem0 search by vectors: here of hashed words, so that no model is needed.
 
-    python benchmarks/peers_conversations.py [--users 20 --read 10000 --write 80 --slots 64]
+    python benchmarks/peers_conversations.py [--users 20] [--only NAME]
 
-Each row is measured in a process of its own: seconds for which a turn waits for the memory; seconds
-after the last message until all is remembered; calls; tokens read, and of them from the cache;
-tokens written; tokens that a turn's prompt has of the memory; processor time of the client; what
-its process grew by; facts that are in what is shown to the model when it is asked about them, and
-how often with the outdated value as well.
+Each row is measured in a process of its own: seconds for which a turn waits for the memory; calls;
+tokens read and written; tokens that a turn's prompt has of the memory; facts that are in what is
+shown to the model when it is asked about them, and how often with the outdated value as well.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
 import os
 import random
 import re
-import resource
-import subprocess
-import sys
-import time
-from functools import partial
 from itertools import chain, count
-from math import inf, sqrt
+from math import sqrt
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zlib import crc32
@@ -47,7 +38,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.store.memory import InMemoryStore
-from peers import TOKENS, Model, Server, Timing
+from peers import TOKENS, Model, Server, Timing, arguments, rows
 
 from memagent_graph import ConversationMemory
 from memagent_graph.conversation import backlog
@@ -60,6 +51,7 @@ if TYPE_CHECKING:
 
 THINGS = ["bicycle", "lamp", "boat", "violin", "garden", "kettle", "printer", "tent"]
 CHANGED = 3
+TIMING = Timing(read=10_000.0, write=80.0, slots=64)
 TURNS, PAUSE = 10, 30.0
 """Turns of a conversation, and seconds between them."""
 DIMENSIONS = 256
@@ -76,7 +68,7 @@ class Chat(Protocol):
     async def remember(self, user: str, thread: str, said: list[BaseMessage]) -> None:
         """Take in a conversation, after a reply."""
 
-    async def end(self, user: str, thread: str, said: list[BaseMessage]) -> None:
+    async def end(self, user: str) -> None:
         """Return when an ended conversation is remembered."""
 
 
@@ -171,14 +163,12 @@ class HashedWords(Embeddings):
         return [one / size for one in found]
 
 
-class Ours:
-    """This library; folded after each turn, or after a conversation."""
+class Ours(Chat):
+    """This library, folded after each turn."""
 
-    def __init__(self, model: Talker, folder: str, *, each_turn: bool) -> None:
+    def __init__(self, model: Talker, folder: str) -> None:
         backlog.monotonic = model.loop.time  # a turn is folded within seconds: of this clock
-        self._memory = ConversationMemory(
-            model, store=InMemoryStore(), remember_within=5.0 if each_turn else inf
-        )
+        self._memory = ConversationMemory(model, store=InMemoryStore(), remember_within=5.0)
 
     async def recall(self, user: str, said: list[BaseMessage]) -> str:
         return "".join(str(one.content) for one in await self._memory.aprompt(user, about=said))
@@ -186,14 +176,14 @@ class Ours:
     async def remember(self, user: str, thread: str, said: list[BaseMessage]) -> None:
         await self._memory.aobserve(said, user=user, thread=thread)
 
-    async def end(self, user: str, thread: str, said: list[BaseMessage]) -> None:
+    async def end(self, user: str) -> None:
         await self._memory.aflush(user)
 
 
-class LangMem:
-    """LangMem's manager; awaited after each turn, or in the background after a conversation."""
+class LangMem(Chat):
+    """LangMem's manager, awaited after each turn."""
 
-    def __init__(self, model: Talker, folder: str, *, each_turn: bool) -> None:
+    def __init__(self, model: Talker, folder: str) -> None:
         from langmem import create_memory_store_manager
 
         index: Any = {"dims": DIMENSIONS, "embed": HashedWords()}
@@ -201,29 +191,20 @@ class LangMem:
         self._manager = create_memory_store_manager(
             model, namespace=("memories", "{user}"), store=self._store
         )
-        self._each_turn = each_turn
 
     async def recall(self, user: str, said: list[BaseMessage]) -> str:
         found = await self._store.asearch(("memories", user), query=str(said[-1].content))
         return "\n".join(item.value["content"]["content"] for item in found)
 
     async def remember(self, user: str, thread: str, said: list[BaseMessage]) -> None:
-        if self._each_turn:
-            await self._manage(user, said[-2:])
-
-    async def end(self, user: str, thread: str, said: list[BaseMessage]) -> None:
-        if not self._each_turn:
-            await self._manage(user, said)
-
-    async def _manage(self, user: str, said: list[BaseMessage]) -> None:
-        given: Any = {"messages": said}
+        given: Any = {"messages": said[-2:]}
         await self._manager.ainvoke(given, config={"configurable": {"user": user}})
 
 
-class Mem0:
-    """mem0; `add` awaited after each turn, or in the background after a conversation."""
+class Mem0(Chat):
+    """mem0; `add` is awaited after each turn."""
 
-    def __init__(self, model: Talker, folder: str, *, each_turn: bool) -> None:
+    def __init__(self, model: Talker, folder: str) -> None:
         os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": folder}
         from mem0 import AsyncMemory
         from mem0.configs.base import MemoryConfig
@@ -237,23 +218,14 @@ class Mem0:
                 history_db_path=f"{folder}/history.db",
             )
         )
-        self._each_turn = each_turn
 
     async def recall(self, user: str, said: list[BaseMessage]) -> str:
         found = await self._memory.search(str(said[-1].content), filters={"user_id": user})
         return "\n".join(one["memory"] for one in found["results"])
 
     async def remember(self, user: str, thread: str, said: list[BaseMessage]) -> None:
-        if self._each_turn:
-            await self._add(user, said[-2:])
-
-    async def end(self, user: str, thread: str, said: list[BaseMessage]) -> None:
-        if not self._each_turn:
-            await self._add(user, said)
-
-    async def _add(self, user: str, said: list[BaseMessage]) -> None:
         roles = {"human": "user", "ai": "assistant"}
-        given = [{"role": roles[one.type], "content": str(one.content)} for one in said]
+        given = [{"role": roles[one.type], "content": str(one.content)} for one in said[-2:]]
         await self._memory.add(given, user_id=user)
 
 
@@ -265,15 +237,9 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    f"{name}, after each {'turn' if each_turn else 'conversation'}": Way(
-        partial(make, each_turn=each_turn), script
-    )
-    for name, make, script in (
-        ("LangMem", LangMem, write_langmem),
-        ("mem0", Mem0, write_mem0),
-        ("ours", Ours, write_notes),
-    )
-    for each_turn in (True, False)
+    "LangMem": Way(LangMem, write_langmem),
+    "mem0": Way(Mem0, write_mem0),
+    "ours": Way(Ours, write_notes),
 }
 
 
@@ -324,22 +290,21 @@ async def talk(memory: Chat, user: int, waits: list[float], shown: list[int]) ->
             said.append(AIMessage(next(answers), id=f"{number}-{len(said)}"))
             await memory.remember(f"user{user}", f"talk{number}", said)
             waits.append(clock() - began)
-        ended = memory.end(f"user{user}", f"talk{number}", said)
+        ended = memory.end(f"user{user}")
         background.append(asyncio.create_task(ended))
     return background
 
 
-async def hold(way: Way, users: int, timing: Timing) -> dict[str, Any]:
-    server = Server(timing, way.script)
+async def hold(way: Way, users: int) -> dict[str, str]:
+    """Have all conversations, and return the cells of a row."""
+    server = Server(TIMING, way.script)
     waits: list[float] = []
     shown: list[int] = []
     loop = asyncio.get_running_loop()
     with TemporaryDirectory() as folder:
         memory = way.make(Talker(server=server, loop=loop), folder)
         left = await asyncio.gather(*(talk(memory, user, waits, shown) for user in range(users)))
-        ended = loop.time()
         await asyncio.gather(*chain.from_iterable(left))
-        settled = loop.time() - ended
         current = outdated = 0
         for user in range(users):
             for thing, values in told(user)[1].items():
@@ -350,62 +315,26 @@ async def hold(way: Way, users: int, timing: Timing) -> dict[str, Any]:
                 current += values[-1] in text
                 outdated += len(values) > 1 and values[0] in text
     return {
-        "waits": sum(waits) / len(waits),
-        "settled": settled,
-        "calls": server.calls,
-        "read": server.read,
-        "hits": server.hits,
-        "wrote": server.wrote,
-        "shown": sum(shown) / len(shown),
-        "own": server.own,
-        "current": current / (users * len(THINGS)),
-        "outdated": outdated / (users * CHANGED),
+        "a turn waits, s": f"{sum(waits) / len(waits):.2f}",
+        "calls": f"{server.calls:,}",
+        "tokens read": f"{server.read:,}",
+        "written": f"{server.wrote:,}",
+        "shown a turn": f"{sum(shown) / len(shown):,.0f}",
+        "facts shown": f"{current / (users * len(THINGS)):.0%}",
+        "outdated too": f"{outdated / (users * CHANGED):.0%}",
     }
 
 
-def measure(name: str, users: int, timing: Timing) -> dict[str, Any]:
-    """One row, in this process."""
-    logging.disable(logging.WARNING)
-    virtual_clock.run(hold(WAYS[name], 1, timing))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.process_time()
-    found, _ = virtual_clock.run(hold(WAYS[name], users, timing))
-    found["processor"] = time.process_time() - began - found["own"]
-    found["grew"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return found
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--users", type=int, default=20)
-    parser.add_argument("--read", type=float, default=10_000.0, help="tokens read a second")
-    parser.add_argument("--write", type=float, default=80.0, help="tokens written a second, a call")
-    parser.add_argument("--slots", type=int, default=64, help="calls at once")
-    parser.add_argument("--only", action="append", choices=WAYS)
-    parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    timing = Timing(options.read, options.write, options.slots)
     if options.row:
-        print(json.dumps(measure(options.row, options.users, timing)))
+        logging.disable(logging.WARNING)
+        found, _ = virtual_clock.run(hold(WAYS[options.row], options.users))
+        print(json.dumps(found))
         return
-    print(
-        "| | a turn waits, s | all remembered after, s | calls | tokens read | cached | written | "
-        "shown a turn | processor, s | MB | facts shown | outdated too |"
-    )
-    print("|" + "---|" * 12)
-    flags = [f"--{name}={getattr(options, name)}" for name in ("users", "read", "write", "slots")]
-    for name in options.only or WAYS:
-        command = [sys.executable, __file__, *flags, "--row", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"| {name} | {done.stderr.strip().splitlines()[-1][:90]} |", flush=True)
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        cells = [f"{row['waits']:.2f}", f"{row['settled']:.1f}"]
-        cells += [f"{row[key]:,.0f}" for key in ("calls", "read", "hits", "wrote", "shown")]
-        cells += [f"{row['processor']:.2f}", f"{row['grew']:.0f}"]
-        cells += [f"{row['current']:.0%}", f"{row['outdated']:.0%}"]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    rows(WAYS, __file__, options)
 
 
 if __name__ == "__main__":

@@ -30,33 +30,8 @@ STARTS = (
 )
 MIDDLES = "la le li ma mi na ne no ra re ri ro sa si ta te va ve"
 ENDS = "dan den dra gren len lia lin mar mond na nek nis ran rik ros sen tha ton vik"
-JOBS = [
-    "baker",
-    "clerk",
-    "cook",
-    "gardener",
-    "mechanic",
-    "nurse",
-    "painter",
-    "porter",
-    "tailor",
-    "teacher",
-    "weaver",
-    "welder",
-]
-PLACES = [
-    "bakery",
-    "brewery",
-    "college",
-    "foundry",
-    "harbour",
-    "hospital",
-    "library",
-    "mill",
-    "museum",
-    "quarry",
-    "station",
-]
+JOBS = "baker clerk cook gardener mechanic nurse painter porter tailor teacher weaver welder"
+PLACES = "bakery brewery college foundry harbour hospital library mill museum quarry station"
 WEATHER = (
     "It rained for most of the {part}.",
     "The wind turned to the {wind} during the {part}.",
@@ -82,13 +57,13 @@ def make_sample(number: int, words: int) -> Sample:
     """
     rng = random.Random(number)
     people = [f"{name(rng)} {name(rng)}" for _ in range(4)]
-    places = [f"the {name(rng)} {rng.choice(PLACES)}" for _ in people]
+    places = [f"the {name(rng)} {rng.choice(PLACES.split())}" for _ in people]
     towns = [name(rng) for _ in people]
     facts = [
         text
         for person, place, town in zip(people, places, towns, strict=True)
         for text in (
-            f"{person} works as a {rng.choice(JOBS)} at {place}. ",
+            f"{person} works as a {rng.choice(JOBS.split())} at {place}. ",
             f"T{place[1:]} stands in {town}. ",
         )
     ]
@@ -123,23 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of a model")
     parser.add_argument("--out", type=Path, default=Path("real-trained"))
-    parser.add_argument("--engine", default="hf", choices=("hf", "vllm"))
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--words", type=int, default=350, help="length of a document")
     parser.add_argument("--chunk-tokens", type=int, default=160)
     parser.add_argument("--memory-tokens", type=int, default=96)
     parser.add_argument("--questions", type=int, default=24)
-    parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=128)
-    parser.add_argument("--learning-rate", type=float, default=5e-5)
-    parser.add_argument("--lora-rank", type=int, default=16)
     given = vars(parser.parse_args(arguments))
     gpu = torch.cuda.is_available()
-    engine = {"dtype": "bfloat16" if gpu else "float32"}
-    if given["engine"] == "vllm":
-        engine |= {"max_model_len": 4_096, "gpu_memory_utilization": 0.3}
-    else:
-        engine |= {"max_batch": 64}
     words = given.pop("words")
     settings = TrainingSettings(
         **given | {"model": str(given["model"])},
@@ -153,7 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         save_every=given["iterations"],
         mixed_precision="bf16" if gpu else "no",
         gradient_checkpointing=gpu,
-        engine_options=engine,
+        group_size=8,
+        learning_rate=5e-5,
+        lora_rank=16,
+        engine_options={"dtype": "bfloat16" if gpu else "float32", "max_batch": 64},
     )
     print(f"on {torch.cuda.get_device_name() if gpu else 'the CPU: no GPU is here'}", flush=True)
     training = Training(

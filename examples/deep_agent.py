@@ -8,52 +8,36 @@ MEMAGENT_MODEL (openai:gpt-4o, say) for one that decides by itself.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend, StateBackend
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory
 from memagent_graph.conversation.files import MemoryBackend, create_file_reading_tool
+from memagent_graph.testing import ScriptedChatModel, call_tool
 
 store = InMemoryStore()
 named = os.environ.get("MEMAGENT_MODEL", "extractive")
 memory = ConversationMemory(named, store=store)
 memory.save([("human", "I live in Husum.")], user="ann", thread="monday")
 
-
-class Scripted(GenericFakeChatModel):
-    """Plays replies, whatever tools it is given."""
-
-    def bind_tools(self, tools: Any, **options: Any) -> Any:
-        """Return itself."""
-        return self
-
-
-def call(name: str, **arguments: str) -> AIMessage:
-    """Return a reply that calls a tool."""
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": name}])
-
-
 script = [
-    call("read_file", file_path="/memories/notes.md"),
-    call(
+    call_tool("read_file", file_path="/memories/notes.md"),
+    call_tool(
         "edit_file",
         file_path="/memories/notes.md",
         old_string="I live in Husum.",
         new_string="I live in Kiel.",
     ),
-    call("ask_file", path="/log.txt", question="Which door was open?"),
-    AIMessage("Noted: you live in Kiel. The north door was open."),
+    call_tool("ask_file", path="/log.txt", question="Which door was open?"),
+    "Noted: you live in Kiel. The north door was open.",
 ]
 backend = CompositeBackend(
     StateBackend(), routes={"/memories/": MemoryBackend(memory, editable=True)}
 )
 agent = create_deep_agent(
-    Scripted(messages=iter(script)) if named == "extractive" else named,
+    ScriptedChatModel(*script) if named == "extractive" else named,
     tools=[create_file_reading_tool(backend, named)],
     backend=backend,
 )

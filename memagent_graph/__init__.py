@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from memagent_graph.batch import Result, read_many
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.middleware import ApprovalMiddleware as ApprovalMiddleware
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
     from memagent_graph.conversation.node import ApprovalNode, ConversationNode, ConversationState
     from memagent_graph.conversation.tools import create_memory_tools
-    from memagent_graph.facts.record import Fact, Facts, facts_of
+    from memagent_graph.facts.record import Fact, facts_of
+    from memagent_graph.facts.rules import Facts
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
     from memagent_graph.retriever import MemAgentRetriever
-    from memagent_graph.text.corpus import corpus
+    from memagent_graph.text.files import corpus
     from memagent_graph.tool import create_facts_tool, create_reading_tool
 
-# All but MemAgentMiddleware: `import *` must work without the extra `langchain`.
+# All but the middlewares: `import *` must work without the extra `langchain`.
 __all__ = [
     "ApprovalNode",
     "ConversationMemory",
@@ -54,32 +56,28 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "ApprovalNode": "conversation.node",
-    "ConversationMemory": "conversation.memory",
-    "ConversationNode": "conversation.node",
-    "ConversationState": "conversation.node",
-    "Fact": "facts.record",
-    "Facts": "facts.record",
-    "MemAgentMiddleware": "conversation.middleware",
-    "MemAgentNode": "graph.node",
-    "MemAgentRetriever": "retriever",
-    "MemoryBank": "memory.bank",
-    "MemoryVersion": "memory.version",
-    "Prompts": "prompts",
-    "ReadingConfig": "config",
-    "RedisStore": "memory.redis",
-    "Result": "batch",
-    "corpus": "text.corpus",
-    "create_facts_tool": "tool",
-    "create_memagent": "graph.build",
-    "create_memory_tools": "conversation.tools",
-    "create_reading_tool": "tool",
-    "facts_of": "facts.record",
-    "plan": "planning",
-    "read_many": "batch",
-    "store_metrics": "memory.circuit",
+_MODULES = {
+    "batch": ["Result", "read_many"],
+    "config": ["ReadingConfig"],
+    "conversation.memory": ["ConversationMemory"],
+    "conversation.middleware": ["ApprovalMiddleware", "MemAgentMiddleware"],
+    "conversation.node": ["ApprovalNode", "ConversationNode", "ConversationState"],
+    "conversation.tools": ["create_memory_tools"],
+    "facts.record": ["Fact", "facts_of"],
+    "facts.rules": ["Facts"],
+    "graph.build": ["create_memagent"],
+    "graph.node": ["MemAgentNode"],
+    "memory.bank": ["MemoryBank"],
+    "memory.circuit": ["store_metrics"],
+    "memory.redis": ["RedisStore"],
+    "memory.version": ["MemoryVersion"],
+    "planning": ["plan"],
+    "prompts": ["Prompts"],
+    "retriever": ["MemAgentRetriever"],
+    "text.files": ["corpus"],
+    "tool": ["create_facts_tool", "create_reading_tool"],
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -197,7 +197,6 @@ class _Readings:
         self._bar = tqdm(total=total, unit=" documents", disable=not asked.progress)
 
     async def next(self) -> Result | None:
-        """The next result, None at the end."""
         if not self._done:
             await self._fill()
             if not self._running:
@@ -214,7 +213,6 @@ class _Readings:
         return result
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait until it is gone."""
         self._bar.close()
         for task in self._running:
             task.cancel()
@@ -222,7 +220,6 @@ class _Readings:
         await self._tasks.aclose()
 
     async def _fill(self) -> None:
-        """Start as many tasks as there is room for."""
         while (room := self._asked.concurrency - sum(self._running.values())) > 0:
             group = await self._group(room)
             if not group:
@@ -248,10 +245,8 @@ class _Readings:
     async def _read(self, group: list[tuple[int, Task]]) -> list[Result]:
         started = perf_counter()
         tasks = [task for _, task in group]
-        names = [
-            str(task.get("id", number)) if isinstance(task, Mapping) else str(number)
-            for number, task in group
-        ]
+        given = (task if isinstance(task, Mapping) else {} for task in tasks)
+        names = [str(task.get("id", at)) for (at, _), task in zip(group, given, strict=True)]
         outcomes: list[Outcome]
         try:
             if len(group) == 1:
@@ -276,7 +271,7 @@ class _Readings:
     async def _output(self, name: str, task: Task) -> dict[str, Any]:
         agent: Any = self._asked.agent
         config = self._config(name)
-        asked: dict[str, object] | None = {key: value for key, value in task.items() if key != "id"}
+        asked: object = {key: value for key, value in task.items() if key != "id"}
         if agent.checkpointer:
             values = (await agent.aget_state(config)).values
             if "progress" in values and values.get("answer") is None:

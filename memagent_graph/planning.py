@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING
 from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.chunks import starts
-from memagent_graph.graph.layers.skim import Lexical, is_skimmed
-from memagent_graph.graph.passages import room_for_passages
-from memagent_graph.graph.segments import (
-    calls_each,
-    merge_levels,
-    most_merges,
-    updates_each,
-)
+from memagent_graph.graph.passages import Lexical, is_skimmed, room_for_passages, scope
+from memagent_graph.graph.segments import calls_each, merge_levels, most_merges, updates_each
 from memagent_graph.readers.base import Reader
-from memagent_graph.readers.scope import scope
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
 from memagent_graph.text.index import open_index
@@ -65,10 +58,6 @@ class Plan:
     calls_at_once: int
     chain_calls: int
     dollars: float | None
-
-    def as_dict(self) -> dict[str, object]:
-        """The fields, for JSON."""
-        return asdict(self)
 
 
 def plan(
@@ -119,7 +108,6 @@ def plan(
     places = starts(len(sizes), config, concurrency, questions)
     spans = [*pairwise([*places, len(sizes)])]
     left = calls_each(config, questions, len(spans))
-    skims = is_skimmed(config, question)
     each = None if skims else updates_each(left, len(spans), config)  # what a skim saves is left
     levels = [*merge_levels(len(spans), config)]
     read = [sizes[start:end][:each] for start, end in spans]
@@ -129,12 +117,9 @@ def plan(
         for at, tokens in enumerate(part)
     ]
     calls += [(asked + size * (memory + PART_TOKENS), memory) for size in chain(*levels)]
-    waiting, merges = max(map(len, read)) + len(levels), sum(map(len, levels))
-    shown = sum(map(len, read))
-    updates = len(calls) - merges
+    waiting, shown = max(map(len, read)) + len(levels), sum(map(len, read))
     finding = max(min(worth, len(spans)), 1)  # segments that have anything to merge
-    updates_if_found = min(worth, updates)
-    if_found = updates_if_found + most_merges(finding, config) + 1
+    if_found = min(worth, shown) + most_merges(finding, config) + 1
     first, last = _answers(config, question, counter, everything, again=skims)
     if not last:  # the window holds the text
         calls, waiting, shown = [], 0, 0

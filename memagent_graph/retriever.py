@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -19,15 +14,12 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import get_config_list
 from langgraph.store.base import BaseStore  # noqa: TC002 - a field's type
 from langgraph.store.memory import InMemoryStore
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from memagent_graph.batch import Outcome, read_together
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.build import (
-    ReadingGraph,
-    create_memagent,
-)
+from memagent_graph.graph.build import ReadingGraph, create_memagent
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
 from memagent_graph.readers.base import Reader, merges
@@ -79,7 +71,10 @@ def documents_of(
     found = _place_statements(corpus, [*noted, *told])
     if not found:
         memory = "" if output["found"] is False else output["memory"]
-        return _memory(corpus, memory, about)
+        names = ", ".join(part.name for part in corpus.parts)
+        span = 0, sum(part.length for part in corpus.parts)
+        whole = _describe(names, None, span, 0.5, [], corpus)
+        return [Document(memory, metadata={**whole, **about})] if memory.strip() else []
     cited = _place_statements(corpus, output["citations"])
     sources: dict[int, list[_PlacedStatement]] = {}
     for statement in found:
@@ -89,32 +84,42 @@ def documents_of(
         groups = [passage for items in groups for passage in _group_passages(items)]
     ranked = []
     for items in groups:
-        span = _span(items) if by == "passage" else None
+        span = _span(items) if by == "passage" else (0, items[0].part.length)
         citations = [place for place, item in enumerate(cited) if item.is_of(items[0].part, span)]
         first, share = min(citations, default=len(cited)), _size(items) / _size(found)
         ranked.append(((-len(citations), first, -share), items))
     ranked.sort(key=itemgetter(0))
-    most_whole = _WHOLE_SOURCES if by == "source" else 0
     documents = []
     for number, ((cites, first, share), items) in enumerate(ranked[:most]):
-        part, (start, end) = items[0].part, _span(items)
-        text = _passages(items)
-        if number < most_whole and part.length <= _SHORT:
-            start, end, text = 0, part.length, part.read(0, part.length)
-        metadata = {
-            **metadata_of(part),
-            "source": part.name,
-            "page": (cited[first] if cites else items[0]).place["page"],
-            "start": start,
-            "end": end,
-            "score": 0.5 + 0.5 / (number + 1) if cites else 0.5 * -share,
-            "lines": [item.place["line"] for item in items],
-            "evidence": [item.place for item in items],
-            "warnings": [*warnings_of(part)],
-            **about,
-        }
+        part, span, text = items[0].part, _span(items), _read_passages(items)
+        if by == "source" and number < _WHOLE_SOURCES and part.length <= _SHORT:
+            span, text = (0, part.length), part.read(0, part.length)
+        page = (cited[first] if cites else items[0]).place["page"]
+        score = 0.5 + 0.5 / (number + 1) if cites else 0.5 * -share
+        own = _describe(part.name, page, span, score, items, part)
+        metadata = {**metadata_of(part), **own, **about}
         documents.append(Document(page_content=text, metadata=metadata))
     return documents
+
+
+def _describe(
+    name: str,
+    page: int | None,
+    span: tuple[int, int],
+    score: float,
+    items: Sequence[_PlacedStatement],
+    source: Source,
+) -> dict[str, object]:
+    return {
+        "source": name,
+        "page": page,
+        "start": span[0],
+        "end": span[1],
+        "score": score,
+        "lines": [item.place["line"] for item in items],
+        "evidence": [item.place for item in items],
+        "warnings": [*warnings_of(source)],
+    }
 
 
 class _PlacedStatement(NamedTuple):
@@ -127,10 +132,9 @@ class _PlacedStatement(NamedTuple):
     def span(self) -> tuple[int, int]:
         return self.place["start"], self.place["end"]
 
-    def is_of(self, part: Source, span: tuple[int, int] | None) -> bool:
-        """Whether it comes from a part, and from that span of it if there is one."""
+    def is_of(self, part: Source, span: tuple[int, int]) -> bool:
         start, end = self.span
-        return self.part is part and (span is None or (start < span[1] and end > span[0]))
+        return self.part is part and start < span[1] and end > span[0]
 
 
 def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_PlacedStatement]:
@@ -150,10 +154,9 @@ def _group_passages(items: Sequence[_PlacedStatement]) -> list[list[_PlacedState
     groups: list[list[_PlacedStatement]] = []
     end = -1
     for item in sorted(items, key=lambda item: item.span):
-        if item.span[0] < end:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if item.span[0] >= end:
+            groups.append([])
+        groups[-1].append(item)
         end = max(end, item.span[1])
     return groups
 
@@ -166,36 +169,17 @@ def _size(items: Sequence[_PlacedStatement]) -> int:
     return sum(len(item.place["text"]) for item in items)
 
 
-def _passages(items: Sequence[_PlacedStatement]) -> str:
+def _read_passages(items: Sequence[_PlacedStatement]) -> str:
     """Return the source's passages that support the statements, each once, on a line of its own."""
-    found = []
-    for group in _group_passages(items):
-        start, end = _span(group)
-        found.append(" ".join(items[0].part.read(start, end - start).split()))
-    return "\n".join(found)
+    spans = map(_span, _group_passages(items))
+    found = (items[0].part.read(start, end - start) for start, end in spans)
+    return "\n".join(" ".join(text.split()) for text in found)
 
 
 _SHORT = 2000
 """Code points of a source that is a passage already."""
 _WHOLE_SOURCES = 3
 """So many passages are returned whole: what a statement leaves unsaid often stands next to it."""
-
-
-def _memory(corpus: JoinedSource, memory: str, about: Mapping[str, object]) -> list[Document]:
-    """The whole memory, of a reader that does not know where it came from."""
-    if not memory.strip():
-        return []
-    span: dict[str, object] = {
-        "source": ", ".join(part.name for part in corpus.parts),
-        "page": None,
-        "start": 0,
-        "end": sum(part.length for part in corpus.parts),
-        "score": 0.5,
-        "lines": [],
-        "evidence": [],
-        "warnings": [*warnings_of(corpus)],
-    }
-    return [Document(page_content=memory, metadata={**span, **about})]
 
 
 class CorpusReading:
@@ -212,7 +196,8 @@ class CorpusReading:
         most: int | None = None,
         wanted: Filter | None = None,
     ) -> None:
-        self._agent, self._corpus, self._most, self._wanted = agent, corpus, most, wanted
+        self._agent, self._corpus, self._wanted = agent, corpus, wanted
+        self._limit: RunnableConfig = {} if most is None else {"max_concurrency": most}
         self._queries = list(dict.fromkeys(queries))
         self._reading: asyncio.Future[tuple[JoinedSource, dict[str, Outcome]]] | None = None
 
@@ -238,57 +223,43 @@ class CorpusReading:
     async def _read(
         self, callbacks: BaseCallbackManager
     ) -> tuple[JoinedSource, dict[str, Outcome]]:
-        corpus = select(await to_thread(partial(open_corpus, self._corpus)), self._wanted)
+        corpus = await to_thread(partial(_open_corpus, self._corpus, self._wanted))
         if not corpus.parts:
             return corpus, {}
-        config: RunnableConfig = {"callbacks": callbacks}
-        if self._most is not None:
-            config["max_concurrency"] = self._most
+        config: RunnableConfig = {**self._limit, "callbacks": callbacks}
         outcomes = await read_together(self._agent, self._queries, corpus, config)
         return corpus, dict(zip(self._queries, outcomes, strict=True))
 
 
-def open_corpus(corpus: Any) -> JoinedSource:
-    """Join all single sources of a corpus; documents without text are left out."""
+def _open_corpus(corpus: Any, wanted: Filter | None = None) -> JoinedSource:
+    """Join the single sources of a corpus whose metadata match; blank documents are left out."""
     opened = [*_open_all(corpus)]
-    parts = [part for source in opened for part in flat_parts(source)]
+    parts = [part for source in opened for part in flat_parts(source) if _is_wanted(part, wanted)]
     skipped = [file for source in opened for file in flat_skips(source)]
     return JoinedSource(parts, "corpus", skipped=skipped)
 
 
-def select(corpus: JoinedSource, wanted: Filter | None) -> JoinedSource:
-    """Return the sources of a corpus whose metadata match; the name is in them as `source`."""
-    if wanted is None:
-        return corpus
-    chosen = [part for part in corpus.parts if _is_wanted(part, wanted)]
-    return JoinedSource(chosen, corpus.name, skipped=corpus.skips)
-
-
-def _is_wanted(part: Source, wanted: Filter) -> bool:
+def _is_wanted(part: Source, wanted: Filter | None) -> bool:
     found = {**metadata_of(part), "source": part.name}
     if callable(wanted):
         return bool(wanted(found))
-    return all(found.get(name) == value for name, value in wanted.items())
+    return all(found.get(name) == value for name, value in (wanted or {}).items())
 
 
 def _open_all(corpus: Any) -> Iterator[Source]:
-    if isinstance(corpus, list | tuple | Iterator) and not hasattr(corpus, "read"):
+    if isinstance(corpus, JoinedSource):
+        yield corpus
+    elif isinstance(corpus, list | tuple | Iterator) and not hasattr(corpus, "read"):
         for item in corpus:
-            if not _is_blank(item):
-                yield from _open_all(item)
-    else:
-        yield corpus if isinstance(corpus, JoinedSource) else open_source(corpus)
+            yield from _open_all(item)
+    elif not isinstance(corpus, Document) or corpus.page_content.strip():
+        yield open_source(corpus)
 
 
-def is_read_once(corpus: Any) -> bool:
+def _is_read_once(corpus: Any) -> bool:
     """Whether a corpus is gone when it was read: a stream, or a generator."""
-    return isinstance(corpus, Iterator) or (
-        hasattr(corpus, "read") and not hasattr(corpus, "locate")
-    )
-
-
-def _is_blank(item: object) -> bool:
-    return isinstance(item, Document) and not item.page_content.strip()
+    is_stream = hasattr(corpus, "read") and not hasattr(corpus, "locate")
+    return is_stream or isinstance(corpus, Iterator)
 
 
 class MemAgentRetriever(BaseRetriever):
@@ -314,10 +285,10 @@ class MemAgentRetriever(BaseRetriever):
         response_format: form of the answers, as for `create_memagent`; the metadata has them as
             `structured_response`.
 
-    Each document returned holds in `page_content` the passages of one source that statements of
-    the memory came from. Sources that the answer cites come first, those with most citations
-    before the others. Those of the first three that are passages already, of at most 2,000 code
-    points, are returned whole. With `by="passage"`, each document is one passage.
+    Each document returned has the passages of one source that statements of the memory came from.
+    Sources that the answer cites come first, those with most citations before the others. Those of
+    the first three that have at most 2,000 code points are returned whole. With `by="passage"`,
+    each document is one passage.
 
     `invoke(query, filter={"year": 2023})` reads only the sources whose metadata have these values;
     a filter is also a function of the metadata, in which `source` is the name. Metadata are those
@@ -329,8 +300,7 @@ class MemAgentRetriever(BaseRetriever):
     the share of the memory that came from it; `lines`; `evidence` (each statement with its own
     span and page); `answer` (to the query, from the whole memory) and `coverage`; `warnings` about
     the source's text, and `skipped`, a line for each file of the corpus that was not read. A
-    reader that does not know where its memory came from gives one document with the whole memory
-    and all sources.
+    reader that knows no places gives one document with the whole memory and all sources.
 
     Raises:
         ValueError: An argument is not known, or cannot be used.
@@ -345,7 +315,7 @@ class MemAgentRetriever(BaseRetriever):
         ['Ann Kestrel signed the lease.', 'Ann Kestrel lives in Husum.']
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     corpus: Any
     model: str | BaseChatModel | Reader | None = None
@@ -361,41 +331,21 @@ class MemAgentRetriever(BaseRetriever):
 
     _agent: ReadingGraph = PrivateAttr()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_arguments(cls, given: Mapping[str, object]) -> Mapping[str, object]:
-        unknown = ", ".join(repr(name) for name in given if name not in cls.model_fields)
-        if unknown:  # pydantic's own message would not list the known ones
-            known = ", ".join(sorted(cls.model_fields))
-            message = f"There is no argument {unknown}. A retriever takes {known}."
-            raise ConfigurationError(message)
-        return given
-
     def model_post_init(self, context: object, /) -> None:
         """Make the graph that reads."""
         super().model_post_init(context)
-        if is_read_once(self.corpus):
-            self.corpus = open_corpus(self.corpus)
+        if _is_read_once(self.corpus):
+            self.corpus = _open_corpus(self.corpus)
+        config, counter = self.config.or_auto(), self.tokenizer
+        form: Any = {"verify": self.verify, "response_format": self.response_format}
         reader = resolve_reader(
-            self.model,
-            config=self.config,
-            prompts=self.prompts,
-            tokenizer=self.tokenizer,
-            verify=self.verify,
-            response_format=self.response_format,
+            self.model, config=self.config, prompts=self.prompts, tokenizer=counter, **form
         )
-        config = self.config.or_auto()
-        if not merges(reader):
-            config = config.model_copy(update={"segments": 1})
-        elif "segments" not in config.model_fields_set:
-            config = config.model_copy(update={"segments": _SEGMENTS})
-        self._agent = create_memagent(
-            reader,
-            config=config,
-            store=self.store,
-            namespace=self.namespace,
-            tokenizer=self.tokenizer,
-        )
+        if not merges(reader) or "segments" not in config.model_fields_set:
+            segments = _SEGMENTS if merges(reader) else 1
+            config = config.model_copy(update={"segments": segments})
+        kept: Any = {"store": self.store, "namespace": self.namespace}
+        self._agent = create_memagent(reader, config=config, tokenizer=counter, **kept)
 
     def batch(
         self,
@@ -406,8 +356,6 @@ class MemAgentRetriever(BaseRetriever):
         **kwargs: Any,
     ) -> list[list[Document]]:
         """Retrieve for several queries, for which the corpus is read once; see `abatch`."""
-        if isinstance(self.corpus, BaseRetriever):
-            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         return wait_for(self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs))
 
     async def abatch(
@@ -445,42 +393,27 @@ class MemAgentRetriever(BaseRetriever):
             await reading.close()
 
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        reading: CorpusReading | None = None,
-        k: int | None = None,
-        filter: Filter | None = None,
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
     ) -> list[Document]:
-        callbacks, corpus = run_manager.get_child(), self.corpus
-        if isinstance(corpus, BaseRetriever):
-            corpus = corpus.invoke(query, {"callbacks": callbacks})
-        reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
-        return wait_for(self._find_documents(reading, query, callbacks, k))
+        return wait_for(self._retrieve(query, run_manager.get_child(), **options))
 
     async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
+    ) -> list[Document]:
+        return await self._retrieve(query, run_manager.get_child(), **options)
+
+    async def _retrieve(
         self,
         query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
+        callbacks: BaseCallbackManager,
         reading: CorpusReading | None = None,
         k: int | None = None,
         filter: Filter | None = None,
     ) -> list[Document]:
-        callbacks, corpus = run_manager.get_child(), self.corpus
+        corpus = self.corpus
         if isinstance(corpus, BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
-        return await self._find_documents(reading, query, callbacks, k)
-
-    async def _find_documents(
-        self,
-        reading: CorpusReading,
-        query: str,
-        callbacks: BaseCallbackManager,
-        k: int | None,
-    ) -> list[Document]:
         most = self.k if k is None else k
         if most < 1:
             message = f"k is the most documents to return, at least 1, not {k}."

@@ -5,26 +5,25 @@ Each has a test in tests/test_seams.py that says what breaks without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from langgraph._internal._constants import (
+    CONFIG_KEY_CALL,
     CONFIG_KEY_CHECKPOINTER,
-    CONFIG_KEY_READ,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
 )
-from langgraph._internal._runnable import RunnableCallable
-from langgraph.channels.base import BaseChannel
+from langgraph._internal._runnable import RunnableCallable as RunnableCallable  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Mapping, Sequence
 
     import aiosqlite
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
+    from langgraph.channels.base import BaseChannel
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.runtime import Runtime
@@ -32,22 +31,6 @@ if TYPE_CHECKING:
     from langgraph.types import Checkpointer
 
     Compiled = CompiledStateGraph[Any, Any, Any, Any]
-
-__all__ = [
-    "RunnableCallable",
-    "as_kind",
-    "call_with_connection",
-    "channels_of",
-    "checkpointer_of",
-    "drop_empty_namespaces",
-    "find_identifying_params",
-    "is_answered",
-    "replaces_messages",
-    "runtime_of",
-    "saver_of",
-    "with_checkpointer",
-    "with_runtime_only",
-]
 
 Kind = TypeVar("Kind", bound="Compiled")
 T = TypeVar("T")
@@ -88,15 +71,32 @@ def is_answered(config: RunnableConfig) -> bool:
     return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)  # noqa: FBT003 - positional there
 
 
-def channels_of(config: RunnableConfig) -> Mapping[str, object]:
+class GraphRun(NamedTuple):
+    """A run of a graph: its channels as they are, its input, and the step at which it began."""
+
+    channels: Mapping[str, BaseChannel[Any, Any, Any]]
+    input: object
+    began: int
+
+
+def runs_of(config: RunnableConfig | None) -> list[GraphRun]:
+    """Return the runs in whose nodes this is, from the innermost graph to the root."""
+    found: list[GraphRun] = []
+    call = (config or {}).get("configurable", {}).get(CONFIG_KEY_CALL)
+    while call is not None:
+        loop = call.keywords["schedule_task"].__self__
+        began = loop.stop - loop.config["recursion_limit"] - 1
+        found.append(GraphRun(loop.channels, loop.input, began))
+        call = loop.config["configurable"].get(CONFIG_KEY_CALL)
+    return found
+
+
+def channels_of(config: RunnableConfig) -> Mapping[str, BaseChannel[Any, Any, Any]]:
     """The channels of the state that the node of this config writes to; none outside of a graph."""
-    read = config.get("configurable", {}).get(CONFIG_KEY_READ)
-    if not isinstance(read, partial):
-        return {}
-    channels = next(each for each in read.args if isinstance(each, Mapping))
     return {
         name: channel
-        for name, channel in channels.items()
+        for run in runs_of(config)[:1]
+        for name, channel in run.channels.items()
         if not name.startswith(("__", "branch:", "join:"))
     }
 
@@ -104,7 +104,7 @@ def channels_of(config: RunnableConfig) -> Mapping[str, object]:
 def replaces_messages(config: RunnableConfig, messages: Sequence[BaseMessage]) -> bool:
     """Whether the state's reducer puts messages in the place of those with the same ids."""
     channel = channels_of(config).get("messages")
-    if not isinstance(channel, BaseChannel) or not channel.is_available():
+    if channel is None or not channel.is_available():
         return False
     tried = channel.copy()
     tried.update([[*messages]])

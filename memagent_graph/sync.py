@@ -11,11 +11,11 @@ import atexit
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
@@ -40,6 +40,18 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
+
+    _known: ClassVar[dict[str, LoopThread]] = {}
+    _finding: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def of(cls, name: str) -> LoopThread:
+        """Return the loop that all of this process share by its name."""
+        with cls._finding:
+            found = cls._known.get(name)
+            if found is None or found.pid != os.getpid():  # threads do not survive a fork
+                found = cls._known[name] = cls(name)
+            return found
 
     def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run `coroutine` on this loop and wait for its result in this thread.
@@ -102,16 +114,7 @@ class LoopThread:
                 self.loop.run_forever()
 
 
-_shared: LoopThread | None = None
-_lock = threading.Lock()
-
-
-def _loop_thread() -> LoopThread:
-    global _shared  # noqa: PLW0603 - one loop a process is the point
-    with _lock:
-        if _shared is None or _shared.pid != os.getpid():  # threads do not survive a fork
-            _shared = LoopThread("memagent-loop")
-        return _shared
+_SHARED = "memagent-loop"
 
 
 def wait_for(coroutine: Coroutine[object, object, T]) -> T:
@@ -154,9 +157,17 @@ async def see_checkpoints(
         await asyncio.to_thread(lambda: [*map(see, checkpointer.list(None))])
 
 
+async def ask_saver(saver: BaseCheckpointSaver[Any], call: str, *args: Any, **options: Any) -> Any:
+    """Call a method of a checkpointer, which may have only its sync side."""
+    try:
+        return await getattr(saver, f"a{call}")(*args, **options)
+    except NotImplementedError:
+        return await asyncio.to_thread(getattr(saver, call), *args, **options)
+
+
 def soon(call: Callable[[], object]) -> None:
     """Call on the loop of synchronous code, from any thread, with nothing of its context."""
-    _loop_thread().loop.call_soon_threadsafe(call, context=Context())
+    LoopThread.of(_SHARED).loop.call_soon_threadsafe(call, context=Context())
 
 
 def at_exit(work: Callable[[], object]) -> None:
@@ -178,7 +189,7 @@ def find_loop() -> asyncio.AbstractEventLoop | None:
 
 def is_shared_loop() -> bool:
     """Whether this runs on the loop that the process shares for synchronous code."""
-    return _shared is not None and threading.current_thread() is _shared.thread
+    return threading.current_thread().name == _SHARED
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
@@ -190,9 +201,8 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
         try:
             future.set_result(work())
         except StopIteration as error:  # no event loop takes it: who awaits it would wait for ever
-            future.set_exception(
-                RuntimeError(f"{error!r} was raised, which ends no iteration here.")
-            )
+            said = f"{error!r} was raised, which ends no iteration here."
+            future.set_exception(RuntimeError(said))
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 
@@ -209,15 +219,23 @@ async def to_thread(work: Callable[[], T], seconds: float | None = None) -> T:
 
     `LateError` is raised if it takes longer than these seconds.
     """
-    cancelled = threading.Event()
-    before = _cancelled.set((*_cancelled.get(), cancelled))
     try:
-        async with asyncio.timeout(seconds) as waiting:
-            return await asyncio.to_thread(work)
+        with _cancel_after():
+            async with asyncio.timeout(seconds) as waiting:
+                return await asyncio.to_thread(work)
     except TimeoutError as error:
         if waiting.expired():
             raise LateError from error
         raise
+
+
+@contextmanager
+def _cancel_after() -> Iterator[None]:
+    """Cancel the work that is begun in a block, when that ends (`is_cancelled`)."""
+    cancelled = threading.Event()
+    before = _cancelled.set((*_cancelled.get(), cancelled))
+    try:
+        yield
     finally:
         cancelled.set()
         _cancelled.reset(before)
@@ -234,25 +252,19 @@ def work_through(works: Sequence[tuple[Callable[[], T], bool]], at_once: int) ->
     Each comes with whether it may run in a thread beside the others, of which there are at most
     `at_once`. If one raises, or at an interrupt, the others end (`is_cancelled`).
     """
-    cancelled = threading.Event()
-    before = _cancelled.set((*_cancelled.get(), cancelled))
-    pool = ThreadPoolExecutor(at_once, "memagent-work")
-    try:
+    with ThreadPoolExecutor(at_once, "memagent-work") as pool, _cancel_after():
         begun = [
-            pool.submit(copy_context().run, work) if beside else None for work, beside in works
+            pool.submit(copy_context().run, work).result if beside else work
+            for work, beside in works
         ]
-        return [
-            work() if future is None else future.result()
-            for future, (work, _) in zip(begun, works, strict=True)
-        ]
-    finally:
-        cancelled.set()
-        _cancelled.reset(before)
-        pool.shutdown(cancel_futures=True)
+        try:
+            return [result() for result in begun]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _begin(coroutine: Coroutine[object, object, T]) -> Future[T]:
-    shared = _loop_thread()
+    shared = LoopThread.of(_SHARED)
     if threading.current_thread() is shared.thread:
         # Something on the shared loop calls back into synchronous code: waiting here for
         # this very loop would never end.

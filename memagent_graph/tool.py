@@ -16,26 +16,20 @@ from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
-from memagent_graph.text.corpus import Corpus
+from memagent_graph.text.files import Corpus
 from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from langchain_core.language_models import BaseChatModel
-    from langgraph.store.base import BaseStore
+    from typing_extensions import Unpack
 
-    from memagent_graph.evidence.verify import Verify
+    from memagent_graph.graph.build import ReadingOptions
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.models.structured import ResponseFormat
-    from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.files import DocumentLike
-    from memagent_graph.text.tokens import TokenizerLike
 
 _DESCRIPTION = (
     "Answer questions from one of the sources, however long it is: it is searched, and read from "
@@ -43,6 +37,8 @@ _DESCRIPTION = (
     "understood without this conversation. Ask all that you want to know of a source in one call. "
     "Returns the answers and where in the source they stand."
 )
+_Said = tuple[str, dict[str, object]]
+"""The message to an agent, and the artifact."""
 _MOST_PLACES = 5
 """Places that are named to the agent; the artifact has all."""
 
@@ -51,15 +47,9 @@ def create_reading_tool(
     model: str | BaseChatModel | Reader | None = None,
     *,
     sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
-    config: ReadingConfig | None = None,
-    store: BaseStore | None = None,
-    namespace: Sequence[str] = NAMESPACE,
-    prompts: Prompts | None = None,
-    tokenizer: TokenizerLike = None,
-    verify: Verify | None = None,
-    response_format: ResponseFormat | None = None,
     name: str = "read",
     description: str = _DESCRIPTION,
+    **options: Unpack[ReadingOptions],
 ) -> BaseTool:
     """Create a tool that reads a source by its name, once for all questions of a call.
 
@@ -71,16 +61,11 @@ def create_reading_tool(
         model: model that reads, as for `create_memagent`.
         sources: documents by name (a `str` is text, a `Path` a file), a list of paths, which are
             named by their last part, or `corpus(...)`, each of whose documents is a source.
-        config: budgets and switches of the reading.
-        store: store for memories; the host's by default.
-        namespace: labels of the memories in the store.
-        prompts: prompts for a chat model; the library's own by default.
-        tokenizer: counts tokens and cuts chunks, as for `create_memagent`.
-        verify: decides which statements are supported, as for `create_memagent`.
-        response_format: form of the answers, as for `create_memagent`; the message has them as
-            JSON.
         name: name of the tool.
         description: description of the tool for the agent.
+        options: others of `create_memagent`: `config`, `store` (the host's by default),
+            `namespace`, `prompts`, `tokenizer`, `verify` and `response_format`; the message has
+            answers of that form as JSON.
 
     Returns:
         A tool whose message has the answers, and whose artifact has the fields of `ReadingOutput`.
@@ -99,21 +84,10 @@ def create_reading_tool(
         It stands at lease:1.
     """
     named = _name_sources(sources)
-    agent: Any = create_memagent(
-        model,
-        config=(config or ReadingConfig()).or_auto(),
-        store=store,
-        namespace=namespace,
-        prompts=prompts,
-        tokenizer=tokenizer,
-        verify=verify,
-        response_format=response_format,
-        name=name,
-    )
+    options["config"] = (options.get("config") or ReadingConfig()).or_auto()
+    agent: Any = create_memagent(model, **options, name=name)
 
-    async def aread(
-        questions: list[str], source: str, config: RunnableConfig
-    ) -> tuple[str, dict[str, object]]:
+    async def aread(questions: list[str], source: str, config: RunnableConfig) -> _Said:
         context = {"document": named[source]}
         asked = {"questions": questions} if len(questions) > 1 else {"question": questions[0]}
         try:
@@ -122,9 +96,7 @@ def create_reading_tool(
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
-    def read(
-        questions: list[str], source: str, config: RunnableConfig
-    ) -> tuple[str, dict[str, object]]:
+    def read(questions: list[str], source: str, config: RunnableConfig) -> _Said:
         return wait_for(aread(questions, source, config))
 
     return StructuredTool.from_function(
@@ -171,19 +143,13 @@ def _schema(names: list[str]) -> type[BaseModel]:
 
 def _shorten_name(name: str, document: object) -> Mapping[str, str]:
     """The name that an agent knows a text or a file by, for the one that its places have."""
-    match document:
-        case str():
-            return {"text": name}
-        case PathLike() as path:
-            return {str(Path(path)): name}
-        case {"path": str(path)}:
-            return {str(Path(path)): name}
-    return {}
+    if isinstance(document, str):
+        return {"text": name}
+    path = document.get("path") if isinstance(document, Mapping) else document
+    return {str(Path(path)): name} if isinstance(path, str | PathLike) else {}
 
 
-def describe(
-    output: dict[str, Any], known: Mapping[str, str] = MappingProxyType({})
-) -> tuple[str, dict[str, object]]:
+def describe(output: dict[str, Any], known: Mapping[str, str] = MappingProxyType({})) -> _Said:
     """The message to an agent: the answers with their places and coverage; and the artifact.
 
     In the message, sources have the names by which the agent has `known` them. If all of several
@@ -213,12 +179,8 @@ def _answer(output: dict[str, Any], known: Mapping[str, str]) -> str:
         text += f"\n\n{_NO_SUPPORT}"
     elif missing := dict.fromkeys(item["text"] for item in output["unsupported"]):
         text += f"\n\nNot supported by what was read: {' '.join(missing)}"
-    skipped = [
-        known.get(found["name"], found["name"])
-        for found in output.get("sources", ())
-        if is_lost(found)
-    ]
-    if skipped:
+    lost = (found["name"] for found in output.get("sources", ()) if is_lost(found))
+    if skipped := [known.get(name, name) for name in lost]:
         text += f"\n\nNot read: {', '.join(skipped[:_MOST_PLACES])}"
         more = len(skipped) - _MOST_PLACES
         text += f" and {plural(more, 'other file')}." if more > 0 else "."
@@ -266,11 +228,10 @@ def create_facts_tool(
         from memagent_graph.facts.graph import describe_facts, select_facts
         from memagent_graph.facts.record import facts_of
 
+        about, of = subject or None, relation or None
         try:
-            version = await bank.aget(memory)
-            found = select_facts(
-                facts_of(version), subject=subject or None, relation=relation or None, at=at or None
-            )
+            known = facts_of(await bank.aget(memory))
+            found = select_facts(known, subject=about, relation=of, at=at or None)
         except MemAgentError as error:
             raise ToolException(str(error)) from error
         return describe_facts(found)

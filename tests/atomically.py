@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from langgraph.store.base import GetOp, PutOp
+from langgraph.store.base import PutOp
 
 from memagent_graph.memory.items import atomic
 from memagent_graph.sync import wait_for
-
-
-def put_if_absent(store, namespace, key, value, *, also=(), ttl=..., **options):
-    times = {} if ttl is ... else {"ttl": ttl}
-    """A commit of a new item, and a look at the one that is there otherwise."""
-    puts = [PutOp(namespace, key, value, **times), *also]
-    if commit(store, puts, {(namespace, key): None}, **options):
-        return value
-    (item,) = wait_for(atomic(store).abatch([GetOp(namespace, key)]))
-    return item.value
 
 
 def commit(store, puts, given, **options):

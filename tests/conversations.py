@@ -1,11 +1,137 @@
-"""Random conversations with tools, and the rules of strict chat servers for them."""
+"""What tests of conversations share: models, agents and graphs with a memory, random turns."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
+from threading import Event
 
+from fixed_readers import ScriptedReader
 from hypothesis import strategies as st
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+
+from memagent_graph import (
+    ConversationNode,
+    ConversationState,
+    MemAgentMiddleware,
+    ReadingConfig,
+)
+from memagent_graph.errors import ModelError
+from memagent_graph.evidence.places import Memory
+from memagent_graph.readers.base import Update
+from memagent_graph.testing import ScriptedChatModel
+
+NEVER = {"remember_within": 1e6}
+"""Nothing is folded in the background: a test says when."""
+ROOMY = ReadingConfig(memory_tokens=10**6, chunk_tokens=10**5)
+"""Nothing has to go for want of room."""
+
+
+class Keeper(ScriptedReader):
+    """Its memory is all that it read. Fails when told to; can wait, so that others overtake.
+
+    Attributes:
+        asked: set with the first update.
+        may_reply: what updates wait for.
+        loops: the event loops that it was called on.
+    """
+
+    def __init__(self, fails=lambda: False, wait=lambda: 0.0):
+        super().__init__()
+        self.fails, self.wait, self.loops = fails, wait, set()
+        self.asked, self.may_reply = Event(), Event()
+        self.may_reply.set()
+
+    async def update(self, step, *, config=None):
+        self.loops.add(asyncio.get_running_loop())
+        self.asked.set()
+        await asyncio.sleep(self.wait())
+        if not self.may_reply.is_set():
+            await asyncio.to_thread(self.may_reply.wait, 60)
+        if self.fails():
+            raise ModelError("The model is away.")
+        self.calls.append(step.chunk.text)
+        return Update(Memory(step.memory.text + step.chunk.text))
+
+
+def of(user, thread="t", **more):
+    """The config of a run of a user."""
+    return {"configurable": {"user_id": user, "thread_id": thread, **more}}
+
+
+def say(graph, text, config, how="sync", **message):
+    """A turn of a graph or an agent."""
+    return run(graph, {"messages": [HumanMessage(text, **message)]}, config, how)
+
+
+def run(graph, given, config, how="sync"):
+    if how == "async":
+        return asyncio.run(graph.ainvoke(given, config))
+    return graph.invoke(given, config)
+
+
+def dated(text, day="2026-03-05", key=None, **fields):
+    """A message that was said on a day."""
+    return HumanMessage(text, id=key, additional_kwargs={"told_at": day}, **fields)
+
+
+def calling(name, key="1", **args):
+    """A reply that calls a tool."""
+    return AIMessage("", tool_calls=[{"name": name, "args": args, "id": key}])
+
+
+def agent_with(memory, *before, model=None, after=(), **options):
+    """An agent that remembers; `options` of `create_agent`."""
+    options.setdefault("middleware", [*before, MemAgentMiddleware(memory), *after])
+    options.setdefault("checkpointer", InMemorySaver())
+    return create_agent(model or ScriptedChatModel("Noted."), **options)
+
+
+def note(_):
+    return {"messages": [AIMessage("Noted.")]}
+
+
+def graph_with(
+    memory,
+    reply=note,
+    state=ConversationState,
+    checkpointer=None,
+    store=None,
+    *,
+    behind=True,
+    **node,
+):
+    """A graph that remembers before its node `reply` and, if `behind`, after it.
+
+    Args:
+        node: options of `ConversationNode`.
+    """
+    builder = StateGraph(state).add_node("remember", ConversationNode(memory, **node))
+    builder.add_node("reply", reply).add_edge(START, "remember").add_edge("remember", "reply")
+    if behind:
+        builder.add_node("note", ConversationNode(memory, **node)).add_edge("reply", "note")
+    saver = InMemorySaver() if checkpointer is None else checkpointer
+    return builder.compile(saver, store=store)
+
+
+def prompted(memory, about, user="ann"):
+    """What a model is told of a user who says something."""
+    return "".join(message.text for message in memory.prompt(user, about=about))
+
+
+def words_in(text, *words):
+    """Those of the words that stand in a text."""
+    return [word for word in words if word in text]
+
+
+def dump(store):
+    """All that a store holds."""
+    items = store.search((), limit=10_000)
+    return "\n".join(sorted(repr((item.namespace, item.key, item.value)) for item in items))
+
 
 _number = count()
 

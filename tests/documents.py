@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bombs import write_docx
+from bombs import write_docx, write_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,15 +26,7 @@ def write_pages(path: Path, pages: Sequence[Sequence[tuple[int, int, str]]]) -> 
             f"<< /Type /Page /Parent 2 0 R {box} {fonts} /Contents {5 + 2 * number} 0 R >>",
             f"<< /Length {len(drawn)} >>\nstream\n{drawn}endstream",
         ]
-    whole, places = b"%PDF-1.4\n", []
-    for number, item in enumerate(objects, 1):
-        places.append(len(whole))
-        whole += f"{number} 0 obj\n{item}\nendobj\n".encode()
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    size = len(objects) + 1
-    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
-    path.write_bytes(whole + f"{end}startxref\n{len(whole)}\n%%EOF".encode())
-    return path
+    return write_objects(path, map(str.encode, objects))
 
 
 def write_scan(path: Path, pages: Sequence[Sequence[tuple[int, int, str]]]) -> Path:

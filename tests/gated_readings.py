@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from doubles import ChainReader, numbered
+from fixed_readers import ChainReader, numbered
 
 from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph.graph import versions
 
 PATIENT = 300
 """Seconds in which a test's other party comes to where it is waited for."""
@@ -66,9 +67,10 @@ class Reading:
         await until(lambda: len(self.told("chunk")) >= wanted)
 
     async def stop(self):
-        """Cancel it, as Ctrl-C does."""
+        """Cancel it, as Ctrl-C does, and wait until nothing of it is left."""
         self.task.cancel()
         await asyncio.wait([self.task])
+        await until(lambda: not versions._ending)
 
     async def end(self):
         self.reader.read_all()
@@ -90,11 +92,6 @@ async def under_way(reading, bank, chunks, memory=None):
     while fold.step < chunks:  # it is written while the next chunk is read
         (fold,) = await bank.aunder_way(memory)
     return fold
-
-
-def reading_of(folds):
-    (memory,) = {fold.memory for fold in folds}
-    return memory
 
 
 def alone(config=SMALL):

@@ -13,6 +13,7 @@ MODULES = (
     "memagent_graph.errors",
     "memagent_graph.evaluation",
     "memagent_graph.rl",
+    "memagent_graph.testing",
 )
 
 

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from itertools import count
 
 import pytest
-from doubles import ChainReader, numbered, until_together
+from fixed_readers import ChainReader, numbered, until_together
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
-from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.text.files import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -83,17 +80,6 @@ async def test_only_so_many_tasks_are_taken_at_a_time_and_they_may_be_endless():
     assert next(taken) <= 20 + 2 * 5
 
 
-async def test_tasks_may_come_asynchronously():
-    async def coming():
-        for number in range(4):
-            await asyncio.sleep(0)
-            yield task(number)
-
-    agent = create_memagent(ChainReader(), config=CONFIG)
-
-    assert len([result async for result in read_many(agent, coming())]) == 4
-
-
 @pytest.mark.parametrize("sync", [True, False])
 async def test_leaving_the_loop_leaves_no_task_behind(sync):
     reader = Watched(delay=0.01)
@@ -131,18 +117,6 @@ async def test_cancelling_the_consumer_cancels_the_readings():
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_with_a_store_what_was_read_is_not_read_again():
-    store = InMemoryStore()
-    first, second = ChainReader(), ChainReader()
-    tasks = list(map(task, range(6)))
-    list(read_many(create_memagent(first, config=CONFIG, store=store), tasks[:4]))
-
-    list(read_many(create_memagent(second, config=CONFIG, store=store), tasks))
-
-    assert len(second.spans) == len(first.spans) / 2
-    assert second.answers == 6
-
-
 def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
     saver, reader = InMemorySaver(), ChainReader()
     stopping = create_memagent(
@@ -156,48 +130,6 @@ def test_with_a_checkpointer_a_stopped_task_goes_on_where_it_was():
 
     assert len(reader.spans) == len(set(reader.spans))
     assert result.output["coverage"] == 1
-
-
-@pytest.mark.slow
-def test_two_hundred_readings_by_an_endpoint_lose_nothing(openai_server):
-    openai_server.script = ["ok", 500, "ok", "drop", 429] * 20
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-    agent = create_memagent(model, config=CONFIG)
-
-    results = list(read_many(agent, map(task, range(200)), concurrency=200))
-
-    assert not [result.error for result in results if result.error]
-    assert len({result.output["memory"] for result in results}) == 200
-
-
-def test_two_event_loops_after_each_other_and_at_once():
-    agent = create_memagent(ChainReader(), config=CONFIG)
-
-    async def all_of(tasks):
-        return {result.id: result.output["memory"] async for result in read_many(agent, tasks)}
-
-    found = []
-    tasks = list(map(task, range(5)))
-    threads = [
-        threading.Thread(target=lambda: found.append(asyncio.run(all_of(tasks)))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found.append(asyncio.run(all_of(tasks)))
-
-    assert found == [found[0]] * 4
-
-
-async def test_one_failure_of_abatch_does_not_break_the_others():
-    agent = create_memagent(Watched(failing=[1]), config=CONFIG)
-
-    outputs = await agent.abatch(list(map(task, range(3))), return_exceptions=True)
-
-    assert isinstance(outputs[1], ModelError)
-    assert outputs[0]["answer"]
-    assert outputs[2]["answer"]
 
 
 def test_no_concurrency_is_an_error():
@@ -243,12 +175,13 @@ def test_tasks_about_one_document_that_follow_one_another_are_read_in_one_pass(m
         assert output["memory"] == alone["memory"]
 
 
-def test_no_more_tasks_than_concurrency_are_read_in_one_pass():
+def test_no_more_tasks_than_concurrency_are_read_in_one_pass_and_each_has_the_calls_it_has_alone():
     reader = Watched(delay=0.001, together=3)
+    config = CONFIG.model_copy(update={"max_calls": 3})
 
-    results = list(read_many(create_memagent(reader, config=CONFIG), ONE, concurrency=3))
+    results = list(read_many(create_memagent(reader, config=config), ONE, concurrency=3))
 
-    assert len(results) == len(ONE)
+    assert [result.output["usage"]["calls"] for result in results] == [3] * len(ONE)
     assert reader.most == 3
 
 
@@ -275,15 +208,6 @@ def test_one_failing_task_does_not_fail_those_about_the_same_document():
         "8": QuestionError,
     }
     assert all(results[str(number)].output["answer"] for number in (0, 1, 3, 4, 6, 7))
-
-
-def test_each_task_has_the_calls_that_it_has_alone():
-    config = CONFIG.model_copy(update={"max_calls": 3})
-    agent = create_memagent(ChainReader(), config=config)
-
-    results = list(read_many(agent, ONE))
-
-    assert [result.output["usage"]["calls"] for result in results] == [3] * len(ONE)
 
 
 async def test_with_a_checkpointer_or_asynchronous_tasks_each_is_read_alone():

@@ -32,6 +32,7 @@ from memagent_graph.seams import (
     find_identifying_params,
     is_answered,
     replaces_messages,
+    runs_of,
     runtime_of,
     saver_of,
     with_checkpointer,
@@ -194,6 +195,36 @@ def test_a_node_knows_whether_a_message_takes_the_place_of_the_one_with_its_id(r
     assert out["found"] == replaces
     assert [message.text for message in out["messages"]] == ["A"]
     assert not replaces_messages({}, [HumanMessage("B")])
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver()])
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_a_node_knows_the_runs_above_it_with_their_input_and_their_first_step(saver, resumed):
+    def stop(state: State) -> State:
+        return {"found": interrupt("Go on?")} if resumed and saver else {}
+
+    def inner(state: State, config: RunnableConfig) -> State:
+        own, above = runs_of(config)
+        return {
+            "found": [above.channels["seen"].get(), own.input["found"], above.input, above.began]
+        }
+
+    class Outer(State):
+        seen: str
+
+    nested = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+    builder = StateGraph(Outer).add_node("stop", stop).add_node("nested", nested)
+    graph = builder.add_edge(START, "stop").add_edge("stop", "nested").compile(saver)
+    config = {"configurable": {"thread_id": str(resumed)}}
+
+    given = {"found": "here", "seen": "above"}
+    out = await graph.ainvoke(given, config)
+    if resumed and saver:
+        out = await graph.ainvoke(Command(resume="here"), config)
+        assert out["found"] == ["above", "here", Command(resume="here"), 1]
+    else:
+        assert out["found"] == ["above", "here", given, -1]
+    assert runs_of(None) == []
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()])

@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from bombs import write_docx
-from doubles import QuotingReader, numbered
+from fixed_readers import QuotingReader, numbered
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore

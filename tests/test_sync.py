@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -33,13 +32,6 @@ class TestWorkThrough:
         here = threading.current_thread()
         assert [thread is here for _, thread in done] == [not beside for _, beside in given]
         assert len({thread for _, thread in done} - {here}) <= at_once
-
-    def test_so_much_is_done_at_once(self):
-        meeting = threading.Barrier(3)
-
-        work_through([(partial(meeting.wait, HANG), True)] * 3, 3)
-
-        assert not meeting.broken
 
     def test_where_one_raises_the_others_end_and_the_rest_does_not_begin(self):
         begun = []

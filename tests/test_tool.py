@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import repeat
 
 import pytest
 from documents import write_pages
-from doubles import ChainReader, Hearing, Words, numbered
+from fixed_readers import ChainReader, Words, numbered
 from langchain.agents import create_agent
 from langchain_core.documents import Document
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import MemoryBank, Prompts, ReadingConfig, corpus, create_reading_tool
+from memagent_graph import (
+    MemAgentRetriever,
+    MemoryBank,
+    Prompts,
+    ReadingConfig,
+    corpus,
+    create_reading_tool,
+)
 from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.files import open_source
 
 CONFIG = ReadingConfig(chunk_tokens=50)
@@ -34,29 +40,25 @@ def call(question="Who pays the rent?", source="lease.txt", number=1):
     return {"name": "read", "args": arguments, "id": str(number), "type": "tool_call"}
 
 
-def test_a_source_with_pages_is_cited_by_page(tmp_path):
-    lease = write_pages(
-        tmp_path / "lease.pdf",
-        [[(50, 700, "It rained.")], [(50, 700, "The rent is paid by Mr. Fox.")]],
-    )
+def test_it_answers_with_the_place_and_a_source_with_pages_is_cited_by_page(lease):
+    written = [[(50, 700, "It rained.")], [(50, 700, "The rent is paid by Mr. Fox.")]]
+    paged = write_pages(lease.with_suffix(".pdf"), written)
 
-    message = create_reading_tool(sources=[lease]).invoke(call(source="lease.pdf"))
+    by_line = create_reading_tool(sources=[lease]).invoke(call())
+    by_page = create_reading_tool(sources=[paged]).invoke(call(source="lease.pdf"))
 
-    assert message.content.endswith("It stands at lease.pdf, page 2.")
-    [cited] = message.artifact["citations"]
+    assert by_line.content.startswith("The rent is paid by Mr. Fox.")
+    assert "lease.txt:1" in by_line.content
+    assert by_line.artifact["evidence"]
+    assert by_line.artifact["coverage"] == 1
+    assert by_page.content.endswith("It stands at lease.pdf, page 2.")
+    [cited] = by_page.artifact["citations"]
     assert (cited["page"], cited["heading"]) == (2, None)
 
 
-class Calling(GenericFakeChatModel):
-    """Says what it is given, whatever tools it has."""
-
-    def bind_tools(self, tools, **_):
-        return self
-
-
 def agent_that_calls(*calls, tool, **options):
-    said = [AIMessage("", tool_calls=list(calls)), AIMessage("Done.")]
-    return create_agent(Calling(messages=iter(said)), [tool], **options)
+    model = ScriptedChatModel(AIMessage("", tool_calls=list(calls)), "Done.")
+    return create_agent(model, [tool], **options)
 
 
 def test_the_schema_tells_an_agent_what_it_may_ask(lease):
@@ -70,37 +72,23 @@ def test_the_schema_tells_an_agent_what_it_may_ask(lease):
     assert "question" in tool.description
 
 
-def test_it_answers_with_the_place_and_has_everything_in_the_artifact(lease):
-    message = create_reading_tool(sources=[lease]).invoke(call())
-
-    assert message.content.startswith("The rent is paid by Mr. Fox.")
-    assert "lease.txt:1" in message.content
-    assert message.artifact["evidence"]
-    assert message.artifact["coverage"] == 1
-
-
 def test_places_are_told_by_the_names_that_the_agent_knows_and_not_by_paths(lease):
     folder = lease.parent
-    sources = {
-        "the lease": lease,
-        "record": {"path": str(lease)},
-        "text": LEASE,
-        "letter": Document(LEASE, metadata={"source": "letter of May"}),
-        "glob": folder / "l*.txt",
-        "all": folder,
+    places = {
+        "the lease": (lease, "the lease:1."),
+        "record": ({"path": str(lease)}, "record:1."),
+        "text": (LEASE, "text:1."),
+        "letter": (Document(LEASE, metadata={"source": "letter of May"}), "letter of May:1."),
+        "glob": (folder / "l*.txt", "lease.txt:1."),
+        "all": (folder, f"{folder.name}/lease.txt:1."),
     }
-    tool = create_reading_tool(sources=sources)
+    tool = create_reading_tool(sources={name: source for name, (source, _) in places.items()})
 
-    told = {name: tool.invoke(call(source=name)) for name in sources}
+    told = {name: tool.invoke(call(source=name)) for name in places}
 
-    places = {name: said.content.partition("It stands at ")[2] for name, said in told.items()}
-    assert places["the lease"] == "the lease:1."
-    assert places["record"] == "record:1."
-    assert places["text"] == "text:1."
-    assert places["letter"] == "letter of May:1."
-    assert places["glob"] == "lease.txt:1."
-    assert places["all"] == f"{folder.name}/lease.txt:1."
-    assert not any(str(folder) in said.content for said in told.values())
+    for name, (_, place) in places.items():
+        assert told[name].content.partition("It stands at ")[2] == place
+        assert str(folder) not in told[name].content
     assert told["the lease"].artifact["citations"][0]["source"] == str(lease)
     both = tool.invoke(call(["Who pays rent?", "Who pays the rent?"], "the lease"))
     assert both.content.count("It stands at the lease:1.") == 2
@@ -120,15 +108,23 @@ def test_what_it_was_not_given_cannot_be_reached(source, lease):
     assert "swordfish" not in message.content
 
 
-def test_what_goes_wrong_comes_back_as_a_message_that_an_agent_can_act_on(lease, tmp_path):
+@pytest.mark.parametrize(
+    ("question", "source", "says"),
+    [
+        ("Who?", "gone", "gone.txt"),
+        (" ", "lease", "question is empty"),
+        ([], "lease", "Give questions"),
+    ],
+)
+def test_what_goes_wrong_comes_back_as_a_message_that_an_agent_can_act_on(
+    lease, tmp_path, question, source, says
+):
     tool = create_reading_tool(sources={"lease": lease, "gone": tmp_path / "gone.txt"})
 
-    gone = tool.invoke(call(source="gone"))
-    empty = tool.invoke(call(" ", "lease"))
+    message = tool.invoke(call(question, source))
 
-    assert (gone.status, empty.status) == ("error", "error")
-    assert "gone.txt" in gone.content
-    assert "question is empty" in empty.content
+    assert message.status == "error"
+    assert says in message.content
 
 
 async def test_sync_and_async_calls_of_one_agent_step_do_not_mix_under_a_checkpointer(lease):
@@ -213,31 +209,26 @@ def test_a_question_that_fails_says_so_beside_the_others_answers():
     assert "down" in none.content
 
 
-def test_no_question_is_an_error_that_an_agent_can_act_on(lease):
-    message = create_reading_tool(sources=[lease]).invoke(call([]))
-
-    assert message.status == "error"
-    assert "Give questions" in message.content
-
-
-def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
-    store, model = InMemoryStore(), Hearing(messages=repeat("A note."))
-    tool = create_reading_tool(
-        model,
-        sources={"text": "a b c d e f " * 20},
-        config=CONFIG,
-        prompts=Prompts(
-            update="Mine: {question} {memory} {chunk}", answer="Mine too: {question} {memory}"
+@pytest.mark.parametrize("kind", ["tool", "retriever"])
+def test_prompts_tokenizer_config_and_namespace_shape_the_reading_of_a_tool_and_a_retriever(kind):
+    store, model, text = InMemoryStore(), ScriptedChatModel("A note."), "a b c d e f " * 20
+    shaped = {
+        "config": ReadingConfig(chunk_tokens=50, segments=1),
+        "prompts": Prompts(
+            update="My {question} {memory} {chunk}", answer="My {question} {memory}"
         ),
-        tokenizer=Words(),
-        namespace=("ann", "memagent"),
-        store=store,
-    )
+        "tokenizer": Words(),
+        "namespace": ("ann", "memagent"),
+        "store": store,
+    }
 
-    tool.invoke(call("Who?", "text"))
+    if kind == "tool":
+        create_reading_tool(model, sources={"text": text}, **shaped).invoke(call("Who?", "text"))
+    else:
+        MemAgentRetriever(corpus=text, model=model, **shaped).invoke("Who?")
 
-    assert len(model.heard) == 3 + 1
-    assert all("Mine" in text for text in model.heard)
+    assert len(model.prompts) == 3 + 1
+    assert all("My" in text for text in model.prompts)
     assert {space[:2] for space in store.list_namespaces(limit=100)} == {("ann", "memagent")}
     with pytest.raises(TypeError, match="top_k"):
         create_reading_tool(sources={"text": "a"}, top_k=3)
@@ -256,25 +247,13 @@ def test_prompts_tokenizer_config_and_namespace_shape_the_reading():
 )
 def test_an_agent_is_told_what_of_an_answer_has_no_support(answer, ending):
     notes = "The rent is paid by Mr. Fox."
-    model = Hearing(messages=iter(map(AIMessage, [notes, answer])), heard=[])
+    model = ScriptedChatModel(notes, answer)
     config = ReadingConfig(how="read")
     tool = create_reading_tool(model, sources={"text": notes}, config=config)
 
     message = tool.invoke(call(source="text"))
 
     assert message.content.endswith(ending)
-
-
-def test_an_agent_is_told_which_documents_of_a_folder_were_not_read(lease):
-    (lease.parent / "old.txt").write_bytes(bytes(range(128, 256)) * 20)  # in no known encoding
-    (lease.parent / "blank.txt").write_text(" ")
-    (lease.parent / ".hidden").write_text("x")
-    (lease.parent / "code.bin").write_bytes(bytes(range(256)))
-    tool = create_reading_tool(sources=[lease.parent])
-
-    said = tool.invoke(call(source=lease.parent.name)).content
-
-    assert said.endswith(f"Not read: {lease.parent.name}/old.txt.")
 
 
 def test_a_corpus_gives_the_tool_its_sources(tmp_path):
@@ -288,3 +267,18 @@ def test_a_corpus_gives_the_tool_its_sources(tmp_path):
     assert "Choose one of" in read.invoke({"questions": ["Who?"], "source": "draft.md"})
     with pytest.raises(ConfigurationError, match="same name"):
         create_reading_tool(sources=corpus(["one text", "another text"]))
+
+
+def test_an_agent_is_told_which_documents_of_a_folder_were_not_read(lease):
+    (lease.parent / "old.txt").write_bytes(bytes(range(128, 256)) * 20)  # in no known encoding
+    for name, content in {
+        "blank.txt": b" ",
+        ".hidden": b"x",
+        "code.bin": bytes(range(256)),
+    }.items():
+        (lease.parent / name).write_bytes(content)
+    tool = create_reading_tool(sources=[lease.parent])
+
+    said = tool.invoke(call(source=lease.parent.name)).content
+
+    assert said.endswith(f"Not read: {lease.parent.name}/old.txt.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from itertools import islice, product
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -61,15 +59,8 @@ def tiny_model(
     return folder
 
 
-def byte_pairs(vocabulary: int, max_length: int = 16_384, *, ids: int = 0):
-    """The tokenizer of a `tiny_model`, of `transformers`.
-
-    Args:
-        vocabulary: tokens that are learned.
-        max_length: of the context, in tokens.
-        ids: so many in all, the rest of which join two that were learned: a model that knows
-            more tokens than were learned writes text all the same.
-    """
+def byte_pairs(vocabulary: int, max_length: int = 16_384):
+    """The tokenizer of a `tiny_model`, of `transformers`, with so many tokens that it learned."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -83,35 +74,13 @@ def byte_pairs(vocabulary: int, max_length: int = 16_384, *, ids: int = 0):
         trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False),
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=filled(tokenizer, ids) if ids else tokenizer,
+        tokenizer_object=tokenizer,
         unk_token="<unk>",
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=CHATML,
         model_max_length=max_length,
     )
-
-
-def filled(tokenizer, ids: int):
-    """The tokenizer with so many ids: each new one joins two, and is text that encodes to it."""
-    from tokenizers import Tokenizer
-
-    plain = json.loads(tokenizer.to_str())
-    known, merges = plain["model"]["vocab"], plain["model"]["merges"]
-    tails = [token for token in known if token.isascii() and token.isalpha()]
-    heads = [f"Ġ{token}" for token in tails if f"Ġ{token}" in known]
-    wanted = ids - len(known)
-    pairs = [*islice(product(heads, tails), 4 * wanted)]
-    encodings = tokenizer.encode_batch_fast([f" {a[1:]}{b}" for a, b in pairs])
-    apart = [
-        (a, b)
-        for (a, b), found in zip(pairs, encodings, strict=True)
-        if found.ids == [known[a], known[b]]
-    ]
-    for pair in apart[:wanted]:
-        known["".join(pair)] = len(known)
-        merges.append([*pair])
-    return Tokenizer.from_str(json.dumps(plain))
 
 
 def tiny_adapter(model: Path | str, folder: Path, *, rank: int = 8, seed: int = 1) -> Path:

@@ -115,7 +115,6 @@ def _add_plugins() -> None:
 
 
 def _add_missing(name: str) -> None:
-    """Add a command that says what to install."""
     install = f'pip install "memagent-graph[{name}]"'
 
     @app.command(

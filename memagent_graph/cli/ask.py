@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from memagent_graph.cli.options import (
-    Keeps,
-    Reads,
-    check_server,
-    find_missing_store,
-    parse_namespace,
-    takes_options,
-)
+from memagent_graph.cli.options import Keeps, Reads, check_server, find_missing_store, takes_options
 from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
+from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
+from memagent_graph.memory.stores import open_store
 from memagent_graph.templates import plural
 from memagent_graph.text.source import is_lost
 
@@ -82,7 +78,7 @@ again. Calls repeated after errors come on top, and one for each memory that is 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print a plan for people, or as one JSON document."""
-    found = plan.as_dict()
+    found = asdict(plan)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -154,9 +150,7 @@ def ask(
     ] = False,
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
-    from memagent_graph.errors import MemoryNotFoundError
     from memagent_graph.graph.build import create_memagent
-    from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
     from memagent_graph.text.files import open_source
 
@@ -195,7 +189,7 @@ def ask(
             config=settings,
             tokenizer=reads.tokenizer,
             store=kept_in,
-            namespace=parse_namespace(keeps.namespace),
+            namespace=keeps.place,
         )
         asked: ReadingInput = {"question": question, "document": document, "memory_name": name}
         if memory:
@@ -233,8 +227,7 @@ def _read(agent: ReadingGraph, asked: ReadingInput, document: DocumentLike | Non
 
 
 _LONGEST_NAME = 24
-_SUMMED: tuple[Literal["chunk", "chunks", "position", "length", "tokens"], ...]
-_SUMMED = ("chunk", "chunks", "position", "length", "tokens")
+_SUMMED: Final = ("chunk", "chunks", "position", "length", "tokens")
 """Counts that are summed over the segments of a document."""
 
 

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.options import (
-    Keeps,
-    Reads,
-    check_server,
-    parse_namespace,
-    takes_options,
-)
+from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors, to_json
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.stores import open_store
 
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, Task
@@ -38,12 +34,15 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
             task = json.loads(line)
             name, given = str(task.setdefault("id", str(number))), task["document"]
             task["document"] = _document(given, file.parent)
-            _check_new(name, seen)
+            problem = f"the id {name!r} is there twice" if name in seen else ""
+            seen.add(name)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
+            problem = str(error)
+        if problem:
             bad += 1
             message = (
-                f"memagent: error: {file}:{number} is not a task: {error}. A task is a JSON object "
-                'with `question` and `document`: text, or {"path": ...}, or a list of these.'
+                f"memagent: error: {file}:{number} is not a task: {problem}. A task is a JSON "
+                'object with `question` and `document`: text, or {"path": ...}, or a list of these.'
             )
             print(message, file=sys.stderr)
             continue
@@ -56,13 +55,6 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
         if name not in answered:
             tasks.append(task)
     return tasks, bad
-
-
-def _check_new(name: str, seen: set[str]) -> None:
-    if name in seen:
-        message = f"the id {name!r} is there twice"
-        raise ValueError(message)
-    seen.add(name)
 
 
 def _document(given: object, folder: Path) -> object:
@@ -133,10 +125,9 @@ def batch(
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
     from memagent_graph.graph.build import create_memagent
-    from memagent_graph.memory.stores import open_store
 
     with report_errors("memagent: stopped." if out is None else _STOPPED):
-        settings, place = reads.make_config(), parse_namespace(keeps.namespace)
+        settings, place = reads.make_config(), keeps.place
         answered = set() if out is None else _mend(out)
         asked, bad = read_task_file(tasks, answered)
         if answered:
@@ -178,8 +169,6 @@ def _mend(file: Path) -> set[str]:
 
     A file of something else must not be lost.
     """
-    from memagent_graph.errors import ConfigurationError
-
     if not file.exists():
         return set()
     lines = file.read_text("utf-8", errors="replace").splitlines()

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from memagent_graph.cli.options import (
-    Keeps,
-    Reads,
-    check_server,
-    parse_namespace,
-    takes_options,
-)
+from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
+from memagent_graph.errors import ConfigurationError, MemAgentError, ModelError, TransientModelError
+from memagent_graph.memory.stores import open_store
+from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -44,8 +41,6 @@ class Check:
 
 def check_endpoint(model: ChatEndpoint) -> Iterator[Check]:
     """The server, and whether it has the model. Yields nothing more once it cannot be reached."""
-    from memagent_graph.errors import ModelError, TransientModelError
-
     key = "with a key" if model.api_key else "without a key"
     try:
         model.check_key()
@@ -75,7 +70,6 @@ def check_endpoint(model: ChatEndpoint) -> Iterator[Check]:
 
 def check_context(reader: Reader, config: ReadingConfig) -> Check:
     """Whether the budgets fit the model's context."""
-    from memagent_graph.errors import ConfigurationError
     from memagent_graph.graph.reading import check_window
 
     holds, needed = reader.identity.window_tokens, config.window_tokens
@@ -97,7 +91,6 @@ def check_context(reader: Reader, config: ReadingConfig) -> Check:
 
 def check_tokenizer(spec: str | None, reader: Reader) -> Check:
     """Check how tokens are counted; an estimate is a warning."""
-    from memagent_graph.errors import ConfigurationError
     from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
     try:
@@ -113,7 +106,6 @@ def check_tokenizer(spec: str | None, reader: Reader) -> Check:
 
 async def check_call(reader: Reader) -> Check:
     """One short answer from the model, by the way that a reading takes."""
-    from memagent_graph.errors import MemAgentError
     from memagent_graph.evidence.places import Memory
 
     started = perf_counter()
@@ -128,9 +120,6 @@ async def check_call(reader: Reader) -> Check:
 
 def check_store(where: str | None, namespace: tuple[str, ...]) -> Check:
     """Whether a store takes an item below `namespace`, gives it back and forgets it."""
-    from memagent_graph.errors import MemAgentError
-    from memagent_graph.memory.stores import open_store
-
     place, key, value = (*namespace, "doctor"), "check", {"written": "by memagent doctor"}
     started = perf_counter()
     try:
@@ -161,16 +150,15 @@ def _risk(store: BaseStore) -> tuple[str, str]:
     from memagent_graph.memory.redis import RedisStore
 
     settings = store.server_settings() if isinstance(store, RedisStore) else {}
-    risks, cures = [], []
+    cures = {}
     policy = settings.get("maxmemory-policy", "noeviction")
     if settings.get("maxmemory", "0") != "0" and not policy.startswith(_KEEPS):
-        risks.append(f"the server evicts memories when it is full (maxmemory-policy {policy})")
-        cures.append("maxmemory-policy noeviction")
+        risk = f"the server evicts memories when it is full (maxmemory-policy {policy})"
+        cures[risk] = "maxmemory-policy noeviction"
     if settings.get("save") == "" and settings.get("appendonly") == "no":
-        risks.append("the server forgets them when it restarts (no persistence)")
-        cures.append("appendonly yes")
-    fix = f"Set {' and '.join(cures)} in the server's configuration." if cures else ""
-    return " and ".join(risks), fix
+        cures["the server forgets them when it restarts (no persistence)"] = "appendonly yes"
+    fix = f"Set {' and '.join(cures.values())} in the server's configuration." if cures else ""
+    return " and ".join(cures), fix
 
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
@@ -212,10 +200,8 @@ def doctor(
 
 
 def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
-    """Examine a model, print the result, and return whether it reads well enough."""
     from memagent_graph.evaluation.exam import examine
     from memagent_graph.models.resolve import resolve_model
-    from memagent_graph.sync import wait_for
 
     model = resolve_model(name, base_url=base_url, temperature=0.0)
     check_server(model)
@@ -238,7 +224,7 @@ def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
 def _examine(reads: Reads, keeps: Keeps) -> Iterator[Check]:
     from memagent_graph.readers.resolve import EXTRACTIVE
 
-    settings, place = reads.make_config(), parse_namespace(keeps.namespace)
+    settings, place = reads.make_config(), keeps.place
     name = reads.model or EXTRACTIVE
     if name == EXTRACTIVE:
         yield Check("model", "warn", f"{name}, built in", _NO_MODEL)
@@ -248,11 +234,9 @@ def _examine(reads: Reads, keeps: Keeps) -> Iterator[Check]:
 
 
 def _examine_model(name: str, reads: Reads, config: ReadingConfig) -> Iterator[Check]:
-    from memagent_graph.errors import MemAgentError, ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.readers.chat import ChatReader
     from memagent_graph.readers.resolve import resolve_reader
-    from memagent_graph.sync import wait_for
 
     try:
         reader = resolve_reader(name, config=config, base_url=reads.base_url)

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Task
-    from memagent_graph.evaluation.scores import Judge
 
 _EXAMPLES = """Measure a model, with MemAgent and without.
 
-Tasks are questions over files of HotpotQA, SQuAD, LoCoMo, LongMemEval, BEAM, over your own
-documents, and RULER's samples: --list shows what each needs. Methods: memagent, whole, truncate,
-bm25, map_reduce, refine.
+Tasks: qa:FILE asks the questions of a file of HotpotQA, SQuAD or Natural Questions, masked:FOLDER
+asks what was masked in sentences of your own documents, ruler:FILE has samples that RULER wrote.
+Methods: memagent, whole, truncate, bm25, map_reduce, refine.
 
 Examples:
 
@@ -35,7 +34,7 @@ Examples:
   memagent eval --model openai:gpt-4o --methods memagent,bm25 --out o/
 
 Every sample is a line of OUT/samples.jsonl; what is there is not asked again. OUT gets a
-report.md and a plot.
+report.md.
 The score is of the final answer: what the reply boxes, or the whole of it.
 
 Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
@@ -46,7 +45,7 @@ _STOPPED = "memagent: stopped. The samples so far are kept. To continue:\n  {com
 @takes_options
 def evaluate(
     *,
-    out: Annotated[Path | None, typer.Option(help="Folder for samples, table and plot.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples and table.")] = None,
     tasks: Annotated[
         str | None,
         typer.Option(help="Names of tasks with their files, such as qa:hotpot.json."),
@@ -61,18 +60,9 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(min=1, help="Samples for each task and length, at most.")
     ] = 20,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            help="Model at OPENAI_BASE_URL that grades answers no rule can: openai:gpt-4o."
-        ),
-    ] = None,
     essays: Annotated[
         Path | None, typer.Option(help="File or folder of texts to fill documents with.")
     ] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the tasks and what each needs.")
-    ] = False,
     seed: Annotated[
         int, typer.Option(help="Seed of the samples and of the order of questions.")
     ] = 0,
@@ -89,13 +79,9 @@ def evaluate(
     from memagent_graph.evaluation.samples import parse_length
     from memagent_graph.text.tokens import load_tokenizer
 
-    if list_:
-        _list()
-        return
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
     with report_errors(_STOPPED):
-        run.figure_kind()  # before the model's work, not after it
         settings = reads.make_config()
         wanted, ways = [*map(parse_length, lengths.split(","))], methods.split(",")
         made = _tasks(tasks, essays)
@@ -115,7 +101,6 @@ def evaluate(
             config=settings,
             seed=seed,
             concurrency=concurrency,
-            judge=_judge(judge),
         )
         total = len([*run.places(made, wanted, samples)]) * len(ways)
         asyncio.run(_through(running, total))
@@ -124,7 +109,7 @@ def evaluate(
             f"{reader.identity.name}, chunks of {settings.chunk_tokens}, "
             f"memory of {settings.memory_tokens} tokens"
         )
-        print(run.markdown(run.cells(results)), end="")
+        print(run.tabulate(results), end="")
         run.write_report(out, results, title)
         failed = sum(result.error is not None for result in results)
         if failed:
@@ -136,40 +121,17 @@ def evaluate(
 def _tasks(names: str | None, essays: Path | None) -> list[Task]:
     """The tasks that were named; one for each kind of samples in a file of RULER's."""
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
+    from memagent_graph.evaluation.tasks.questions import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None
     if not names:
-        raise typer.BadParameter("Name a task, such as --tasks qa:FILE. See --list.")
+        raise typer.BadParameter("Name a task, such as --tasks qa:FILE.")
     made: list[Task] = []
     for name in names.split(","):
         file = name.removeprefix("ruler:")
         made += ruler_tasks(file) if file not in {name, ""} else [make_task(name, text)]
     return made
-
-
-def _judge(model: str | None) -> Judge | None:
-    if model is None:
-        return None
-    from memagent_graph.evaluation.scores import Judge
-    from memagent_graph.models.resolve import resolve_model
-
-    judge = resolve_model(model)
-    check_server(judge)
-    return Judge(judge)
-
-
-def _list() -> None:
-    """Print the tasks: name, what is asked, and what has to be there."""
-    from memagent_graph.evaluation.tasks import KINDS
-
-    rows = [("task", "asks for", "needs")]
-    rows += [(name, kind.asks, kind.needs) for name, kind in KINDS.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 async def _through(running: AsyncIterator[SampleResult], total: int) -> None:

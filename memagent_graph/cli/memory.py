@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import string
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, nullcontext
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from memagent_graph.cli.options import (
     Keeps,
     Named,
+    Reads,
     User,
     bank_of,
+    check_server,
     name_for,
     operator,
     takes_options,
 )
 from memagent_graph.cli.terminal import print_in_style, row
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemAgentError,
+    MemoryNotFoundError,
+    SourceError,
+    StoreError,
+)
+from memagent_graph.memory.stores import wait_for_others
+from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -32,12 +44,14 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.sqlite import SqliteSaver
 
+    from memagent_graph.conversation.exports import ExportForm
     from memagent_graph.conversation.user_memory import MemoryChange
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import Forgotten, ForgottenSource, MemoryBank
     from memagent_graph.memory.version import History, MemoryVersion
 
 _COLOURS = {"+": "green", "-": "red"}
+_GAP = {"fg": "yellow"}
 
 
 def day(time: str) -> str:
@@ -46,32 +60,27 @@ def day(time: str) -> str:
 
 
 def print_history(versions: History, changes: Sequence[MemoryChange] | None) -> None:
-    """Print what was done to a memory, newest first, and what each version changed.
-
-    The changes are those of a user's memory: versions that were stored without a line of changes
-    have one that says so.
-    """
+    """Print what each version changed, newest first; of a user's memory, all `changes` as well."""
     from memagent_graph.memory.bank import diff
 
     gaps = {*versions.gaps} - {change.version for change in changes or ()}
     earlier = [*versions[1:], *[None] * bool(versions)]
     kept = {new.id: (new, old) for new, old in zip(versions, earlier, strict=True)}
     for key, head in _list_changes(versions, changes):
-        if key not in kept:
+        version, before = kept.get(key, (None, None))
+        if version is None:
             print_in_style(head, bold=True)
             if key:
-                gone = "  this version is gone: it was thinned out, or it expired"
-                print_in_style(gone, fg="yellow")
+                print_in_style("  this version is gone: it was thinned out, or it expired", **_GAP)
             continue
-        version, before = kept[key]
         cut = ", cut to its budget" if version.cut else ""
         print_in_style(f"{head}, {plural(version.tokens, 'token')}{cut}", bold=True)
         new = [f"+ {line}" for line in version.text.splitlines()]
         for line in diff(before, version) if before else new:
             print_in_style(f"  {line}", fg=_COLOURS.get(line[:1]))
         if version.parent in gaps:
-            gap = f"{version.parent}  is gone: it expired, was evicted, thinned out or forgotten"
-            print_in_style(gap, fg="yellow")
+            gap = "is gone: it expired, was evicted, thinned out or forgotten"
+            print_in_style(f"{version.parent}  {gap}", **_GAP)
 
 
 def _list_changes(
@@ -82,19 +91,15 @@ def _list_changes(
         return [(version.id, f"{version.id}  {_describe(version)}") for version in versions]
     lined = {change.version for change in changes}
     said = [(change.at, change.version, _describe_change(change)) for change in changes]
-    said += [
-        (version.created_at, version.id, "nobody noted by whom")
-        for version in versions
-        if version.id not in lined
-    ]
+    unlined = [version for version in versions if version.id not in lined]
+    said += [(version.created_at, version.id, "nobody noted by whom") for version in unlined]
     return [
-        (key, f"{day(at)}  {key}  {what}" if key else f"{day(at)}  {what}")
+        (key, "  ".join(filter(None, (day(at), key, what))))
         for at, key, what in sorted(said, reverse=True)
     ]
 
 
 def _describe(version: MemoryVersion) -> str:
-    """Return what made a version, and of which part of the document."""
     from memagent_graph.memory.version import VersionMerge
 
     what = "edited" if version.edited else f"chunk {version.step}"
@@ -104,7 +109,6 @@ def _describe(version: MemoryVersion) -> str:
 
 
 def _describe_change(change: MemoryChange) -> str:
-    """Return what was done, by whom, from which messages, with which model."""
     summary = f"{change.what} by {change.by or 'somebody'}"
     if change.messages:
         summary += f", thread {change.thread}, messages {' '.join(change.messages)}"
@@ -133,28 +137,17 @@ def list_memories(*, keeps: Keeps) -> None:
 
 
 @takes_options
-def show(
-    reference: Named = None,
-    user: User = None,
-    *,
-    keeps: Keeps,
-) -> None:
+def show(reference: Named = None, user: User = None, *, keeps: Keeps) -> None:
     """Print a memory."""
     with keeps.open_users() as users:
         if user is not None and reference is None:
-            version = users.get(user)
+            print(users.get(user).text)
         else:
-            version = bank_of(users, user).get(name_for(reference, user))
-        print(version.text)
+            print(bank_of(users, user).get(name_for(reference)).text)
 
 
 @takes_options
-def history(
-    reference: Named = None,
-    user: User = None,
-    *,
-    keeps: Keeps,
-) -> None:
+def history(reference: Named = None, user: User = None, *, keeps: Keeps) -> None:
     """Print every version of a memory, newest first, and what each changed.
 
     With --user, each line says who made the change, when, from which messages and with which
@@ -164,7 +157,7 @@ def history(
         if user is not None and reference is None:
             print_history(*users.history(user))
         else:
-            print_history(bank_of(users, user).history(name_for(reference, user)), None)
+            print_history(bank_of(users, user).history(name_for(reference)), None)
 
 
 @takes_options
@@ -183,12 +176,7 @@ def readings(*, keeps: Keeps) -> None:
 
 
 @takes_options
-def edit(
-    reference: Named = None,
-    user: User = None,
-    *,
-    keeps: Keeps,
-) -> None:
+def edit(reference: Named = None, user: User = None, *, keeps: Keeps) -> None:
     """Open a memory in $EDITOR, and store the edited text as a new version.
 
     A reading that is under way continues from your edit at its next chunk, and reads again what it
@@ -199,13 +187,13 @@ def edit(
     with keeps.open_users() as users:
         bank = bank_of(users, user)
         read = None if user or reference is None else _find_read(bank, reference)
-        newest = bank.get(read or name_for(reference, user)) if user is None else users.get(user)
-        opened = newest if user is None or reference is None else bank.get(reference)
+        newest = users.get(user) if user else bank.get(read or name_for(reference))
+        opened = bank.get(reference) if user and reference else newest
         text = _edit_text(opened.text).strip()
         if text in ("", newest.text.strip()):
             print("memagent: nothing changed.", file=sys.stderr)
         elif user is None:
-            print(bank.edit(name_for(reference, user), text, before=read).id)
+            print(bank.edit(name_for(reference), text, before=read).id)
         else:
             print(users.edit(user, text, by=operator(), before=newest.id).id)
 
@@ -229,8 +217,7 @@ def check(
     for finding in findings:
         print(row(finding.kind, finding.key, finding.text))
     broken = [finding for finding in findings if finding.kind in ("dangling", "bad")]
-    found = plural(len(findings), "finding")
-    print(f"memagent: {found}, {len(broken)} to mend.", file=sys.stderr)
+    print(f"memagent: {plural(len(findings), 'finding')}, {len(broken)} to mend.", file=sys.stderr)
     if broken and not repair:
         raise typer.Exit(1)
 
@@ -247,64 +234,90 @@ def export(
     all_users: Annotated[
         bool, typer.Option("--users", help="All users of a chatbot, and no other memories.")
     ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown to read, which nothing imports.")
+    ] = False,
     *,
     keeps: Keeps,
 ) -> None:
     """Print memories as JSON lines.
 
     Of a user, everything that is stored is printed: the memory with its versions, who changed it,
-    and messages that were kept.
+    and messages that were kept. Markdown has what is known now, and where it is from.
     """
-    from memagent_graph.errors import ConfigurationError
-
     with keeps.open_users() as users:
         if sum(map(bool, (names, user, all_users))) > 1:
-            message = "Give only one of names of memories, --user and --users."
-            raise ConfigurationError(message)
+            raise ConfigurationError("Give only one of names of memories, --user and --users.")
         if user or all_users:
-            lines = users.export(user or None)
+            lines = users.export(user or None, markdown=markdown)
         else:
-            lines = bank_of(users, None).export(names or None)
+            lines = bank_of(users, None).export(names or None, markdown=markdown)
     for line in lines:
         print(line)
 
 
 @takes_options
 def import_lines(
-    file: Annotated[Path, typer.Argument(help="The file that `export` printed; - is stdin.")],
+    file: Annotated[Path, typer.Argument(help="The exported file; - is stdin.")],
+    form: Annotated[
+        Literal["chatgpt", "claude", "langmem", "letta", "mem0"] | None,
+        typer.Option("--from", help="Who else exported it, for the memory of the --user."),
+    ] = None,
+    user: User = None,
     *,
+    reads: Reads,
     keeps: Keeps,
 ) -> None:
-    """Store what `export` printed; names and users that exist keep their memories."""
+    """Store what `export` printed; names and users that exist keep their memories.
+
+    With --from and --user, fold what another library or chat exported: conversations.json of
+    ChatGPT or Claude, an agent file of Letta, get_all of mem0, or the items of a store that LangMem
+    wrote, as JSON. What was imported before is not folded again.
+    """
     from memagent_graph.conversation.users import is_of_users
 
     with keeps.open_users(create=True) as users:
+        if (form is None) != (user is None):
+            raise ConfigurationError("--from and --user go together: name both, or neither.")
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
         lines = text.splitlines()
-        if is_of_users(lines):
-            for user in users.import_(lines, by=operator()):
-                print(row(user, "imported"))
+        if form is not None and user is not None:
+            _import_export(users, form, text, user, reads)
+        elif is_of_users(lines):
+            for name in users.import_(lines, by=operator()):
+                print(row(name, "imported"))
         else:
             count = bank_of(users, None).import_(lines)
             print(f"{plural(count, 'version')} imported")
 
 
+def _import_export(users: Users, form: ExportForm, text: str, user: str, reads: Reads) -> None:
+    from memagent_graph.conversation.exports import import_export
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.reader import for_notes
+
+    config = reads.make_config()
+    reader = reads.make_reader(config)
+    check_server(reader)
+    kept: Any = {"store": users.store, "namespace": users.namespace}
+    memory = ConversationMemory(for_notes(reader), **kept, config=config, tokenizer=reads.tokenizer)
+    done = import_export(memory, form, text, user=user)
+    threads, messages = plural(done.threads, "thread"), plural(done.messages, "message")
+    print(row(user, f"{messages} of {threads} imported"))
+    for name, count in done.unread.most_common():
+        print(row("left out", f"{count}", name))
+
+
 def _find_read(bank: MemoryBank, memory: str) -> str | None:
     """The version that a reading under way continues from; None if nothing reads it."""
-    from memagent_graph.errors import ConfigurationError
-
-    folds = bank.under_way(memory)
-    if len(folds) > 1:
-        message = (
-            f"{memory!r} is read in {len(folds)} parts at once: edit one in `memagent inspect`."
-        )
+    if len(folds := bank.under_way(memory)) > 1:
+        where = f"in {len(folds)} parts at once: edit one in `memagent inspect`."
+        message = f"{memory!r} is read {where}"
         raise ConfigurationError(message)
     return folds[0].version if folds else None
 
 
 def _edit_text(text: str) -> str:
-    from memagent_graph.errors import MemAgentError
-
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "memory.txt")
@@ -317,10 +330,6 @@ def _edit_text(text: str) -> str:
         return file.read_text("utf-8")
 
 
-_DIGEST = 64
-"""Digits of a document's digest."""
-
-
 @takes_options
 def forget(
     name: Annotated[
@@ -330,9 +339,7 @@ def forget(
         str | None,
         typer.Option("--source", help="A file, folder or glob; a document's name, or its digest."),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="The user of a chatbot to forget.")
-    ] = None,
+    user: User = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
@@ -358,7 +365,6 @@ def forget(
     A user: all that is stored of them is deleted, also from the free pages and the log of an SQLite
     file. One line stays, under a digest of the user's id: when they were forgotten, and by whom.
     """
-    from memagent_graph.errors import ConfigurationError
 
     def agrees(question: str) -> bool:
         if not (dry_run or yes):
@@ -375,7 +381,10 @@ def forget(
             return
         done: Forgotten | ForgottenSource | None
         if name is not None:
-            _print_forgotten(name, bank.forget(name, preview=True))
+            found = bank.forget(name, preview=True)
+            print(row(name, f"{plural(found.versions, 'version')} that no other memory has"))
+            for other, count in found.shared.items():
+                print(row(other, f"{plural(count, 'version')} that it has as well and keeps"))
             done = bank.forget(name) if agrees("Forget it?") else None
         else:
             done = _forget_source(bank, str(source), agrees)
@@ -386,23 +395,19 @@ def forget(
 def _forget_source(
     bank: MemoryBank, source: str, agrees: Callable[[str], bool]
 ) -> ForgottenSource | None:
-    from memagent_graph.errors import MemoryNotFoundError
-
-    documents = [*_digests(source), *bank.digests_of(source)]
-    if not documents:
+    if not (documents := [*_digests(source), *bank.digests_of(source)]):
         message = f"There is no file {source}, and no memory of a document of that name."
         raise MemoryNotFoundError(message)
     found = bank.forget_source(*documents, preview=True)
     _print_forgotten_source(found)
-    wanted = (found.versions or found.cached) and agrees("Forget it?")
-    return bank.forget_source(*documents) if wanted else None
+    is_wanted = (found.versions or found.cached) and agrees("Forget it?")
+    return bank.forget_source(*documents) if is_wanted else None
 
 
 def _forget_user(
     users: Users, user: str, checkpoints: Path | None, agrees: Callable[[str], bool]
 ) -> None:
-    from memagent_graph.conversation.privacy import aforget, athreads_of
-    from memagent_graph.sync import wait_for
+    from memagent_graph.conversation.catch_up import aforget, athreads_of
 
     held = users.held(user)
     items, versions = plural(held.items, "item"), plural(held.versions, "version")
@@ -433,11 +438,10 @@ def _forget_user(
 
 def _digests(document: str) -> list[str]:
     """Of a document that is there, and of all that it is joined from; a digest is its own."""
-    from memagent_graph.errors import SourceError
     from memagent_graph.text.files import open_source
     from memagent_graph.text.source import digests_of
 
-    if len(document) == _DIGEST and not document.strip(string.hexdigits):
+    if re.fullmatch("[0-9a-fA-F]{64}", document):
         return [document.lower()]
     if Path(document).is_file():  # which need not be converted for it
         with Path(document).open("rb") as file:
@@ -448,25 +452,18 @@ def _digests(document: str) -> list[str]:
         return []
 
 
-def _print_forgotten(name: str, found: Forgotten) -> None:
-    print(row(name, f"{plural(found.versions, 'version')} that no other memory has"))
-    for other, count in found.shared.items():
-        print(row(other, f"{plural(count, 'version')} that it has as well and keeps"))
-
-
 def _print_forgotten_source(found: ForgottenSource) -> None:
     versions, texts = plural(found.versions, "version"), plural(found.cached, "kept text")
     print(f"{versions} and {texts} came from it")
-    for name in found.fell_back:
-        print(row(name, "falls back to what it was before"))
-    for name in found.forgotten:
-        print(row(name, "had nothing before and goes"))
-    for name, document in found.unread:
-        print(row(name, "is to read again", document))
-    for key in found.unreadable:
-        print(row(key, "cannot be read and stays (memagent memory check --repair)"))
-    for name in found.unsure:
-        print(row(name, "may have read it, as versions are lost, and stays"))
+    lines: list[tuple[str, ...]]
+    lines = [(name, "falls back to what it was before") for name in found.fell_back]
+    lines += [(name, "had nothing before and goes") for name in found.forgotten]
+    lines += [(name, "is to read again", document) for name, document in found.unread]
+    kept = "cannot be read and stays (memagent memory check --repair)"
+    lines += [(key, kept) for key in found.unreadable]
+    lines += [(name, "may have read it, as versions are lost, and stays") for name in found.unsure]
+    for fields in lines:
+        print(row(*fields))
 
 
 app = typer.Typer(
@@ -483,13 +480,8 @@ for command in (show, history, readings, edit, forget, check, export):
 
 @contextmanager
 def open_saver(file: Path) -> Iterator[SqliteSaver]:
-    """Open the checkpoints of an SQLite file, which is created if it does not exist."""
-    import sqlite3
-
+    """Open the checkpoints of an SQLite file; `StoreError` if it cannot be used."""
     from langgraph.checkpoint.sqlite import SqliteSaver
-
-    from memagent_graph.errors import StoreError
-    from memagent_graph.memory.stores import wait_for_others
 
     with ExitStack() as stack:
         try:

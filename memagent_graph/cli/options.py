@@ -7,7 +7,7 @@ import getpass
 import json
 import os
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -16,69 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 import typer
 
 from memagent_graph.cli.terminal import report_errors
+from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.memory.stores import open_store, sqlite_file
+from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.users import Users
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.readers.base import Reader
-
-Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="MEMAGENT_MODEL",
-        help="Model to read with: extractive, openai:MODEL, vllm:MODEL, hf:MODEL, or a name that "
-        "LangChain's init_chat_model knows.",
-    ),
-]
-BaseUrl: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="URL of an OpenAI-compatible server; OPENAI_BASE_URL by default."),
-]
-ChunkTokens: TypeAlias = Annotated[int, typer.Option(help="Longest chunk, in tokens.")]
-ExactCuts: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--exact-cuts",
-        help="Cut after exactly --chunk-tokens tokens, as the paper does, rather than at the end "
-        "of a paragraph, sentence, line or word.",
-    ),
-]
-MemoryTokens: TypeAlias = Annotated[int, typer.Option(help="Longest memory, in tokens.")]
-AnswerTokens: TypeAlias = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-TokenizerFile: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--tokenizer",
-        help="Tokenizer that counts: a tokenizer.json, its folder or a hub id.",
-    ),
-]
-PromptsFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--prompts",
-        help="JSON or YAML file with the prompts `update` and `answer`.",
-    ),
-]
-Store: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="MEMAGENT_STORE",
-        help="Where to keep memories for the next time: a Redis URL, an SQLite file or none. "
-        "By default a file in your data folder.",
-    ),
-]
-Namespace: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Labels under which the store keeps memories, with / between them: ann/memagent. "
-        "Other namespaces are invisible.  [default: memagent]",
-    ),
-]
 
 _LONGEST_LOOK = 2.0
 """Seconds in which a server should list its models."""
@@ -88,44 +36,13 @@ _NO_MODEL = (
 )
 
 
-def make_reader(
-    model: str | None,
-    base_url: str | None,
-    prompts: Path | None,
-    tokenizer: str | None,
-    config: ReadingConfig,
-    *,
-    options: dict[str, Any] | None = None,
-    response_format: dict[str, Any] | None = None,
-) -> Reader:
-    """Make the reader that the options name; on a terminal, say so when they name none."""
-    from memagent_graph.errors import ConfigurationError
-    from memagent_graph.prompts import Prompts
-    from memagent_graph.readers.resolve import EXTRACTIVE, resolve_reader
-
-    if model is None and sys.stderr.isatty():
-        print(_NO_MODEL, file=sys.stderr)
-    reader = resolve_reader(
-        model,
-        config=config,
-        prompts=Prompts.from_file(prompts) if prompts else None,
-        tokenizer=tokenizer,
-        base_url=base_url,
-        options=options,
-        response_format=response_format,
-    )
-    if base_url and reader.identity.name == EXTRACTIVE:
-        raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
-    return reader
-
-
-def parse_fields(named: list[str] | None) -> dict[str, Any]:
-    """Parse the values of --set, which are YAML."""
+def parse_fields(file: Path | None, named: list[str] | None) -> dict[str, Any]:
+    """Return the fields of a file, if there is one, and in their place those of --set, in YAML."""
     import yaml
 
-    from memagent_graph.errors import ConfigurationError
+    from memagent_graph.config import fields_from_file
 
-    parsed = {}
+    parsed = fields_from_file(file) if file else {}
     for given in named or ():
         name, found, value = given.partition("=")
         try:
@@ -145,10 +62,8 @@ def check_server(caller: object) -> None:
     """
     if "memagent_graph.models.endpoint" not in sys.modules:  # which takes most of a second
         return
-    from memagent_graph.errors import ModelError
     from memagent_graph.models.endpoint import ChatEndpoint
     from memagent_graph.models.failures import is_unreachable
-    from memagent_graph.sync import wait_for
 
     model = caller if isinstance(caller, ChatEndpoint) else getattr(caller, "model", None)
     if not isinstance(model, ChatEndpoint):
@@ -167,17 +82,8 @@ def check_server(caller: object) -> None:
             raise ModelError(message) from error
 
 
-def parse_namespace(labels: str | None) -> tuple[str, ...]:
-    """Make the namespace that --namespace names."""
-    from memagent_graph.memory.items import NAMESPACE, check_namespace
-
-    return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
-
-
 def parse_object(text: str, wanted: str) -> dict[str, Any]:
     """Parse a JSON object; if it is none, the error says what was wanted."""
-    from memagent_graph.errors import ConfigurationError
-
     with suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):
@@ -189,8 +95,18 @@ def parse_object(text: str, wanted: str) -> dict[str, Any]:
 class Reads:
     """The options of what reads, for a command with `takes_options`."""
 
-    model: Model = None
-    base_url: BaseUrl = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MEMAGENT_MODEL",
+            help="Model to read with: extractive, openai:MODEL, vllm:MODEL, hf:MODEL, or a name "
+            "that LangChain's init_chat_model knows.",
+        ),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="URL of an OpenAI-compatible server; OPENAI_BASE_URL by default."),
+    ] = None
     config: Annotated[
         Path | None,
         typer.Option(
@@ -206,15 +122,19 @@ class Reads:
             help="Field of ReadingConfig, such as segments=auto. Repeat it for more.",
         ),
     ] = None
-    tokenizer: TokenizerFile = None
-    prompts: PromptsFile = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Tokenizer that counts: a tokenizer.json, its folder or a hub id."),
+    ] = None
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON or YAML file with the prompts `update` and `answer`.")
+    ] = None
 
-    def make_config(self) -> ReadingConfig:
-        """Make the config of --config, with the fields of --set in place of those of the file."""
-        from memagent_graph.config import ReadingConfig, fields_from_file
+    def make_config(self, **fields: object) -> ReadingConfig:
+        """Make a config of these fields; those of --config replace them, and those of --set all."""
+        from memagent_graph.config import ReadingConfig
 
-        given = fields_from_file(self.config) if self.config else {}
-        return ReadingConfig.model_validate(given | parse_fields(self.fields))
+        return ReadingConfig.model_validate(fields | parse_fields(self.config, self.fields))
 
     def make_reader(
         self,
@@ -223,7 +143,15 @@ class Reads:
         model_args: str | None = None,
         response_format: Path | None = None,
     ) -> Reader:
-        """Make the reader, with a model's arguments as JSON and the file of a response format."""
+        """Make the reader that the options name; on a terminal, say so when they name none.
+
+        The model's arguments are JSON; the response format is a file.
+        """
+        from memagent_graph.prompts import Prompts
+        from memagent_graph.readers.resolve import EXTRACTIVE, resolve_reader
+
+        if self.model is None and sys.stderr.isatty():
+            print(_NO_MODEL, file=sys.stderr)
         options = shape = None
         if model_args:
             example = "'{\"max_model_len\": 8192}'"
@@ -235,37 +163,62 @@ class Reads:
                 f"{response_format} does not hold a JSON schema: --response-format names a file "
                 "with a JSON object.",
             )
-        named = (self.model, self.base_url, self.prompts, self.tokenizer)
-        return make_reader(*named, config, options=options, response_format=shape)
+        reader = resolve_reader(
+            self.model,
+            config=config,
+            prompts=Prompts.from_file(self.prompts) if self.prompts else None,
+            tokenizer=self.tokenizer,
+            base_url=self.base_url,
+            options=options,
+            response_format=shape,
+        )
+        if self.base_url and reader.identity.name == EXTRACTIVE:
+            raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
+        return reader
 
 
 @dataclass(frozen=True)
 class Keeps:
     """The options of where memories are, for a command with `takes_options`."""
 
-    store: Store = None
-    namespace: Namespace = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MEMAGENT_STORE",
+            help="Where to keep memories for the next time: a Redis URL, an SQLite file or none. "
+            "By default a file in your data folder.",
+        ),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels under which the store keeps memories, with / between them: ann/memagent. "
+            "Other namespaces are invisible.  [default: memagent]",
+        ),
+    ] = None
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The namespace that --namespace names."""
+        from memagent_graph.memory.items import NAMESPACE, check_namespace
+
+        labels = self.namespace
+        return NAMESPACE if labels is None else check_namespace(tuple(labels.split("/")))
 
     @contextmanager
     def open_users(self, *, create: bool = False) -> Iterator[Users]:
         """Open the users of a chatbot and their memories; a store that is not there is empty."""
+        from langgraph.store.memory import InMemoryStore
+
         from memagent_graph.conversation.users import Users
-        from memagent_graph.errors import ConfigurationError
-        from memagent_graph.memory.stores import open_store
 
-        with report_errors("memagent: stopped."), ExitStack() as stack:
-            found: BaseStore | None
+        with report_errors("memagent: stopped."):
             missing = None if create else find_missing_store(self.store)
-            if missing:
-                from langgraph.store.memory import InMemoryStore
-
-                found = InMemoryStore()
-            else:
-                found = stack.enter_context(open_store(self.store))
-            if found is None:
-                message = "There are no memories in the store 'none': name another with --store."
-                raise ConfigurationError(message)
-            yield Users(found, parse_namespace(self.namespace))
+            with nullcontext(InMemoryStore()) if missing else open_store(self.store) as found:
+                if found is None:
+                    message = "There are no memories in the store 'none': name one with --store."
+                    raise ConfigurationError(message)
+                yield Users(found, self.place)
             if missing:  # an error says enough by itself
                 message = f"memagent: there is no store {missing} yet; the first reading makes it."
                 print(message, file=sys.stderr)
@@ -304,33 +257,28 @@ User: TypeAlias = Annotated[
 ]
 
 
-def find_missing_store(store: str | None) -> Path | None:
-    """Return the SQLite file of a store, if it does not exist."""
-    from memagent_graph.memory.stores import sqlite_file
-
-    file = sqlite_file(store)
-    return None if file is None or file.exists() else file
-
-
-def bank_of(users: Users, user: str | None) -> MemoryBank:
-    """The memories of a namespace, or of one user of a chatbot there."""
-    from memagent_graph.memory.bank import MemoryBank
-
-    return MemoryBank(users.store, users.namespace) if user is None else users.of(user).bank
-
-
-def name_for(reference: str | None, user: str | None) -> str:
-    """The reference that a command was given; a user's own memory needs none."""
-    from memagent_graph.conversation.user_memory import MEMORY
-    from memagent_graph.errors import ConfigurationError
-
-    if reference is None and user is None:
+def name_for(reference: str | None) -> str:
+    """Return the reference that a command was given; without one, raise `ConfigurationError`."""
+    if reference is None:
         message = (
             "Which memory? Name one (`memagent memory list` lists them), or a user with --user "
             "(`memagent memory users` lists them)."
         )
         raise ConfigurationError(message)
-    return reference or MEMORY
+    return reference
+
+
+def bank_of(users: Users, user: str | None) -> MemoryBank:
+    """Return the memories of a namespace, or of one user of a chatbot there."""
+    from memagent_graph.memory.bank import MemoryBank
+
+    return MemoryBank(users.store, users.namespace) if user is None else users.of(user).bank
+
+
+def find_missing_store(store: str | None) -> Path | None:
+    """Return the SQLite file of a store, if it does not exist."""
+    file = sqlite_file(store)
+    return None if file is None or file.exists() else file
 
 
 def operator() -> str:

@@ -8,13 +8,16 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
-from memagent_graph.templates import CONTROLS, escape_controls, replace_surrogates
+from memagent_graph.errors import MemAgentError
+from memagent_graph.templates import CONTROLS, escape_controls
+from memagent_graph.text.terms import replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -115,9 +118,6 @@ def report_errors(on_interrupt: str = "") -> Iterator[None]:
 
     "{command}" in it stands for the command line.
     """
-    import sqlite3
-
-    from memagent_graph.errors import MemAgentError
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

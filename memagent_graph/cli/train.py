@@ -12,14 +12,15 @@ import typer
 
 from memagent_graph.cli.options import parse_fields
 from memagent_graph.cli.terminal import report_errors
+from memagent_graph.errors import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _EXAMPLES = """Train a model to read, by reinforcement learning.
 
-RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`; `--set FIELD=VALUE`
-overrides one, or gives all of them without a file.
+RUN is a YAML file with the fields of `memagent_graph.rl.settings.TrainingSettings`;
+`--set FIELD=VALUE` overrides one, or gives all of them without a file.
 
 Examples:
 
@@ -53,11 +54,9 @@ def train(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
-        given = parse_fields(fields)
-        from memagent_graph.errors import install_hint
         from memagent_graph.rl.settings import TrainingSettings
 
-        settings = TrainingSettings.from_file(run, **given) if run else TrainingSettings(**given)
+        settings = TrainingSettings.model_validate(parse_fields(run, fields))
         with install_hint('Training needs: pip install "memagent-graph[rl]"'):
             from memagent_graph.rl.training import Training
         training = Training(settings)
@@ -82,7 +81,7 @@ def train(
             print(f"The trained model: {settings.out / 'model'}")
 
 
-_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens", "padding")
+_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens")
 
 
 def _print(metrics: Mapping[str, float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import os
@@ -18,8 +19,9 @@ from weakref import WeakKeyDictionary, WeakSet
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 
+from memagent_graph.conversation.messages import as_message
+from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
-from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import atomic, check_namespace
@@ -27,12 +29,22 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Coroutine,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.user_memory import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
@@ -80,11 +92,13 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread. `last_seen` is the memory as this process last saw it.
+    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what a
+    model is shown in turns that have not ended.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
+        self.recalled: dict[object, list[SystemMessage]] = {}
         self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -148,13 +162,24 @@ class Backlog:
             self._of(thread).due = monotonic() + seconds
         soon(self._arm)
 
-    def remove(self, ids: Collection[str], thread: str | None) -> None:
-        """Remove messages, of any thread for None: they wait again if they are added again."""
+    def remove(self, ids: Collection[str], thread: str) -> None:
+        """Remove messages of a thread: they wait again if they are added again."""
         with self._lock:
+            for key in ids:
+                self._of(thread).seen.pop(key, None)
+                self.recalled.clear()
+            self.see(thread, {})
+
+    def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:
+        """Let messages, of any thread for None, wait no longer; return them and their threads."""
+        settled: list[tuple[str, BaseMessage]] = []
+        with self._lock:
+            self.recalled.clear()
             for name in [*self._threads] if thread is None else [thread]:
-                for key in ids:
-                    self._of(name).seen.pop(key, None)
-                self.see(name, {})
+                found = {one: m for one, m in self._of(name).seen.values() if m and one.id in ids}
+                settled += [(name, message) for message in found.values()]
+                self.see(name, dict.fromkeys(found))
+        return settled
 
     async def drop(self) -> None:
         """Forget all that waits; return when nothing is being folded."""
@@ -162,6 +187,7 @@ class Backlog:
             self._threads.clear()
         await self._others_end(None)
         self.last_seen = ""
+        self.recalled.clear()
 
     async def fold(self) -> int:
         """Fold all waiting messages, due or not; return how many still wait."""
@@ -241,20 +267,6 @@ class Backlog:
             self._arm()
 
 
-def backlog_of(store: BaseStore, place: tuple[str, ...]) -> Backlog:
-    """Return the backlog of one user's memory in a store, the same at each call."""
-    with _lock:
-        users = _backlogs.setdefault(guard_of(store), OrderedDict())
-        found = users.pop(place, None) or Backlog()
-        users[place] = found
-        if len(users) > _MOST_USERS:
-            gone = users.popitem(last=False)[1].waits
-            if gone:
-                what = plural(gone, "message")
-                _log.warning("Too many users wait to be remembered: %s will not be folded.", what)
-        return found
-
-
 async def fold_all(backlogs: Iterable[Backlog]) -> int:
     """Fold all waiting messages of these; return how many still wait."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
@@ -267,26 +279,31 @@ async def fold_all(backlogs: Iterable[Backlog]) -> int:
 
 
 async def _run_on(
-    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Awaitable[None]]
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> bool:
     """Do `work` on another loop; False if there is none, or it ended before it was done."""
+    if loop is None or loop is asyncio.get_running_loop() or not loop.is_running():
+        return False
+    tasks: list[asyncio.Task[None]] = []
 
-    async def run() -> None:
-        task = cast("asyncio.Task[None]", asyncio.current_task())
+    def begin() -> None:
+        task = loop.create_task(work())
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
-        await work()
+        tasks.append(task)
 
-    if loop in (None, asyncio.get_running_loop()) or not loop.is_running():
-        return False
-    coroutine = run()
     try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        loop.call_soon_threadsafe(begin)
     except RuntimeError:  # it was closed at this moment
-        coroutine.close()
         return False
-    while not future.done() and loop.is_running():  # noqa: ASYNC110 - an ended loop sets no event
-        await asyncio.sleep(_TICK)
-    return future.done() and not future.cancelled()
+    while not any(task.done() for task in tasks) and loop.is_running():  # noqa: ASYNC110 - an
+        await asyncio.sleep(_TICK)  # ended loop sets no event
+    for task in tasks:
+        if task.done():
+            return not (task.cancelled() or task.exception())
+        coroutine: Any = task.get_coro()
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # nobody will await it
+            coroutine.close()
+    return False
 
 
 def _begin_anew() -> None:
@@ -343,13 +360,13 @@ class UserMemories:
         _everyone.add(self)
         self._store = store
         self._here = InMemoryStore()
-        self._ttl = ttl
+        self.ttl = ttl
         self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
         make = partial(UserMemory, ttl=ttl, patience=store_seconds, **cast("Any", limits))
         self._of = lru_cache(_MOST_RECENT)(make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
-        """Return the memory of a person; `store` is the host graph's, used if there is no own one.
+        """Return the memory of a user; `store` is the host graph's, used if there is no own one.
 
         Raises `ConfigurationError` if the user is no id, or has the id of an anonymous thread.
         """
@@ -361,20 +378,55 @@ class UserMemories:
                 "or use `ConversationMemory.users()` to look after such a memory."
             )
             raise ConfigurationError(message)
-        return self._of(self._choose_store(store), self.namespace, name)
-
-    def users(self, store: BaseStore | None) -> Users:
-        """Return all who are remembered; the store is as for `of`."""
-        return Users(self._choose_store(store), self.namespace, ttl=self._ttl)
+        return self._of(self.choose_store(store), self.namespace, name)
 
     def backlog(self, user: UserId, store: BaseStore | None) -> Backlog:
-        """Return the backlog of a person; the arguments are as for `of`."""
+        """Return the backlog of a user in a store, the same at each call; see `of`."""
         bank = self.of(user, store).bank
-        found = backlog_of(bank.store, bank.namespace)
+        with _lock:
+            users = _backlogs.setdefault(guard_of(bank.store), OrderedDict())
+            found = users.pop(bank.namespace, None) or Backlog()
+            users[bank.namespace] = found
+            gone = users.popitem(last=False)[1].waits if len(users) > _MOST_USERS else 0
+        if gone:
+            what = plural(gone, "message")
+            _log.warning("Too many users wait to be remembered: %s will not be folded.", what)
         self.seen.add(found)
         return found
 
-    def _choose_store(self, store: BaseStore | None) -> BaseStore:
+    async def drop_messages(
+        self,
+        user: UserId,
+        ids: Collection[str],
+        thread: str | None,
+        store: BaseStore | None,
+        redact: Redact,
+    ) -> int:
+        """Do as `ConversationMemory.aforget_messages`: what waits is recorded as folded."""
+        own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
+        _, waiting = await personal.episodes.read_all()
+        gone = [one for one in waiting if one.own_id in ids and thread in (None, one.thread)]
+        for name, message in [*((one.thread, as_message(one)) for one in gone), *own]:
+            await personal.record_said(name, message, redact)
+        await change_proposals(
+            personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
+        )
+        return await personal.episodes.remove(ids, thread)
+
+    async def drop_about(
+        self, user: UserId, subject: str, store: BaseStore | None, form: NotesForm, **how: Any
+    ) -> list[str]:
+        """Do as `UserMemory.drop_about`, once what waits is folded, and in proposals as well."""
+        backlog, personal = self.backlog(user, store), self.of(user, store)
+        await backlog.fold()
+        wanted = form.find_topics(subject)
+        gone = await personal.drop_about(wanted, form, **how)
+        await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
+        backlog.recalled.clear()
+        return gone
+
+    def choose_store(self, store: BaseStore | None) -> BaseStore:
+        """Return the store to use: its own, that of the host graph, or one in this process."""
         chosen = self._store or store or self._here
         return self._guarded(chosen) if self.read_only else chosen
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.conversation.messages import ASSISTANT, USER, lines_of
+from memagent_graph.conversation.messages import CONTEXT, TOOL, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.evidence.statements import drop_statements, instant, notes, statements
+from memagent_graph.evidence.statements import drop_statements, instant, statements
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
@@ -58,7 +58,7 @@ _PASSING = regex.compile(
 _ENDED = regex.compile(r"\[ends (?P<day>\d{4}-\d\d-\d\d)\]")
 _LAST_ZONE = timedelta(hours=12)
 """From the end of a day in UTC to its end everywhere."""
-_MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: [^\]]*)?\]")
+_MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: [^\]]{0,2000}+)?\]")
 """A mark in place of an attachment, such as "[image]"."""
 
 _IDLE = frozenset(
@@ -162,6 +162,7 @@ class NewestReader(ExtractiveReader):
     others; those with one of `never` are left out.
     """
 
+    quotes = True
     warnings: tuple[str, ...] = ()
 
     def __init__(
@@ -199,11 +200,16 @@ class NewestReader(ExtractiveReader):
         kept = self._newest([*known, *new])
         return Update(None if kept == known or not kept else Memory(write_remarks(kept)))
 
+    def _rank(self, _: Remark) -> float:
+        """How much a statement counts before its day does."""
+        return 0.0
+
     def _newest(self, facts: list[Remark]) -> list[Remark]:
         """The newest facts that fit into the memory, in its order; wanted ones come first."""
         known = _once(fact for fact in facts if self._banned.isdisjoint(terms(fact.text)))
         known.sort(key=lambda one: (*_place(one), instant(self._times.get(one.text, ""))))
-        order = sorted(range(len(known)), key=lambda at: (known[at].day, at), reverse=True)
+        ranks = [(self._rank(one), one.day, at) for at, one in enumerate(known)]
+        order = [at for _, _, at in sorted(ranks, reverse=True)]
         if self._wanted:
             order.sort(key=lambda index: self._wanted.isdisjoint(terms(known[index].text)))
         left, marks = self.memory_tokens, set[str]()
@@ -251,104 +257,78 @@ def read_remarks(memory: str) -> Iterator[Remark]:
 
 
 def find_said(chunk: Chunk) -> Iterator[tuple[Line, str]]:
-    """Yield what users say in a chunk, and the line of it, each line of a message by itself."""
+    """Yield what users say in a chunk, and the line of it."""
     for one in lines_of(chunk):
         if one.role == USER:
             at = max(one.words, chunk.start)
-            for text in chunk.source.read(at, min(one.end, chunk.end) - at).splitlines(
-                keepends=True
-            ):
-                yield one._replace(words=at), text.rstrip()
-                at += len(text)
+            yield one, chunk.source.read(at, min(one.end, chunk.end) - at)
 
 
 class UserStatements:
     """The statements of users in a chunk of a conversation.
 
-    `shown` is the chunk for a model: users' messages (`said`), and the ends of the assistant's.
-    `all` has the statements among their `sentences`, `stated` those that name something, have a
-    number, or say several other things.
+    `all` has the statements among their sentences, `stated` those that name something, have a
+    number, or say several other things. A sentence that they mark as quoted, in a fence, a row of a
+    table, behind ">" or below the header of a mail, is none.
     """
 
     def __init__(self, chunk: Chunk) -> None:
-        messages: dict[int, tuple[Line, list[str]]] = {}
-        for line, said in find_said(chunk):
-            messages.setdefault(line.start, (line, []))[1].append(said)
-        whole = {key: " ".join(said) for key, (_, said) in messages.items()}
-        parts = list[str]()
-        for one in lines_of(chunk):
-            if one.start in messages:
-                parts.append(f"{one.speaker}: {whole[one.start]}")
-            elif one.role == ASSISTANT:
-                at = max(one.words, chunk.start, one.end - _CONTEXT)
-                end = min(one.end, chunk.end)
-                parts.append(f"{one.speaker}: {chunk.source.read(at, max(0, end - at)).strip()}")
-        self.shown, self.said = "\n".join(parts), "\n".join(whole.values())
-        self._names = {term for line, _ in messages.values() for term in terms(line.speaker)}
-        self.sentences = [
-            (line, sentence)
-            for line, said in messages.values()
-            for text in said
-            for sentence in _sentences(text)
-            if not _QUESTION.search(sentence)
-        ]
-        self.all = [
-            Remark(line.day, line.speaker, text)
-            for line, text in self.sentences
+        messages = [*find_said(chunk)]
+        self._names = {term for line, _ in messages for term in terms(line.speaker)}
+        self.all, self._quoted = list[Remark](), list[str]()
+        self._told = list[list[str]]()
+        for line, text in messages:
+            told = list[str]()
+            for part, is_own in _split_quoted(text):
+                sentences = (one for row in part.splitlines() for one in _sentences(row))
+                place = told if is_own else self._quoted
+                place += [one for one in sentences if not _QUESTION.search(one)]
+            self._told.append(told)
             # A day would pass for one of the memory's own lines.
-            if is_statement(text) and not _DAY.fullmatch(text)
-        ]
+            stated = (one for one in told if is_statement(one) and not _DAY.fullmatch(one))
+            self.all += [Remark(line.day, line.speaker, one) for one in stated]
         self.stated = [one for one in self.all if _is_checkable(one.text)]
 
-    def find(self, reply: str, counter: Tokenizer) -> tuple[list[Remark], bool]:
-        """Return the statements of users that a model says again, and if that is most of its reply.
+    def supports(self, text: str) -> bool:
+        """Whether users state most of the words of a text, in a sentence or in two in a row."""
+        wanted = {*specific_terms(text)} - self._names
+        return any(_has_most(wanted, told) for told in self._told)
 
-        Of a sentence that is far longer than the model's, the clauses that it says again.
-        """
-        found, good, said = list[Remark](), 0, [*notes(reply)]
-        for note in said:
-            by, text = "", note.text.lstrip("@ ")
-            if note.label and self._names.issuperset(terms(note.text[: note.label])):
-                by, text = note.text[: note.label].strip(" :："), note.text[note.label :].strip()
-            wanted = {*specific_terms(text)} - self._names
-            rests_on = self._find_source(wanted, by) if is_statement(text) else None
-            if rests_on is None:
-                continue
-            (line, own), good = rests_on, good + 1
-            if counter.count(own) > _LONGER * counter.count(text):
-                own = find_source(wanted, _CLAUSE_END.split(own))[0] or own
-            stays = (one for one in _sentences(own) if not _DAY.fullmatch(one))
-            found += [Remark(line.day, line.speaker, one) for one in stays]
-        return found, good >= _MOST * len({note.text for note in said})
-
-    def _find_source(self, wanted: Collection[str], by: str) -> tuple[Line, str] | None:
-        """Return the sentences of one message that have most of some terms, and its line."""
-        best, most = None, 0
-        lines = dict.fromkeys(line for line, _ in self.sentences)
-        for line in (line for line in lines if by in ("", line.speaker)):
-            source, shared = find_source(wanted, [one for of, one in self.sentences if of == line])
-            if shared > most:
-                best, most = (line, source), shared
-        return best
+    def quotes(self, text: str) -> bool:
+        """Whether users quote most of the words of a text, and state them in no sentence."""
+        wanted = {*specific_terms(text)} - self._names
+        return _has_most(wanted, self._quoted) and not self.supports(text)
 
 
-def find_source(wanted: Collection[str], said: Sequence[str]) -> tuple[str, int]:
-    """Return which of some sentences, or two in a row, has most of some terms, and how many."""
+def _split_quoted(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a message, and whether they are its author's own words by their marks."""
+    end = 0
+    for found in _QUOTED.finditer(text):
+        yield text[end : found.start()], True
+        yield found[0], False
+        end = found.end()
+    yield text[end:], True
+
+
+_QUOTED = regex.compile(
+    r"""^[ \t]*+(?:
+    (?P<fence>```|~~~)[^\n]*+(?:\n(?![ \t]*+(?P=fence))[^\n]*+)*+(?:\n[^\n]*+)?
+    |[>|][^\n]*+
+    |From:[^\n]*+\n(?:[ \t]*+[\w-]++:[^\n]*+\n){0,8}?[ \t]*+(?:To|Sent|Date|Subject):[\s\S]*+
+    )""",
+    regex.MULTILINE | regex.VERBOSE,
+)
+
+
+def _has_most(wanted: Collection[str], said: Sequence[str]) -> bool:
+    """Whether one of some sentences, or two in a row, has most of some terms."""
     both = [" ".join(said[at : at + 2]) for at in range(len(said) - 1)]
-    shared = [(text, len({*wanted}.intersection(specific_terms(text)))) for text in (*said, *both)]
-    best = max(shared, key=lambda one: one[1], default=("", 0))
-    return best if best[1] >= _SUPPORTED * len(wanted) else ("", 0)
+    shared = [len({*wanted}.intersection(specific_terms(text))) for text in (*said, *both)]
+    return any(shared) and max(shared) >= _SUPPORTED * len(wanted)
 
 
-_CONTEXT = 200
-"""Code points of the end of an assistant's message that are shown."""
-_MOST = 0.5
-"""Share of the statements of a reply that users support, from which it is good."""
 _SUPPORTED = 0.7
 """Share of a sentence's words that the user's has, too."""
-_LONGER = 2.0
-"""Tokens of the user's sentence to those of a model's, up to which that is taken whole."""
-_CLAUSE_END = regex.compile(r"(?<=[,;:])\s++|(?<=[，；：])|\s[-–—]\s")
 _SEVERAL = 2
 """Least words, besides grammar and small talk, of a statement that a reply should not pass over."""
 
@@ -358,9 +338,34 @@ def _is_checkable(text: str) -> bool:
 
 
 def find_speaker(chunk: Chunk, at: int) -> str:
-    """Return who says what ends at an offset; "" for the user, the assistant and tools."""
+    """Return who says what ends at an offset; "" for the user."""
     line = next((one for one in lines_of(chunk) if one.start < at <= one.end), None)
-    return "" if line is None or line.role != USER or line.speaker == USER else line.speaker
+    return "" if line is None or line.speaker == USER else line.speaker
+
+
+def find_message(chunk: Chunk, statement: str) -> int:
+    """Return the number of a user's last message with a statement; 0 if there is none."""
+    read, found = chunk.source.read, 0
+    for number, one in enumerate(lines_of(chunk), 1):
+        if one.role == USER and statement in read(one.start, one.end - one.start):
+            found = number
+    return found
+
+
+def find_why_not(chunk: Chunk, *, small: bool) -> Callable[[str, int], str]:
+    """Return what says why a text is no fact of a chunk's users, by the word of a `small` model.
+
+    It takes the text, and the offset at which what states it ends; 0 if that is not known.
+    """
+    heard, others = UserStatements(chunk), [o for o in lines_of(chunk) if o.role in (TOOL, CONTEXT)]
+
+    def why_not(text: str, at: int) -> str:
+        if heard.quotes(text):
+            return "only quoted by a user"
+        doubted = small or any(one.start < at <= one.end for one in others)
+        return "said by no user" if doubted and not heard.supports(text) else ""
+
+    return why_not
 
 
 def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
@@ -370,20 +375,11 @@ def withdraw(memory: str, replaced: Iterable[tuple[str, str, str]]) -> str:
     """
     gone: set[tuple[str, tuple[str, ...]]] = set()
     for day, before, now in replaced:
-        stay = {*map(_words, _parts(now))}
-        gone |= {(day, words) for words in map(_words, _parts(before)) if words not in stay}
+        stay = {*map(_words, _sentences(now))}
+        gone |= {(day, words) for words in map(_words, _sentences(before)) if words not in stay}
     facts = [*read_remarks(memory)]
     left = [fact for fact in facts if (fact.day, _words(fact.text)) not in gone]
     return memory if len(left) == len(facts) else write_remarks(left)
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield the sentences of a text, and their clauses, alone and by twos."""
-    for sentence in _sentences(text):
-        yield sentence
-        parts = _CLAUSE_END.split(sentence)
-        yield from parts
-        yield from (" ".join(parts[at : at + 2]) for at in range(len(parts) - 1))
 
 
 def _sentences(text: str) -> list[str]:

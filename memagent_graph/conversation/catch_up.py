@@ -1,4 +1,4 @@
-"""Folds what a killed process left unfolded, from the threads that a checkpointer keeps."""
+"""Threads that a checkpointer keeps: catch up with all, find and delete those of a user."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memagent_graph.conversation.messages import by_owner, identify
-from memagent_graph.conversation.session import Talk, messages_in
+from memagent_graph.conversation.messages import by_owner, is_unmarked, stamp
+from memagent_graph.conversation.session import USER_KEY, KeptThread, Talk, messages_in
 from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.sync import see_checkpoints, to_sync
+from memagent_graph.memory.forget import erase
+from memagent_graph.sync import ask_saver, see_checkpoints, to_sync
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.session import TalkMemory
+    from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ class CaughtUp(NamedTuple):
 
 
 async def acatch_up(
-    memory: ConversationMemory,
+    memory: TalkMemory,
     checkpointer: BaseCheckpointSaver[Any],
     *,
     store: BaseStore | None = None,
@@ -43,20 +47,18 @@ async def acatch_up(
     """Fold the messages in the newest checkpoint of each thread that were not folded yet.
 
     Threads are those of agents with `MemAgentMiddleware` and of graphs with `ConversationNode`,
-    whose state names the user. Every checkpoint is examined. Threads may continue meanwhile.
-
-    Args:
-        memory: a memory with the model, the budgets and the namespace of the chatbot.
-        checkpointer: the checkpointer of the threads.
-        store: the store of the memories, if `memory` has no store of its own.
+    whose state names the user. Every checkpoint is examined. Threads may continue meanwhile. The
+    memory has the model, the budgets and the namespace of the chatbot, and a store of its own or
+    the one given.
     """
     newest: dict[str, CheckpointTuple] = {}
     users = defaultdict[str, set[str]](set)
 
     def see(one: CheckpointTuple) -> None:
         thread = str(one.config.get("configurable", {}).get("thread_id"))
+        named = one.metadata.get(USER_KEY)
         if user := one.checkpoint["channel_values"].get("memory_user"):
-            users[thread].add(str(user))
+            users[thread] |= {str(user), str(named or user)}
             if newest.get(thread, one).checkpoint["id"] <= one.checkpoint["id"]:
                 newest[thread] = one
 
@@ -64,7 +66,7 @@ async def acatch_up(
     messages = failed = 0
     for thread, last in newest.items():
         try:
-            messages += await _fold(memory, last, users[thread], store)
+            messages += await _fold(memory, checkpointer, last, users[thread], store)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not another's
             failed += 1
             _log.warning("Thread %r could not be folded: %s", thread, error)
@@ -75,14 +77,85 @@ catch_up = to_sync(acatch_up)
 
 
 async def _fold(
-    memory: ConversationMemory, newest: CheckpointTuple, users: set[str], store: BaseStore | None
+    memory: TalkMemory,
+    checkpointer: BaseCheckpointSaver[Any],
+    newest: CheckpointTuple,
+    users: set[str],
+    store: BaseStore | None,
 ) -> int:
     """Fold the messages in a thread's newest checkpoint, of those users whom the thread names."""
     thread = str(newest.config["configurable"]["thread_id"])
-    messages = identify(messages_in(newest) or [], thread)
     last = newest.checkpoint["channel_values"]["memory_user"]
+    talks = {user: Talk(memory, AnonymousUser.restore(user), thread, store) for user in users}
+    talk = talks[last]
+    marks: dict[str, Mapping[str, str]] = {}
+    messages = talk.identify(await messages_in(checkpointer, newest) or [], ())
+    bare = talk.record(message for message in messages if is_unmarked(message))
+    for one in talks.values() if bare else ():
+        marks |= await one.find_own(bare)
+    left = {one for one in bare if one.id not in marks}
+    guest = last if last.startswith(AnonymousUser.PREFIX) else ""
+    kept = KeptThread(checkpointer, thread, newest.checkpoint["id"], nested=False)
+    marks |= await kept.find_marks(
+        left, talk.record_all, lambda first: str(first.metadata.get(USER_KEY, guest))
+    )
     folded = 0
-    for owner, said in by_owner(messages, last).items():
+    for owner, own in by_owner(stamp(messages, "", earlier=marks), last).items():
         if owner in users:  # a client can mark messages, too
-            folded += await Talk(memory, AnonymousUser.restore(owner), thread, store).fold(said)
+            folded += await talks[owner].fold(own)
     return folded
+
+
+class Threads(NamedTuple):
+    """The threads of a user in a checkpointer.
+
+    Attributes:
+        own: ids of the threads that are theirs alone.
+        shared: ids of threads in which others spoke as well. Nothing deletes them for you.
+    """
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...]
+
+
+async def aforget(
+    personal: UserMemory, *, by: str, checkpointer: BaseCheckpointSaver[Any] | None = None
+) -> ForgottenUser:
+    """Forget a user, and delete their threads if a checkpointer is given.
+
+    The threads go first: if one cannot be deleted, the memory is still there and says which it was.
+    """
+    if checkpointer is None:
+        return await personal.forget(by=by)
+    found = await athreads_of(checkpointer, personal.user, await personal.threads())
+    for thread in found.own:
+        await ask_saver(checkpointer, "delete_thread", thread)
+    kept = await erase(checkpointer)
+    done = await personal.forget(by=by)
+    left = " ".join(filter(None, (kept, done.left)))
+    return done._replace(threads=found.shared, deleted=found.own, left=left)
+
+
+async def athreads_of(
+    checkpointer: BaseCheckpointSaver[Any], user: str, known: Collection[str] = ()
+) -> Threads:
+    """Find the threads of a user: those whose state names them in any checkpoint.
+
+    Agents with `MemAgentMiddleware` and graphs with `ConversationNode` have such a state. Every
+    checkpoint is examined. Those in `known` are theirs if no state names another.
+    """
+    named: dict[str, set[str]] = {}
+
+    def note(found: CheckpointTuple) -> None:
+        thread = str(found.config.get("configurable", {}).get("thread_id"))
+        name = found.checkpoint["channel_values"].get("memory_user")
+        named.setdefault(thread, set()).update({name} if isinstance(name, str) and name else ())
+
+    await see_checkpoints(checkpointer, note)
+    theirs = sorted(
+        thread
+        for thread, users in named.items()
+        if user in users or (thread in known and not users)
+    )
+    own = tuple(thread for thread in theirs if named[thread] <= {user})
+    return Threads(own, tuple(thread for thread in theirs if thread not in own))

@@ -1,6 +1,6 @@
-"""The newest messages of a person and their assistant, verbatim, in pages of a store.
+"""The newest messages of a user and their assistant, verbatim, in pages of a store.
 
-| namespace, below the person's | key | value |
+| namespace, below the user's | key | value |
 |---|---|---|
 | episodes | "contents" | `pages`: key, digest, tokens, newest day of each; `next`: next number |
 | episodes | a page's key | `said`: messages, in the order in which they were folded |
@@ -17,6 +17,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -69,6 +70,16 @@ class KeptMessage:
     def day(self) -> str:
         """The date, without the time."""
         return self.at[:10]
+
+    @property
+    def own_id(self) -> str:
+        """The id that it has in its thread."""
+        return own_id(self.id, self.thread)
+
+
+def own_id(key: str, thread: str) -> str:
+    """Return the id in its thread of a message whose id another thread had used, or as it is."""
+    return key.removesuffix(f" in {thread}")
 
 
 class Recorded(NamedTuple):
@@ -128,7 +139,7 @@ class Page:
 
 
 class Kept:
-    """The kept messages of a person: the same object as long as nothing changes."""
+    """The kept messages of a user: the same object as long as nothing changes."""
 
     def __init__(self, pages: Sequence[Page] = (), since: float = 0.0) -> None:
         self.pages = tuple(pages)
@@ -143,7 +154,7 @@ class Kept:
 
 _lock = threading.Lock()
 _cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()
-"""What was read last of each person in each store; the least recently used goes first."""
+"""What was read last of each user in each store; the least recently used goes first."""
 
 
 _CONTENTS, _WAITING = "contents", "waiting"
@@ -154,7 +165,7 @@ _PAGES = 16
 _LONGEST = 2
 """Pages that one message may fill; the rest is cut off."""
 _MOST_WAITING = 1_000
-"""Messages of a person that wait and are found, at most; the oldest go first."""
+"""Messages of a user that wait and are found, at most; the oldest go first."""
 
 _ASKED = 10
 """Reads of a cached page within its time to live, so that it does not expire in the store."""
@@ -174,7 +185,7 @@ class EpisodePuts(NamedTuple):
 
 
 class Episodes:
-    """The kept messages of one person: the newest `tokens` of them, for `days`."""
+    """The kept messages of one user: the newest `tokens` of them, for `days`."""
 
     def __init__(self, records: Records, tokens: int, days: float | None) -> None:
         self._records = records
@@ -205,7 +216,7 @@ class Episodes:
 
     async def read_all(self, *, empty: bool = False) -> tuple[Kept, Sequence[KeptMessage]]:
         """Return the kept messages, and those that wait; one that is taken back has no text."""
-        if empty:
+        if empty or self.off:
             return Kept(), ()
         contents = await self._contents()
         pages = tuple((await self._load(contents.listed)).values())
@@ -287,7 +298,7 @@ class Episodes:
     async def remove(self, ids: Collection[str], thread: str | None = None) -> int:
         """Delete messages of a thread, or of any, and return their number."""
         return await self._change(
-            lambda one: None if one.id in ids and thread in (None, one.thread) else one
+            lambda one: None if one.own_id in ids and thread in (None, one.thread) else one
         )
 
     async def expire(self, *, preview: bool = False) -> int:
@@ -299,14 +310,12 @@ class Episodes:
         """Empty the cache, after everything was deleted."""
         _cached.pop(self._key, None)
 
-    async def drop_about(
-        self, subject: frozenset[str], may: Callable[[str], bool] = bool
-    ) -> list[str]:
-        """Delete the statements that have all words of a subject and may go, and return them."""
+    async def drop_about(self, subject: frozenset[str]) -> list[str]:
+        """Delete the statements that have all words of a subject, and return them."""
         gone: list[str] = []
 
         def change(one: KeptMessage) -> KeptMessage | None:
-            text, dropped = drop_statements(one.text, subject.issubset, may)
+            text, dropped = drop_statements(one.text, subject.issubset)
             gone.extend(dropped)
             return _with_text(one, text) if text else None
 
@@ -352,8 +361,7 @@ class Episodes:
                 break
             if row.newest and row.newest >= since:
                 kept.append(row)
-        keys = {row.key for row in kept}
-        put = self._records.put
+        keys, put = {row.key for row in kept}, self._records.put
         puts = [put(self._place, key, page.record) for key, page in changed.items() if key in keys]
         puts += [put(self._place, key, None) for key in rows if key not in keys]
         if not puts:
@@ -363,31 +371,27 @@ class Episodes:
         return EpisodePuts(puts, {(self._place, _CONTENTS): contents.record})
 
     async def _contents(self) -> _EpisodeContents:
-        places = [(self._place, _CONTENTS), (self._place, _WAITING)]
-        value, found = await self._records.values(places)
+        # What is folded meanwhile is in both; it would be in neither the other way round.
+        places = [(self._place, _WAITING), (self._place, _CONTENTS)]
+        found, value = await self._records.values(places)
         waiting = Page.of(found) or Page(())
         waits = ... if isinstance(found, BadRecordError) else found
         if value is None:
             return _EpisodeContents(None, [], 0, waits, waiting)
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             if isinstance(value, dict):
                 listed = [
                     _Listed(str(key), str(digest), int(tokens), str(newest))
                     for key, digest, tokens, newest in value["pages"]
                 ]
                 return _EpisodeContents(value, listed, int(value["next"]), waits, waiting)
-        except (KeyError, TypeError, ValueError):
-            pass
         _log.warning(
-            "The list of a person's messages cannot be read; it is rebuilt from their pages."
+            "The list of a user's messages cannot be read; it is rebuilt from their pages."
         )
-        pages = {}
-        async for item in self._records.scan(self._place):
-            if not isinstance(item, BadRecordError) and item.key not in (_CONTENTS, _WAITING):
-                page = Page.of(item.value)
-                if page is not None:
-                    pages[item.key] = page
-        listed = [_row(key, page) for key, page in sorted(pages.items())]
+        items = [item async for item in self._records.scan(self._place)]
+        sound = [item for item in items if not isinstance(item, BadRecordError)]
+        pages = {item.key: Page.of(item.value) for item in sound if item.key != _WAITING}
+        listed = [_row(key, page) for key, page in sorted(pages.items()) if page]
         number = 1 + int(listed[-1].key.rpartition("-")[2]) if listed else 0
         return _EpisodeContents(..., listed, number, waits, waiting)
 
@@ -401,9 +405,7 @@ class Episodes:
         for row, value in zip(missing, values, strict=True):
             found[row.key] = Page.of(value)
             if found[row.key] is None and value is not None:
-                _log.warning(
-                    "Page %r of a person's messages cannot be read; it is skipped.", row.key
-                )
+                _log.warning("Page %r of a user's messages cannot be read; it is skipped.", row.key)
         return {key: page for key, page in found.items() if page is not None}
 
 

@@ -12,6 +12,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.proposal import propose_edit
 from memagent_graph.conversation.session import Speakers, UserOf, access_of
+from memagent_graph.conversation.tools import find_turn
 from memagent_graph.conversation.user_memory import name_user
 from memagent_graph.errors import (
     ConfigurationError,
@@ -178,11 +179,11 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         except RuntimeError as error:
             message = "Outside a run of an agent, say whose memory it is: MemoryBackend(user=...)."
             raise ConfigurationError(message) from error
-        speaker = self._speakers.of(get_runtime(), config, None)
+        user = wait_for(find_turn(self._memory, self._speakers, get_runtime(), config)).user
         try:
-            return speaker.user, get_store()
+            return user, get_store()
         except (KeyError, RuntimeError):
-            return speaker.user, None
+            return user, None
 
 
 async def _edit_notes(
@@ -195,7 +196,7 @@ async def _edit_notes(
     """
     memory.check_writable()
     folding, personal = memory.get_folding(user), memory.people.of(user, store)
-    text, budget = folding.keeping.clean_text(text), folding.reading.config.memory_tokens
+    text, budget = folding.clean_text(text), folding.reading.config.memory_tokens
     if (tokens := folding.reading.tokenizer.count(text)) > budget:
         message = (
             f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "
@@ -225,9 +226,8 @@ async def _list_files(personal: UserMemory) -> dict[str, tuple[str, str]]:
         files[NOTES] = history[0].text, history[0].created_at
     for number, version in enumerate(reversed(history[1:]), 1):
         files[f"/versions/{number:03}.md"] = version.text, version.created_at
-    said = [] if personal.episodes.off else [*(await personal.episodes.read()).said]
     days: dict[str, list[str]] = {}
-    for one in said:
+    for one in (await personal.episodes.read()).said:
         days.setdefault(one.day or "undated", []).append(f"{one.speaker}: {one.text}")
     for day, lines in sorted(days.items()):
         files[f"/passages/{day}.md"] = "\n".join(lines), day
@@ -260,17 +260,9 @@ def create_file_reading_tool(
 ) -> BaseTool:
     """Create a tool that answers questions from a file that is longer than the agent's window.
 
-    The file is read from beginning to end by the model of the tool, whatever its length.
-
-    Args:
-        backend: the backend of the agent.
-        model: model that reads, as for `create_memagent`.
-        config: budgets and switches of the reading.
-        store: store for memories, so that what was read is not read again.
-        name: name of the tool.
-
-    Returns:
-        The tool. An error is returned as the tool's message.
+    The file, of the agent's backend, is read from beginning to end by the model of the tool,
+    whatever its length; what is in the store is not read again. Model, config and store are as for
+    `create_memagent`. An error is returned as the tool's message.
     """
     agent: Any = create_memagent(model, config=config, store=store, name=name)
 

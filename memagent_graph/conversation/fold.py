@@ -1,35 +1,24 @@
-"""Fold messages into the next version of a person's memory."""
+"""Fold messages into the next version of a user's memory."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-from bisect import bisect
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import (
-    NewestReader,
-    drop_ended,
-    drop_subjects,
-    topics,
-    withdraw,
-)
+from memagent_graph.conversation.built_in import drop_ended, drop_subjects, topics, withdraw
+from memagent_graph.conversation.form import split_memory
 from memagent_graph.conversation.messages import (
     ConversationSource,
     as_message,
     is_excluded,
     word_for_word,
 )
-from memagent_graph.conversation.profile import Past, read_entries
-from memagent_graph.conversation.profile_reader import PROFILE_QUESTION, ProfileReader
-from memagent_graph.conversation.prompt import first_day, newest_first, prepare, take_first
 from memagent_graph.conversation.proposal import (
     Decision,
     change_proposals,
@@ -39,13 +28,7 @@ from memagent_graph.conversation.proposal import (
     propose,
     revise,
 )
-from memagent_graph.conversation.reader import (
-    STANDING_QUESTION,
-    NotesReader,
-    compose_question,
-    resolve_keeper,
-)
-from memagent_graph.conversation.search import recall
+from memagent_graph.conversation.reader import NotesReader, compose_question, resolve_keeper
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange
 from memagent_graph.errors import (
     ConfigurationError,
@@ -54,16 +37,14 @@ from memagent_graph.errors import (
     ModelError,
     StoreError,
 )
-from memagent_graph.evidence.places import Memory, with_text
+from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import drop_statements, is_later, statements
-from memagent_graph.graph.fold import advance
+from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
-from memagent_graph.graph.layers.check import state_of, warn_of_faults
 from memagent_graph.graph.reading import Call, Reading, check_window, warn_of_left_out
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
-    LineSource,
     MemoryVersion,
     MessageFold,
     ReadDocument,
@@ -72,13 +53,13 @@ from memagent_graph.memory.version import (
     root_id,
 )
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import chunks, cut_at_sentence
+from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
@@ -86,53 +67,16 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.episodes import Branch, EpisodePuts, KeptMessage
-    from memagent_graph.conversation.messages import Line, Redact
-    from memagent_graph.conversation.profile import Fields
+    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
-    from memagent_graph.evidence.places import Unsupported
-    from memagent_graph.facts.record import Facts
     from memagent_graph.graph.state import Fold
     from memagent_graph.memory.atomic import Value
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Rules for what is kept of messages: each text passes `redact`.
-
-    Statements with a word of `never` are left out; if it has no word to match, nothing is kept.
-    """
-
-    redact: Redact
-    never: str
-
-    def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
-        """Return messages as they are kept; one of which nothing remains has no text."""
-        known = word_for_word(messages, thread, self.redact)
-        return [replace(one, text=self.drop_banned(one.text)) for one in known]
-
-    def clean_text(self, text: str) -> str:
-        """Return a text as it is kept: redacted, and without what is banned."""
-        return self.drop_banned(self.redact(text))
-
-    def allows(self, text: str) -> bool:
-        """Whether nothing in a text is banned."""
-        return self.drop_banned(text) == text
-
-    def drop_banned(self, text: str) -> str:
-        """Return a text without the statements that are banned."""
-        if not self.never.strip():
-            return text
-        banned = topics(self.never)
-        if not banned:
-            return ""
-        if banned.isdisjoint(terms(text)):
-            return text
-        return drop_statements(text, lambda said: not banned.isdisjoint(said))[0]
 
 
 _ASKED_TWICE = 2
@@ -146,12 +90,13 @@ async def fold_within(
 
     Returns what had to give way as well, in words that quote nothing.
     """
-    was_cut, again, unfinished, lost = fold["progress"]["cut"], 0, 0, 0
+    again = unfinished = lost = 0
+    was_cut = fold["progress"]["cut"]
 
     def cut(text: str, tokens: int, tokenizer: Tokenizer) -> str:
         nonlocal lost
         kept = reading.cut(text, tokens, tokenizer)
-        lost += len(_pieces(text)) - len(_pieces(kept))
+        lost += sum(piece not in kept for piece in split_memory(text))
         return kept
 
     call = Call(replace(reading, cut=cut), config)
@@ -162,10 +107,10 @@ async def fold_within(
         exact_cuts=reading.config.exact_cuts,
     ):
         calls, dropped = fold["progress"]["calls"], lost
-        faults = state_of(fold)["asked"]
+        faults = faults_of(fold)["asked"]
         fold["progress"]["cut"] = False
-        fold = await advance(call, fold, chunk)
-        asked = fold["progress"]["calls"] - calls - (state_of(fold)["asked"] - faults)
+        fold, _ = await advance(call, fold, chunk)
+        asked = fold["progress"]["calls"] - calls - (faults_of(fold)["asked"] - faults)
         again += asked == _ASKED_TWICE and reading.reader.shortens
         unfinished += fold["progress"]["cut"] and lost == dropped
         was_cut |= fold["progress"]["cut"]
@@ -183,7 +128,7 @@ async def fold_within(
             f"The memory was over {budget}: {lines} of it, the oldest, had to go. Raise "
             "memory_tokens, or name a model that keeps to it."
         )
-    warnings += warn_of_faults(state_of(fold)["faulty"], exact=False)
+    warnings += warn_of_faults(faults_of(fold)["faulty"], exact=False)
     warnings += warn_of_left_out(fold["progress"], {})
     if unfinished:
         warnings.append(
@@ -191,31 +136,6 @@ async def fold_within(
             "memory_tokens, or max_tokens of the model."
         )
     return fold, tuple(warnings)
-
-
-def keep_newest(text: str, tokens: int, tokenizer: Tokenizer) -> str:
-    """The newest lines of a memory that fit, in their order.
-
-    A line is as old as the first day in it ("2026-03-05"), or else as the line above; of one day,
-    the line below is the newer. A memory of one line is taken by its sentences. The newest line is
-    cut at a sentence's end if it does not fit by itself.
-    """
-    pieces = _pieces(text)
-    if not pieces:
-        return ""
-    joint = "\n" if "\n" in text.strip() else " "
-    order = newest_first(map(first_day, pieces))
-
-    def join(some: list[int]) -> str:
-        return joint.join(pieces[index] for index in sorted(some))
-
-    kept = take_first(order, lambda some: tokenizer.count(join(some)) <= tokens)
-    return join(kept) if kept else cut_at_sentence(pieces[order[0]], tokens, tokenizer)
-
-
-def _pieces(text: str) -> list[str]:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines if len(lines) > 1 else [statement.text for statement in statements(text)]
 
 
 _LOST = "The newest version of the memory was gone: this one continues what was left."
@@ -234,9 +154,7 @@ class Folding:
         never: str,
         *,
         redact: Redact,
-        fields: Fields[Any] | None,
-        facts: Facts | None,
-        past: Past,
+        form: NotesForm,
         approve: Approve | bool = False,
     ) -> None:
         # Most of what people say is nothing to remember.
@@ -247,26 +165,20 @@ class Folding:
             tokenizer=tokenizer,
             keep=keep,
             never=never,
-            fields=fields,
-            facts=facts,
+            fields=form.fields,
+            facts=form.facts,
         )
-        self._facts = facts
-        cut: Callable[[str, int, Tokenizer], str] = fields.cut if fields else keep_newest
-        if facts is not None:
-            from memagent_graph.facts.reader import cut_facts, with_room
-
-            config, cut = with_room(config, reader), cut_facts
-        check_window(reader.identity, config, question_tokens=0)
+        self._form = form
         counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
-        if fields is not None:
-            config = _with_room_for(fields, config, counter)
-        self.reading = add_layers(Reading("conversation", reader, config, counter, cut=cut))
-        asked = STANDING_QUESTION if fields is None else PROFILE_QUESTION
-        self._question = compose_question(keep, never, asked)
+        room = form.make_room(config, reader, counter)
+        for budgets in (config, room):
+            check_window(reader.identity, budgets, question_tokens=0)
+        config = room
+        self.reading = add_layers(Reading("conversation", reader, config, counter, cut=form.cut))
+        self._question = compose_question(keep, never, form.question)
         self._model = reader.identity.name
-        self._past = past
         self._approve = approve
-        self.keeping = Keeping(redact, never)
+        self.redact, self._never, self._banned = redact, never.strip(), topics(never)
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
             message = (
@@ -274,6 +186,28 @@ class Folding:
                 f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
             )
             raise ConfigurationError(message)
+
+    def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
+        """Return messages as they are kept; one of which nothing remains has no text."""
+        known = word_for_word(messages, thread, self.redact)
+        return [replace(one, text=self.drop_banned(one.text)) for one in known]
+
+    def clean_text(self, text: str) -> str:
+        """Return a text as it is kept: redacted, and without what is banned."""
+        return self.drop_banned(self.redact(text))
+
+    def allows(self, text: str) -> bool:
+        """Whether nothing in a text is banned."""
+        return self.drop_banned(text) == text
+
+    def drop_banned(self, text: str) -> str:
+        """Return a text without statements with a word of `never`; "" if it has no such word."""
+        banned = self._banned
+        if not banned:
+            return "" if self._never else text
+        if banned.isdisjoint(terms(text)):
+            return text
+        return drop_statements(text, lambda said: not banned.isdisjoint(said))[0]
 
     async def fold(
         self,
@@ -285,14 +219,10 @@ class Folding:
     ) -> int:
         """Fold new and edited messages onto the newest version, and return their number.
 
-        Raises:
-            ModelError: The model failed; nothing was folded.
-            StoreError: The store failed.
-            MemoryConflictError: Other turns of this user were faster each time.
-            ConfigurationError: The memory is a profile, and this one has no schema.
+        Raises as `ConversationMemory.asave`, and if the memory has another form.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
-        redact, replaced = self.keeping.redact, branch.replaced
+        redact, replaced = self.redact, branch.replaced
         before: MemoryVersion | None = None
         seen: dict[str, BaseMessage] = {}
         mark: Value | BadRecordError | None = None
@@ -317,29 +247,27 @@ class Folding:
                 version, asked = await self._version(memory, head, new, thread, was, config)
                 lost_one = (_LOST,) if was_lost else ()
                 version = replace(version, warnings=(*lost_one, *version.warnings))
-            kept = self.keeping.keep(new, thread)
+            kept = self.keep(new, thread)
             kept = [replace(m, text=drop_subjects(m.text, asked)) for m in kept[:-1]] + kept[-1:]
             step = await self._keep(memory, kept, was, changed, asked)
             step = memory.put_said(thread, mark, changed, branch) | step
+            ids = tuple(str(message.id) for message in new)
             if version is None:
-                if await memory.commit(step, head):
-                    return 0
-                continue
-            ids = [str(message.id) for message in new]
-            if self._approve:
+                done = await memory.commit(step, head)
+            elif self._approve:
                 told = [one for one in kept if one.text]
                 proposal = compose(version, head, told, [*was.values()], ids, self._model)
                 step = await propose(memory, proposal, step, gone, asked)
-                if await memory.commit(step, head):
+                if done := await memory.commit(step, head):
                     await self._ask(memory, proposal)
-                    return len(new)
-                continue
-            change = MemoryChange(
-                version.created_at, "folded", CONVERSATION, version.id, thread, (*ids,), self._model
-            )
-            if await memory.advance(version, head, change, step):
-                await _prepare(memory, version.text)
-                return len(new)
+            else:
+                at, key = version.created_at, version.id
+                change = MemoryChange(at, "folded", CONVERSATION, key, thread, ids, self._model)
+                done = await memory.advance(version, head, change, step)
+                with suppress(StoreError):  # the next reply need not read them, or says so
+                    await memory.episodes.read()
+            if done:
+                return len(new) if version else 0
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
         raise MemoryConflictError(message)
 
@@ -357,16 +285,16 @@ class Folding:
         return await memory.episodes.keep(
             gone if self._approve else [*said, *gone],
             new={str(one.message.id) for one in changed if not one.before},
-            clean=lambda text: drop_subjects(self.keeping.drop_banned(text), asked),
+            clean=lambda text: drop_subjects(self.drop_banned(text), asked),
         )
 
     async def _find_times(
         self, memory: UserMemory, new: Sequence[BaseMessage], thread: str
     ) -> dict[str, str]:
         """Return when statements were made, if new ones are older than kept ones of their day."""
-        if not self._built_in or memory.episodes.off:
+        if not self._built_in:
             return {}
-        said = self.keeping.keep(new, thread)
+        said = self.keep(new, thread)
         first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
         kept = [one for one in (await memory.episodes.read()).said if one.day in first]
         if not any(is_later(one.at, first[one.day]) for one in kept):
@@ -379,7 +307,7 @@ class Folding:
 
     @property
     def _built_in(self) -> bool:
-        return isinstance(self.reading.reader, NewestReader)
+        return getattr(self.reading.reader, "quotes", False)
 
     async def _ask(self, memory: UserMemory, proposal: Proposal) -> None:
         """Let the function decide, if there is one; if it fails, the proposal waits."""
@@ -389,15 +317,14 @@ class Folding:
             verdict = self._approve(proposal)
             if isawaitable(verdict):
                 verdict = await verdict
+            ids = [proposal.id]
             if isinstance(verdict, str):
-                decision = Decision(edit={proposal.id: verdict})
+                await self.decide(memory, Decision(edit={proposal.id: verdict}), by="approve")
             elif isinstance(verdict, bool):
-                ids = [proposal.id]
                 decision = Decision(accept=ids) if verdict else Decision(refuse=ids)
+                await self.decide(memory, decision, by="approve")
             elif verdict is not None:
                 _log.warning("approve must return True, False, a text or None: a proposal waits.")
-            if isinstance(verdict, str | bool):
-                await self.decide(memory, decision, by="approve")
         except Exception as error:  # noqa: BLE001 - whatever it raises, nothing is lost
             _log.warning("approve failed, and a proposal waits for approval: %s", error)
 
@@ -406,7 +333,7 @@ class Folding:
 
         Edited texts are redacted, lose what `never` bans, and must be within the budget.
         """
-        edit = {key: self.keeping.clean_text(text) for key, text in decision.edit.items()}
+        edit = {key: self.clean_text(text) for key, text in decision.edit.items()}
         most = self.reading.config.memory_tokens
         if any(self.reading.tokenizer.count(text) > most for text in edit.values()):
             message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
@@ -421,16 +348,14 @@ class Folding:
 
         Those that would change nothing now are deleted. If the model fails, they wait as they are.
         """
-        same = set[str]()
         for old in await list_proposals(memory):
             try:
-                new = await self._fold_again(memory, old)
+                await self._fold_again(memory, old)
             except (MemoryConflictError, MemoryNotFoundError, ModelError) as error:
                 _log.warning("A proposal for an earlier memory waits as it is: %s", error)
-            else:
-                same |= set() if new.changes_memory else {new.id}
-        if same:
-            await change_proposals(memory, lambda one: None if one.id in same else one)
+        await change_proposals(
+            memory, lambda one: one if one.changes_memory or one.base is None else None
+        )
 
     async def _fold_again(self, memory: UserMemory, old: Proposal) -> Proposal:
         """Store a proposal of the same messages for the accepted memory in the place of `old`."""
@@ -448,26 +373,17 @@ class Folding:
             version = old.edit_again(head)
         again = compose(version, head, old.said, old.was, old.messages, old.model)
         again = replace(again, at=old.at)
-
-        def swap(one: Proposal) -> Proposal:
-            return again if one == old else one
-
-        step = await revise(memory, swap)
+        step = await revise(memory, lambda one: again if one == old else one)
         if not step.puts or not await memory.commit(step, head):
             message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
             raise MemoryConflictError(message)
         return again
 
     def _check(self, head: MemoryVersion | None) -> None:
-        if head is None or not head.told:
-            return
-        is_profile = bool(read_entries(head.told[0].line)[0])
-        form = "a profile" if is_profile else "one of facts"
-        fits = isinstance(self.reading.reader, ProfileReader) if is_profile else self._facts
-        if not fits:
+        if head and head.told and not self._form.fits(head.told[0].line):
             message = (
-                f"This memory is {form}, which notes would overwrite: give its schema to "
-                "ConversationMemory, or forget the user first."
+                "This memory has another form, a profile or facts, which would be overwritten: "
+                "give its schema to ConversationMemory, or forget the user first."
             )
             raise ConfigurationError(message)
 
@@ -491,8 +407,7 @@ class Folding:
         reader = begin(told, thread, times) if begin else self.reading.reader
         reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
-        source = ConversationSource(new, thread, self.keeping.redact, before)
-        said = source.lines
+        source = ConversationSource(new, thread, self.redact, before)
         fingerprint = make_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
         scope = whole_scope(source.length, calls=reading.config.max_calls)
@@ -501,23 +416,16 @@ class Folding:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)
             if self._built_in:
-                now = {one.id: one.text for one in self.keeping.keep(new, thread)}
+                now = {one.id: one.text for one in self.keep(new, thread)}
                 edits = [(one.day, one.text, now.get(key, "")) for key, one in was.items()]
                 fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}
         fold, warnings = await fold_within(reading, fold, source, config=config)
-        sources: tuple[LineSource, ...] = ()
-        unsupported: tuple[Unsupported, ...] = ()
         asked = reader.asked if isinstance(reader, NotesReader) else []
         fold["memory"] = drop_subjects(fold["memory"], asked)
         warnings += getattr(reader, "warnings", ())
-        if self._facts is not None:
-            facts = memory_of(fold)
-            marks = () if head is None else with_text(facts.text, head.memory).unsupported
-            unsupported = tuple(dict.fromkeys((*marks, *facts.unsupported)))
-            sources = _attest_facts(told, facts, said, thread)
-        if isinstance(reader, ProfileReader):
-            sources = self._past.attest(reader.told.values(), fold["memory"], said[-1].at)
+        found = getattr(reader, "told", {})
+        sources, unsupported = self._form.attest(head, memory_of(fold), source, found)
         self._warn(warnings)
         progress = fold["progress"]
         made = MemoryVersion(
@@ -546,16 +454,15 @@ class Folding:
         """Return messages by their ids, each picture of theirs described once."""
         if not self.reading.config.pictures:
             return {str(message.id): message for message in messages}
-        from memagent_graph.pictures.sight import describe, holds_pictures
+        from memagent_graph.pictures import describe, holds_pictures
 
         model = getattr(self.reading.reader, "model", None)
         opened = partial(open_source, name="picture.png")
         found: dict[str, BaseMessage] = {}
         for message in messages:
             key = str(message.id)
-            if key in seen or not (isinstance(message, HumanMessage) and holds_pictures(message)):
-                found[key] = seen.get(key, message)
-            else:
+            found[key] = seen.get(key, message)
+            if key not in seen and isinstance(message, HumanMessage) and holds_pictures(message):
                 found[key] = await describe(message, model, config, opened)
         return found
 
@@ -568,37 +475,6 @@ class Folding:
                 _log.warning("%s (Logged once; `history` has it for each memory.)", warning)
 
 
-def _attest_facts(
-    before: Sequence[LineSource], memory: Memory, said: Sequence[Line], thread: str
-) -> tuple[LineSource, ...]:
-    """Return the sources of the lines of facts after a fold, also of those that it changed."""
-    from memagent_graph.facts.record import facts_of, read_fact
-
-    starts = [one.start for one in said]
-    known = {fact.triple: item for item in before if (fact := read_fact(item.line))}
-    found = []
-    for fact in facts_of(memory):
-        source = known.get(fact.triple)
-        if fact.evidence:
-            message = said[max(0, bisect(starts, fact.evidence[-1].start) - 1)]
-            source = LineSource(fact.line, message.message, thread, message.at)
-        if source is not None:
-            found.append(replace(source, line=fact.line, until=""))
-    return tuple(found)
-
-
-def _with_room_for(fields: Fields[Any], config: ReadingConfig, counter: Tokenizer) -> ReadingConfig:
-    """The budgets, with chunks that leave room for the schema, which each prompt has."""
-    schema = counter.count(json.dumps(fields.changes, ensure_ascii=False))
-    if 2 * schema > config.chunk_tokens:
-        message = (
-            f"The schema of {fields.schema.__name__} has {schema} tokens, which is more than half "
-            f"of chunk_tokens ({config.chunk_tokens}): raise that, or leave out fields."
-        )
-        raise ConfigurationError(message)
-    return config.model_copy(update={"chunk_tokens": config.chunk_tokens - schema})
-
-
 async def _find_kept(
     memory: UserMemory, thread: str, ids: Collection[str], *, proposed: bool
 ) -> dict[str, KeptMessage]:
@@ -606,16 +482,5 @@ async def _find_kept(
     if not ids:
         return {}
     known = [one for p in await list_proposals(memory) for one in p.was] if proposed else []
-    if not memory.episodes.off:
-        known += (await memory.episodes.read()).said
+    known += (await memory.episodes.read()).said
     return {one.id: one for one in known if one.thread == thread and one.id in ids}
-
-
-async def _prepare(memory: UserMemory, text: str) -> None:
-    """Make what is kept now ready to be searched: the next reply need not wait for that."""
-    if memory.episodes.off:
-        return
-    with suppress(StoreError):  # the next reply finds out, and says so
-        kept = await memory.episodes.read()
-        await asyncio.to_thread(recall, kept)
-        await asyncio.to_thread(prepare, text)

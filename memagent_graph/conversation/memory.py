@@ -7,24 +7,19 @@ import logging
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from langchain_core.messages import (
-    BaseMessage,
-    SystemMessage,
-)
+from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from typing_extensions import TypeVar
 
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation import privacy
 from memagent_graph.conversation.backlog import UserMemories, fold_all, refuse_writes
-from memagent_graph.conversation.built_in import (
-    drop_ended,
-    read_remarks,
-)
+from memagent_graph.conversation.built_in import drop_ended, read_remarks
+from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.episodes import KeptMessage
 from memagent_graph.conversation.fold import Folding
+from memagent_graph.conversation.form import form_of
 from memagent_graph.conversation.messages import (
     as_message,
     by_owner,
@@ -33,18 +28,14 @@ from memagent_graph.conversation.messages import (
     is_reply,
     stamp,
 )
-from memagent_graph.conversation.privacy import drop_about
-from memagent_graph.conversation.profile import Fields, Past, entries_of
+from memagent_graph.conversation.profile import Past, entries_of
 from memagent_graph.conversation.prompt import choose_recalled, render_recalled
-from memagent_graph.conversation.proposal import (
-    Decision,
-    change_proposals,
-    list_proposals,
-)
-from memagent_graph.conversation.reader import facts_of_schema, share_model
+from memagent_graph.conversation.proposal import Decision, list_proposals
+from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.search import find_passages
 from memagent_graph.conversation.session import Speakers, Talk, access_of, find_zone
 from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync, wait_for
@@ -60,13 +51,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memagent_graph.conversation.messages import Given, Redact
-    from memagent_graph.conversation.privacy import Form
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.proposal import Approve, Proposal
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.conversation.user_memory import ForgottenUser, UserId
-    from memagent_graph.conversation.users import Users
-    from memagent_graph.facts.record import Fact, Facts
+    from memagent_graph.facts.record import Fact
+    from memagent_graph.facts.rules import Facts
     from memagent_graph.memory.version import History, MemoryVersion
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
@@ -78,8 +68,6 @@ Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
 _MOST_PAST = 100
 """Values of each field of a profile that no longer stand and are kept, at most."""
 
-_NEAR = 0.25
-"""Share of the budget above which only the facts near a message are shown beside passages."""
 _MOST_WAYS = 1_000
 """Pairs of `keep` and `never` whose prompts a process keeps."""
 
@@ -101,8 +89,11 @@ class ConversationMemory(Generic[Shape]):
     is still found so; to fold it, see `catch_up`.
 
     A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
-    1970), otherwise the time when it was first seen. The built-in reader keeps the newest
-    statements.
+    1970), otherwise the time when it was first seen.
+
+    Methods take the id of a user, and the host graph's store, which is used if the memory has no
+    store of its own. If the store fails, they raise `StoreError`. Those whose name begins with an a
+    are their async twins.
 
     Args:
         model: model that folds, as for `create_memagent`; None takes `MEMAGENT_MODEL`, otherwise
@@ -188,14 +179,12 @@ class ConversationMemory(Generic[Shape]):
             raise ConfigurationError("window must be at least 1 message.")
         if not remember_within >= 0:
             raise ConfigurationError("remember_within must be 0 seconds or more.")
-        self.zone = find_zone(time_zone)
-        self.window = window
-        self.remember_within = remember_within
-        self.redact = check_redaction(redact)
+        self.zone, self.redact = find_zone(time_zone), check_redaction(redact)
+        self.window, self.remember_within = window, remember_within
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
             raise ConfigurationError(message)
-        self.read_only = read_only
+        self.read_only, self.approves = read_only, bool(approve)
         self.people = UserMemories(
             store,
             namespace,
@@ -206,10 +195,8 @@ class ConversationMemory(Generic[Shape]):
             ttl=ttl,
             read_only=read_only,
         )
-        self.approves = bool(approve)
-        self._facts = facts_of_schema(schema)
-        is_text = schema is str or self._facts is not None
-        self._fields = None if is_text else Fields(cast("type[BaseModel]", schema))
+        most = min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1)
+        self.form = form_of(schema, Past(most, keep_days))
         if callable(keep) or callable(never):
             model = share_model(model, config or ReadingConfig(), tokenizer)
         self._keep, self._never = keep, never
@@ -219,12 +206,9 @@ class ConversationMemory(Generic[Shape]):
             config or ReadingConfig(),
             tokenizer,
             redact=self.redact,
-            fields=self._fields,
-            facts=self._facts,
-            past=Past(min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1), keep_days),
+            form=self.form,
             approve=approve,
         )
-        self.form: Form = "facts" if self._facts is not None else "text" if is_text else "profile"
         self._foldings = lru_cache(_MOST_WAYS)(make_folding)
         self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
         self.chunk_tokens = self._folding.reading.config.chunk_tokens
@@ -233,13 +217,6 @@ class ConversationMemory(Generic[Shape]):
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
 
         Values of a profile that do not fit its schema are left out, which is logged once.
-
-        Args:
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
-
-        Raises:
-            StoreError: The store failed.
         """
         head = await self._fold_to_head(user, store)
         return self._shape_notes("" if head is None else head.text)
@@ -249,21 +226,14 @@ class ConversationMemory(Generic[Shape]):
 
         Earlier values are kept like versions: `keep_versions` of each field, for `keep_days`.
 
-        Args:
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
-
         Raises:
             ConfigurationError: The memory is a text.
-            StoreError: The store failed.
         """
-        if self._fields is None:
-            message = "A text has no entries: give ConversationMemory a schema."
-            if self._facts is not None:
-                message = "Facts are no entries of a profile: call `facts`."
+        if self.form.fields is None:
+            message = "This memory is no profile: give it a schema, or call `facts` for facts."
             raise ConfigurationError(message)
         head = await self._fold_to_head(user, store)
-        return [] if head is None else entries_of(head, self._fields)
+        return [] if head is None else entries_of(head, self.form.fields)
 
     async def afacts(
         self,
@@ -277,24 +247,18 @@ class ConversationMemory(Generic[Shape]):
     ) -> list[Fact]:
         """Fold the waiting messages of a user, and return facts, each with its message.
 
-        Args:
-            user: id of the user.
-            subject: name of the subject, or another name of it; None for any.
-            relation: the relation, as "works at"; None for any.
-            at: a day, month or year ("2023-05") at which they hold; None for today.
-            history: whether to return those that do not hold as well.
-            store: store of the host graph, used if this memory has no store of its own.
+        They are those of a `subject` (also by another name), with a `relation`, as "works at", that
+        hold `at` a day, month or year, today by default; with `history`, also those that do not.
 
         Raises:
             ConfigurationError: The memory is not one of facts.
-            StoreError: The store failed.
         """
-        if self._facts is None:
+        if self.form.facts is None:
             raise ConfigurationError("This memory keeps no facts: give it schema=Facts.")
+        head = await self._fold_to_head(user, store)
         from memagent_graph.facts.graph import select_facts
         from memagent_graph.facts.record import facts_of
 
-        head = await self._fold_to_head(user, store)
         found = [] if head is None else facts_of(head)
         return select_facts(found, subject=subject, relation=relation, at=at, history=history)
 
@@ -311,15 +275,10 @@ class ConversationMemory(Generic[Shape]):
         It does not wait for folds: call it after `observe`. If the store is away, this is logged,
         and the memory is the one that this process saw last.
 
-        Args:
-            user: id of the user.
-            about: the current message: a text, a message, or the conversation, of which the last
-                human message counts. Passages of earlier messages that bear on it are added to the
-                memory, both together within `config.memory_tokens`. Messages of the conversation
-                are not among them.
-            store: store of the host graph, used if this memory has no store of its own.
-            config: configuration of the run, which may forbid to read; by default, that of the run
-                under way.
+        `about` is the current message: a text, a message, or the conversation, of which the last
+        human message counts. Passages of earlier messages that bear on it are added to the memory,
+        both together within `config.memory_tokens`. Messages of the conversation are not among
+        them. The run's `config`, by default that under way, may forbid to read.
         """
         if not access_of(config).reads:
             return []
@@ -331,21 +290,19 @@ class ConversationMemory(Generic[Shape]):
     ) -> tuple[str, str]:
         """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
-        text = ""
+        text, episodes = "", personal.episodes
         found: Iterable[MessagePassage] = ()
         try:
             text, messages = find_current(about)
-            memory, (kept, waiting) = await asyncio.gather(
-                self._head(user, store),
-                personal.episodes.read_all(empty=not text or personal.episodes.off),
+            backlog.last_seen, (kept, waiting) = await asyncio.gather(
+                self._head(user, store), episodes.read_all(empty=not text)
             )
-            backlog.last_seen = memory
 
             def find() -> Iterable[MessagePassage]:
-                keeping, since = self.get_folding(personal.user).keeping, personal.episodes.since
-                known = {(one.id, one.text) for one in keeping.keep(messages, "")}
+                folding, since = self.get_folding(personal.user), episodes.since
+                known = {(one.id, one.text) for one in folding.keep(messages, "")}
                 return find_passages(
-                    kept, waiting, text, since=since, known=known, allows=keeping.allows
+                    kept, waiting, text, since=since, known=known, allows=folding.allows
                 )
 
             if kept.pages or waiting:
@@ -354,16 +311,13 @@ class ConversationMemory(Generic[Shape]):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
-        reading, memory = self._folding.reading, drop_ended(backlog.last_seen)
-        if self._fields is not None:
-            memory = self._fields.render(memory)
-        elif self._facts is not None and found:
-            from memagent_graph.facts.graph import find_lines_near
-
-            most = int(_NEAR * reading.config.memory_tokens)
-            memory = find_lines_near(memory, text, most, reading.tokenizer)
-        whole, tokens = self._fields is not None, reading.config.memory_tokens
-        return choose_recalled(memory, found, text, tokens, reading.tokenizer, whole=whole)
+        reading, memory = self._folding.reading, self.form.render(drop_ended(backlog.last_seen))
+        tokens, counter = reading.config.memory_tokens, reading.tokenizer
+        if found:
+            memory = self.form.choose_near(memory, text, tokens, counter)
+        return choose_recalled(
+            memory, found, text, tokens, counter, whole=self.form.fields is not None
+        )
 
     async def aobserve(
         self,
@@ -412,7 +366,6 @@ class ConversationMemory(Generic[Shape]):
         Raises:
             ConfigurationError: What is given is no message and no list of messages.
             ModelError: The model failed; nothing was folded.
-            StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self.check_writable()
@@ -433,17 +386,6 @@ class ConversationMemory(Generic[Shape]):
         place. User, thread and store are those of the run. What the middleware trims is not seen:
         give it `trim_tokens_to_summarize=None`.
 
-        Examples:
-            >>> from langchain.agents.middleware import SummarizationMiddleware
-            >>> from memagent_graph import ConversationMemory
-            >>> memory = ConversationMemory("openai:gpt-4o")  # doctest: +SKIP
-            >>> SummarizationMiddleware(
-            ...     "openai:gpt-4o",
-            ...     trigger=("tokens", 8_000),
-            ...     summarizer=memory.summarizer,
-            ...     trim_tokens_to_summarize=None,
-            ... )  # doctest: +SKIP
-
         Its calls raise:
             ConfigurationError: No graph runs, or the run names neither a user nor a thread.
             ModelError: The model failed; nothing was folded, and nothing leaves the thread.
@@ -460,14 +402,9 @@ class ConversationMemory(Generic[Shape]):
         return await self._head(user, runtime.store)
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
-        """Fold the messages that wait in this process, before it ends or in a test.
+        """Fold the messages of a user, or of all, that wait in this process, before it ends say.
 
-        Args:
-            user: id of the user; None for all users of this memory.
-            store: store of the host graph, used if this memory has no store of its own.
-
-        Returns:
-            The number of messages that still wait because their fold failed, which is logged.
+        Returns the number of those that still wait because their fold failed, which is logged.
         """
         backlogs = self.people.seen if user is None else [self.people.backlog(user, store)]
         return await fold_all(backlogs)
@@ -477,10 +414,6 @@ class ConversationMemory(Generic[Shape]):
 
         Each has its text, the thread and the messages that were folded into it, and in `warnings`
         what had to be dropped. Versions beyond `keep_versions` are deleted.
-
-        Args:
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
         """
         return await self.people.of(user, store).history()
 
@@ -494,26 +427,19 @@ class ConversationMemory(Generic[Shape]):
     ) -> ForgottenUser:
         """Delete everything stored about a user, also from the free pages of SQLite files.
 
-        Args:
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
-            checkpointer: checkpointer to delete the threads of this user alone from. Without it,
-                delete the `threads` of the result yourself.
-            by: author of the change, for the entry that stays under a digest of the user's id.
+        Threads of this user alone are deleted from a `checkpointer`. Without one, delete the
+        `threads` of the result yourself. An entry stays, under a digest of the user's id, that says
+        when they were forgotten, and `by` whom.
         """
         self.check_writable()
         backlog = self.people.backlog(user, store)
         await backlog.drop()
         personal = self.people.of(user, store)
-        return await privacy.aforget(personal, by=by, checkpointer=checkpointer)
+        return await aforget(personal, by=by, checkpointer=checkpointer)
 
     def users(self, *, store: BaseStore | None = None) -> Users:
-        """Return all users with a memory, for operators of the chatbot.
-
-        Args:
-            store: store of the host graph, used if this memory has no store of its own.
-        """
-        return self.people.users(store)
+        """Return all users with a memory, for operators of the chatbot."""
+        return Users(self.people.choose_store(store), self.people.namespace, ttl=self.people.ttl)
 
     async def ahand_over(
         self, thread: UserId, user: UserId, *, store: BaseStore | None = None
@@ -523,14 +449,8 @@ class ConversationMemory(Generic[Shape]):
         Call it when a guest logs in, before the first run of the thread that names the user. What
         the guest said is folded onto the memory of the user; the memory of the thread is deleted.
 
-        Args:
-            thread: id of the thread.
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
-
         Raises:
             ModelError: The model failed; nothing was handed over.
-            StoreError: The store failed.
             MemoryConflictError: Other turns of this user changed the memory 50 times meanwhile.
         """
         self.check_writable()
@@ -544,13 +464,10 @@ class ConversationMemory(Generic[Shape]):
         notes = await self._head(guest, store)
         if notes or kept:
             whole = "\n".join(one.text for one in kept)
-            notes = notes if self._fields is None else self._fields.render(notes)
-            lines = [one for one in read_remarks(notes) if one.text not in whole]
-            said = [
-                KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines
-            ]
+            lines = [one for one in read_remarks(self.form.render(notes)) if one.text not in whole]
+            of = [KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines]
             talk = Talk(self, user, thread, store)
-            await talk.fold(stamp(map(as_message, [*said, *kept]), talk.user))
+            await talk.fold(stamp(map(as_message, [*of, *kept]), talk.user))
             await after.copy_said(before)
         await self.people.backlog(guest, store).drop()
         await before.forget(by="hand_over")
@@ -566,54 +483,27 @@ class ConversationMemory(Generic[Shape]):
     ) -> int:
         """Delete messages that are kept word for word; return their number.
 
-        Waiting messages are not folded any more, and what was proposed from them is withdrawn.
-        Notes made from the others stay.
-
-        Args:
-            user: the user of the conversation.
-            messages: ids of the messages.
-            thread: thread of the messages; None for any.
-            store: store of the host graph, used if this memory has no store of its own.
-
-        Raises:
-            StoreError: The store failed.
+        `messages` are their ids, in a thread or, by default, in any. Those that wait are not folded
+        any more, and what was proposed from them is withdrawn. Notes made from the others stay.
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        self.people.backlog(user, store).remove(ids, of)
-        personal = self.people.of(user, store)
-        await change_proposals(
-            personal, lambda one: one.without(ids) if of in (None, one.thread) else one
-        )
-        return await personal.episodes.remove(ids, of)
+        return await self.people.drop_messages(user, ids, of, store, self.redact)
 
     async def aforget_about(
-        self,
-        user: UserId,
-        subject: str,
-        *,
-        store: BaseStore | None = None,
-        by: str = "application",
+        self, user: UserId, subject: str, *, store: BaseStore | None = None, by: str = "application"
     ) -> list[str]:
         """Delete the statements about a subject from notes, kept messages and proposals.
 
-        Earlier versions of the notes that had one are deleted. Returns the statements of notes and
-        messages.
-
-        Args:
-            user: id of the user.
-            subject: words of the subject; statements that have all of them are deleted.
-            store: store of the host graph, used if this memory has no store of its own.
-            by: author of the change.
+        Statements that have all words of the subject are deleted, and earlier versions of the notes
+        that had one. Returns the statements of notes and messages.
 
         Raises:
             ConfigurationError: The subject has no specific word, or the memory is a profile.
             MemoryConflictError: Others changed the memory 50 times meanwhile.
-            StoreError: The store failed.
         """
         self.check_writable()
-        await self.people.backlog(user, store).fold()
-        return await drop_about(self.people.of(user, store), subject, self.form, by=by)
+        return await self.people.drop_about(user, subject, store, self.form, by=by)
 
     async def aproposals(self, user: UserId, *, store: BaseStore | None = None) -> list[Proposal]:
         """Fold the waiting messages of a user, and return what waits for approval, oldest first.
@@ -621,13 +511,6 @@ class ConversationMemory(Generic[Shape]):
         Prompts have the accepted memory alone, and quote no message of a proposal. Each proposal
         is a whole memory that continues the accepted one. The messages of those that continue an
         earlier one are folded again.
-
-        Args:
-            user: id of the user.
-            store: store of the host graph, used if this memory has no store of its own.
-
-        Raises:
-            StoreError: The store failed.
         """
         await self.people.backlog(user, store).fold()
         personal = self.people.of(user, store)
@@ -646,15 +529,9 @@ class ConversationMemory(Generic[Shape]):
         """Accept proposals, and return the memory; their messages are kept word for word.
 
         Of several, the first becomes the memory, and the messages of the others are folded again on
-        that: you accept what they say, not how the model then writes it.
-
-        Args:
-            user: id of the user.
-            chosen: the proposals, or their ids. All others wait on.
-            text: another text for the memory, in the place of that of the one proposal. It is
-                redacted, and loses what `never` bans.
-            store: store of the host graph, used if this memory has no store of its own.
-            by: who accepts them, for the log of changes.
+        that: you accept what they say, not how the model then writes it. All that are not `chosen`,
+        as proposals or by id, wait on. Another `text` in the place of that of the one proposal is
+        redacted, and loses what `never` bans. The log of changes has who accepts (`by`).
 
         Raises:
             ConfigurationError: None is named, several have one text, or that is too long.
@@ -662,7 +539,6 @@ class ConversationMemory(Generic[Shape]):
             MemoryConflictError: The memory changed since one was proposed: it was folded again, and
                 the new proposal waits. Nothing was decided.
             ModelError: The model failed for one of several; those before it are accepted.
-            StoreError: The store failed.
         """
         ids = _ids_of(chosen)
         decision = Decision(accept=ids) if text is None else Decision(edit=dict.fromkeys(ids, text))
@@ -676,19 +552,12 @@ class ConversationMemory(Generic[Shape]):
         store: BaseStore | None = None,
         by: str = "application",
     ) -> None:
-        """Delete proposals with their messages; the accepted memory stays as it is.
-
-        Args:
-            user: id of the user.
-            chosen: the proposals, or their ids. All others wait on.
-            store: store of the host graph, used if this memory has no store of its own.
-            by: who refuses them, for the log of changes.
+        """Delete proposals with their messages; the accepted memory and all others stay.
 
         Raises:
             ConfigurationError: None is named.
             MemoryNotFoundError: One of them does not wait; nothing was decided.
             MemoryConflictError: Others changed it meanwhile.
-            StoreError: The store failed.
         """
         await self.decide(user, Decision(refuse=_ids_of(chosen)), store, by=by)
 
@@ -737,8 +606,7 @@ class ConversationMemory(Generic[Shape]):
         return "" if head is None else head.text
 
     def _shape_notes(self, text: str) -> Shape:
-        text = drop_ended(text)
-        return cast("Shape", text if self._fields is None else self._fields.load(text))
+        return cast("Shape", self.form.parse(drop_ended(text)))
 
 
 def _ids_of(chosen: Iterable[str | Proposal]) -> list[str]:

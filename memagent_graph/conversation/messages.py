@@ -7,12 +7,12 @@ import logging
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from hashlib import sha256
 from inspect import iscoroutinefunction
 from itertools import takewhile
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import (
@@ -25,21 +25,22 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
-from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.episodes import KeptMessage, Recorded
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant
-from memagent_graph.models.completion import text_in
+from memagent_graph.models.reply import text_in
 from memagent_graph.text.source import TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import tzinfo
 
     from langchain_core.messages import MessageLikeRepresentation
 
     from memagent_graph.text.chunks import Chunk
+
+    Given = str | MessageLikeRepresentation | Sequence[MessageLikeRepresentation]
 
 REMEMBER = "remember"
 """Key of a human message's `additional_kwargs`: with False, its turn is not remembered; with
@@ -50,7 +51,6 @@ SAID_AT = "told_at"
 SEEN = "memory"
 """Key of a human message's `additional_kwargs` for whose it is and when it was seen first."""
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
@@ -63,15 +63,10 @@ _WRONG = (
 )
 
 
-def redact_nothing(text: str) -> str:
-    """The redaction of those who need none."""
-    return text
-
-
 def check_redaction(redact: Redact | None) -> Redact:
     """A redaction that raises `ConfigurationError` rather than let something through."""
     if redact is None:
-        return redact_nothing
+        return str
     if iscoroutinefunction(redact):
         raise ConfigurationError(_WRONG)
 
@@ -106,7 +101,7 @@ def identify(
     messages: Sequence[BaseMessage],
     thread: str,
     recorded: Sequence[Recorded] = (),
-    redact: Redact = redact_nothing,
+    redact: Redact = str,
 ) -> list[BaseMessage]:
     """Return messages, those without an id with one that the same message gets again.
 
@@ -124,32 +119,41 @@ def identify(
         ends = (end for end in range(min(len(now), len(old)), 0, -1) if old[-end:] == now[:end])
         known = recorded[len(old) - next(ends, 0) :]
     last = recorded[-1].id if recorded and not known else thread
-    found: list[BaseMessage] = []
-    for at, message in enumerate(messages):
-        if message.id:
-            last = message.id
-        elif at < len(known):
-            last = known[at].id
-        else:
-            last = sha256(f"{last}\0{digests[at]}".encode()).hexdigest()[:24]
-        found.append(message if message.id else message.model_copy(update={"id": last}))
-    return found
+    ids = [message.id or one.id for message, one in zip(messages, known, strict=False)]
+    for message, digest in zip(messages[len(known) :], digests[len(known) :], strict=True):
+        last = ids[-1] if ids else last
+        ids.append(message.id or sha256(f"{last}\0{digest}".encode()).hexdigest()[:24])
+    return [
+        message if message.id else message.model_copy(update={"id": key})
+        for message, key in zip(messages, ids, strict=True)
+    ]
 
 
 def stamp(
-    messages: Iterable[BaseMessage], user: str, zone: tzinfo | None = None
+    messages: Iterable[BaseMessage],
+    user: str,
+    zone: tzinfo | None = None,
+    earlier: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[BaseMessage]:
     """Return messages, those of users that are seen for the first time marked with user and time.
 
-    The user is "" if the run may not remember them.
+    The user is "" if the run may not remember them. `earlier` has the marks of those, by id, that
+    came with another run.
     """
     mark = {"user": str(user), "at": datetime.now(zone or UTC).isoformat()}
-    return [
-        message.model_copy(update={"additional_kwargs": {**message.additional_kwargs, SEEN: mark}})
-        if isinstance(message, HumanMessage) and SEEN not in message.additional_kwargs
-        else message
-        for message in messages
-    ]
+
+    def add_mark(message: BaseMessage) -> BaseMessage:
+        own = {**mark, **(earlier or {}).get(str(message.id), {})}
+        return message.model_copy(
+            update={"additional_kwargs": {**message.additional_kwargs, SEEN: own}}
+        )
+
+    return [add_mark(message) if is_unmarked(message) else message for message in messages]
+
+
+def is_unmarked(message: BaseMessage) -> bool:
+    """Whether a message is a user's, and does not say whose and when it was seen first."""
+    return isinstance(message, HumanMessage) and SEEN not in message.additional_kwargs
 
 
 def by_owner(messages: Iterable[BaseMessage], user: str) -> dict[str, list[BaseMessage]]:
@@ -180,7 +184,7 @@ def is_excluded(message: BaseMessage) -> bool:
 
 def last_owner(messages: Sequence[BaseMessage]) -> str:
     """Return the user whose message is the last one of a user; "" if it is not marked."""
-    humans = (message for message in reversed(messages) if _is_human(message))
+    humans = (message for message in reversed(messages) if is_human(message))
     return str(_seen(next(humans, HumanMessage(""))).get("user", ""))
 
 
@@ -208,92 +212,12 @@ def is_summary(message: BaseMessage) -> bool:
     return message.additional_kwargs.get("lc_source") == "summarization"
 
 
-def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
-    """Messages that may only go together: one that calls tools with what the tools returned.
-
-    Messages of the application are in no group.
-    """
-    found: list[list[BaseMessage]] = []
-    calls: dict[str, list[BaseMessage]] = {}
-    for message in messages:
-        if isinstance(message, ToolMessage) and message.tool_call_id in calls:
-            calls[message.tool_call_id].append(message)
-        elif not is_instruction(message):
-            found.append([message])
-            if isinstance(message, AIMessage):
-                called = [*message.tool_calls, *message.invalid_tool_calls]
-                calls |= {call["id"]: found[-1] for call in called if call["id"]}
-    return found
-
-
-def beyond(
-    messages: Sequence[BaseMessage],
-    *,
-    window: int,
-    tokens: int,
-    count: Callable[[BaseMessage], int],
-) -> list[BaseMessage]:
-    """The messages to be folded: none while there are few, else all but the last half.
-
-    What stays begins with a human message, has the last human message and the last group, and no
-    group is split. System messages always stay, and do not count. `count` measures tokens.
-    """
-    found = groups(messages)
-    sizes = [sum(map(count, group)) for group in found]
-    if sum(map(len, found)) <= window and sum(sizes) <= tokens:
-        return []
-    kept = len(found)
-    left, room = max(1, window // 2), tokens // 2
-    while kept and (
-        kept == len(found) or (len(found[kept - 1]) <= left and sizes[kept - 1] <= room)
-    ):
-        kept -= 1
-        left -= len(found[kept])
-        room -= sizes[kept]
-    humans = [at for at, group in enumerate(found) if isinstance(group[0], HumanMessage)]
-    first = next((at for at in humans if at >= kept), None)
-    stays = humans[-1] if first is None and humans else None
-    gone = found[:kept] if first is None else found[:first]
-    return [message for at, group in enumerate(gone) if at != stays for message in group]
-
-
-def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[BaseMessage]:
-    """Return the first messages beyond the window of which none waits, up to a human's."""
-    found = groups(folding)
-    ends = 0
-    for at, group in enumerate(found):
-        if isinstance(group[0], HumanMessage):
-            ends = at
-        if any(str(message.id) in wait for message in group):
-            break
-    else:
-        ends = len(found)
-    return [message for group in found[:ends] for message in group]
-
-
-def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
-    """Return the messages of a thread that the model still sees; `left` is as of `find_left`."""
-    at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
-    if left is None or at is None:
-        return [*messages]
-    later = groups(messages[at:])[1:]
-    kept = {id(m) for group in later if not isinstance(group[0], ToolMessage) for m in group}
-    human = next((m for m in reversed(messages) if _is_human(m)), None)
-    return [m for m in messages if id(m) in kept or m is human or is_instruction(m)]
-
-
-def _is_human(message: BaseMessage) -> bool:
+def is_human(message: BaseMessage) -> bool:
+    """Whether a message is a user's."""
     return isinstance(message, HumanMessage) and not is_instruction(message)
 
 
-def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the first message of the last group that is not among those that stay."""
-    ids = {message.id for message in stays}
-    gone = (group[0].id for group in reversed(groups(messages)) if group[0].id not in ids)
-    return next(gone, None)
-
-
-def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Recorded:
+def record_message(message: BaseMessage, redact: Redact = str) -> Recorded:
     """Return the id of a message, and a digest of what it says."""
     role, text = _role(message), _describe(message)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
@@ -303,22 +227,7 @@ def record_message(message: BaseMessage, redact: Redact = redact_nothing) -> Rec
     return Recorded(str(message.id), f"{role[:1]}{digest}")
 
 
-def count_tokens(message: BaseMessage) -> int:
-    """Return an estimate of the tokens of a message.
-
-    A part that is no text counts the same whatever its size: models do not read its bytes as text.
-    """
-    if isinstance(message.content, str):
-        return count_tokens_approximately([message])
-    parts = [p for p in message.content if isinstance(p, str) or p.get("type") not in _CALLING]
-    texts = [*map(text_in, parts)]
-    plain = message.model_copy(update={"content": "".join(filter(None, texts))})
-    return count_tokens_approximately([plain]) + _PART_TOKENS * texts.count(None)
-
-
-_PART_TOKENS = 85
-"""LangChain's figure for an image."""
-_CALLING = {"tool_use", "tool_call", "function_call"}
+CALLING = {"tool_use", "tool_call", "function_call"}
 """Types of parts that stand in `tool_calls` as well."""
 
 
@@ -329,11 +238,6 @@ def is_reply(messages: Sequence[BaseMessage]) -> bool:
 
 
 _PROMPTING = {"system", "developer"}
-
-
-if TYPE_CHECKING:
-    Given = str | MessageLikeRepresentation | Sequence[MessageLikeRepresentation]
-
 USER, ASSISTANT, TOOL, CONTEXT = "user", "assistant", "tool", "context"
 """Who speaks, by a message's type; context is what a message of a user only passes on."""
 _ROLES = {
@@ -381,11 +285,11 @@ class ConversationSource(TextSource):
         self,
         messages: Iterable[BaseMessage],
         thread: str = "text",
-        redact: Redact = redact_nothing,
-        replaced: Mapping[str, str] = _NOTHING,
+        redact: Redact = str,
+        replaced: Mapping[str, str] | None = None,
     ) -> None:
         self.lines: list[Line] = []
-        parts, start = list[str](), 0
+        parts, start, replaced = list[str](), 0, replaced or {}
         spoken = [*_list_spoken(messages, redact)]
         for key in replaced.keys() - {str(message.id) for message, *_ in spoken}:
             parts.append(f"(Taken back: {' '.join(replaced[key].split())!r})\n")
@@ -419,7 +323,7 @@ def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
 
 
 def word_for_word(
-    messages: Iterable[BaseMessage], thread: str, redact: Redact = redact_nothing
+    messages: Iterable[BaseMessage], thread: str, redact: Redact
 ) -> list[KeptMessage]:
     """Return the texts of users and the assistant, without calls and results of tools."""
     return [
@@ -431,7 +335,8 @@ def word_for_word(
 
 def as_message(kept: KeptMessage) -> BaseMessage:
     """Return a kept message as one to be folded."""
-    told = {SAID_AT: kept.at} | ({REMEMBER: CONTEXT} if kept.speaker == CONTEXT else {})
+    told = {SAID_AT: kept.at} if kept.at else {}
+    told |= {REMEMBER: CONTEXT} if kept.speaker == CONTEXT else {}
     if kept.speaker == ASSISTANT:
         return AIMessage(kept.text, id=kept.id, additional_kwargs=told)
     name = None if kept.speaker in (USER, CONTEXT) else kept.speaker
@@ -508,34 +413,20 @@ def read_time(time: object) -> str | None:
 
 _MILLISECONDS = 10**11
 """Seconds since 1970 until the year 5138; a larger number counts milliseconds."""
-_PARTIAL = re.compile(
-    r"(?P<year>\d{4})(?:-(?P<month>\d\d)|-?(?P<day>\d{3}))?(?P<rest>T.*)?", re.IGNORECASE
-)
-"""A year, a month, or a day by its number in the year, which `fromisoformat` does not read."""
-_LATE = re.compile(r"(?<=[T ])24(?::?00){0,2}(?:[.,]0+)?(?=$|[Z+-])", re.IGNORECASE)
-_LEAP = re.compile(r"(?<=[T ]\d\d:\d\d:)60|(?<=[T ]\d{4})60", re.IGNORECASE)
-"""Midnight at a day's end, and a leap second."""
+_MONTH = re.compile(r"\d{4}(?:-\d\d)?")
+"""A year or a month, which `fromisoformat` does not read."""
 _FULL = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
 @lru_cache(1 << 12)
 def _read_iso(time: str) -> str:
-    if found := _PARTIAL.fullmatch(time):
-        first = date(int(found["year"]), int(found["month"] or 1), 1)
-        if found["day"]:
-            year = first.year
-            first += timedelta(int(found["day"]) - 1)
-            if first.year != year or not int(found["day"]):
-                raise ValueError(time)
-        if found["rest"] and not found["day"]:
-            raise ValueError(time)
-        time = first.isoformat() + (found["rest"] or "")
-    plain, late = _LATE.subn("00:00", _LEAP.sub("59", time.upper()))
-    try:
-        return date.fromisoformat(plain).isoformat()
-    except ValueError:
-        at = datetime.fromisoformat(plain) + timedelta(late)
-    return time if _FULL.match(time) and time == plain else _format_time(at)
+    if _MONTH.fullmatch(time):
+        time = f"{time}-01-01"[:10]
+    with suppress(ValueError):
+        return date.fromisoformat(time).isoformat()
+    time = time.upper()
+    at = datetime.fromisoformat(time)
+    return time if _FULL.match(time) else _format_time(at)
 
 
 def _format_time(at: datetime) -> str:
@@ -596,7 +487,7 @@ def _part(block: str | Mapping[str, object]) -> str:
     text = text_in(block)
     if isinstance(block, str) or text is not None:
         return text or ""
-    kind = _kind(block)
+    kind = str(block.get("type") or "content").removeprefix("input_").removesuffix("_url")
     if kind in _UNSPOKEN:
         return ""
     inner = block.get("file")
@@ -605,9 +496,5 @@ def _part(block: str | Mapping[str, object]) -> str:
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 
-def _kind(block: Mapping[str, object]) -> str:
-    return str(block.get("type") or "content").removeprefix("input_").removesuffix("_url")
-
-
-_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", "tool_result", *_CALLING}
+_UNSPOKEN = {"text", "reasoning", "thinking", "redacted_thinking", "tool_result", *CALLING}
 _DETAILS = ("filename", "name", "title", "mime_type", "media_type", "format")

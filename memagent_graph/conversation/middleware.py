@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from uuid import uuid4
 
-from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.messages import HumanMessage
 from langgraph.config import get_config
+from langgraph.types import Command
 
 from memagent_graph.conversation.memory import ConversationMemory
-from memagent_graph.conversation.messages import view
+from memagent_graph.conversation.messages import is_reply
 from memagent_graph.conversation.node import Thread, review
-from memagent_graph.conversation.session import Speakers, UserOf
+from memagent_graph.conversation.session import Speakers, UserOf, turn_of
 from memagent_graph.errors import install_hint
 from memagent_graph.sync import to_sync, wait_for
 
 with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langchain]"'):
-    from langchain.agents.middleware import AgentMiddleware, AgentState
+    from langchain.agents.middleware import AgentMiddleware, AgentState, ExtendedModelResponse
     from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from langchain.agents.middleware import ModelResponse
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.runtime import Runtime
 
     _Runtime = Runtime[Any]
@@ -62,8 +63,6 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             Without a user, the thread has a memory of its own, and that is logged once.
         strict: whether a run without a user is an error instead.
         shorten_state: whether to remove messages that the model no longer sees from the thread.
-        review: whether a turn begins with an interrupt if something waits for approval; see
-            `ApprovalNode`.
 
     Raises:
         MissingDependencyError: On import, if `langchain` is not installed.
@@ -86,14 +85,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         user: UserOf | None = None,
         strict: bool = False,
         shorten_state: bool = False,
-        review: bool = False,
     ) -> None:
         super().__init__()
-        self._name = type(self).__name__
-        if memory is not None and memory.read_only:
-            place = "/".join(memory.people.namespace)
-            self._name += f" (reads {place})".translate(_RESERVED)
-        self._review = review
         self._shorten_state = shorten_state
         self.memory = memory or ConversationMemory()
         self._speakers = Speakers(user, strict=strict)
@@ -101,119 +94,113 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
     @property
     def name(self) -> str:
         """The name among the middlewares of an agent, each of which needs one of its own."""
-        return self._name
-
-    async def abefore_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Find out who talks, and let what they say be found from now on."""
-        if self.memory.read_only:
-            return None
-        thread = self._thread(state, runtime)
-        if self._review:
-            await review(self.memory, thread.speaker, runtime.store, get_config())
-        await thread.open()
-        await thread.note(ended=False)
-        return thread.begin() or None
-
-    async def abefore_model(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Let messages beyond the window leave what the model sees."""
-        if self.memory.read_only:
-            return None
-        thread = await self._thread(state, runtime, begun=True).open()
-        _, changed = thread.shorten(in_state=self._shorten_state)
-        return changed or None
-
-    async def aafter_agent(self, state: MemAgentState, runtime: _Runtime) -> _Update:
-        """Let the turn be folded, in the background."""
-        if not self.memory.read_only:
-            thread = await self._thread(state, runtime, begun=True).open()
-            await thread.note(ended=True)
-        return None
-
-    before_agent: Any = to_sync(abefore_agent)
-    before_model: Any = to_sync(abefore_model)
-    after_agent: Any = to_sync(aafter_agent)
+        name, people = type(self).__name__, self.memory.people
+        reads = f" (reads {'/'.join(people.namespace)})".translate(_RESERVED)
+        return name + reads if people.read_only else name
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
-    ) -> _Response:
-        """Tell the model what is remembered."""
-        return await handler(await self._remind(request))
+    ) -> _Response | ExtendedModelResponse[Any]:
+        """Show the model what is remembered and recent, and let the turn be folded after a reply.
+
+        What changes in the state is written with the reply, in the step of the model.
+        """
+        thread, shown, changed = await self._remind(request)
+        return await self._note(thread, await handler(shown), changed)
 
     def wrap_model_call(
         self, request: _Request, handler: Callable[[_Request], _Response]
-    ) -> _Response:
+    ) -> _Response | ExtendedModelResponse[Any]:
         """Do what `awrap_model_call` does."""
-        return handler(wait_for(self._remind(request)))
+        thread, shown, changed = wait_for(self._remind(request))
+        return wait_for(self._note(thread, handler(shown), changed))
 
-    async def _remind(self, request: _Request) -> _Request:
+    async def _remind(self, request: _Request) -> tuple[Thread, _Request, dict[str, Any]]:
         """Return a request with what is remembered, and without what left the view."""
-        thread = self._thread(request.state, request.runtime, begun=True)
-        shown = request
-        if thread.left and not self.memory.read_only:
-            shown = _without_left(request, (await thread.open()).now, thread.left)
-        return _add_memory(shown, await thread.recall(shown.messages))
+        given = self.memory, self._speakers, request.state, request.runtime, get_config()
+        thread, shown, changed = Thread(*given), request, dict[str, Any]()
+        if not self.memory.read_only:
+            await thread.open()
+            if thread.now and isinstance(thread.now[-1], HumanMessage):
+                await thread.note(ended=False)
+            stays, changed = thread.turn(shorten=self._shorten_state)
+            shown = _without_left(request, thread.now, stays)
+        return thread, _add_memory(shown, await thread.recall(shown.messages)), changed
 
-    def _thread(
-        self, state: Mapping[str, Any], runtime: _Runtime, *, begun: bool = False
-    ) -> Thread:
-        begun &= not self.memory.read_only
-        return Thread(self.memory, self._speakers, state, runtime, get_config(), begun=begun)
+    async def _note(
+        self, thread: Thread, response: _Response, changed: dict[str, Any]
+    ) -> _Response | ExtendedModelResponse[Any]:
+        """Let a turn that ends with a response be folded, and write what changed."""
+        for message in response.result:
+            message.id = message.id or str(uuid4())
+        if is_reply(response.result) or response.structured_response is not None:
+            thread.end()
+            if not self.memory.read_only:
+                await thread.note(response.result, ended=True)
+        return ExtendedModelResponse(response, Command(update=changed)) if changed else response
 
 
-def _without_left(request: _Request, now: Sequence[BaseMessage], left: str) -> _Request:
+class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
+    """Interrupts a turn at its beginning if something new waits for approval, as `ApprovalNode`.
+
+    Args:
+        memory: the memory of the users, with `approve=True`; one that is read-only is not asked.
+        user: function of the run's runtime and config that returns the id of the user.
+        strict: whether a run without a user is an error; otherwise its thread has a memory.
+
+    Examples:
+        >>> from memagent_graph import ApprovalMiddleware, ConversationMemory, MemAgentMiddleware
+        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
+        >>> middleware = [ApprovalMiddleware(memory), MemAgentMiddleware(memory)]
+    """
+
+    state_schema = MemAgentState
+
+    def __init__(
+        self, memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
+    ) -> None:
+        super().__init__()
+        self.memory = memory
+        self._speakers = Speakers(user, strict=strict)
+
+    async def abefore_agent(self, state: MemAgentState, runtime: Runtime[Any]) -> None:
+        """Interrupt the run if something new waits for approval."""
+        config, known = get_config(), state.get("memory_user")
+        speaker = turn_of(self._speakers.of(runtime, config, known), state)
+        if not self.memory.read_only:
+            await review(self.memory, speaker, runtime.store, config)
+
+    before_agent: Any = to_sync(abefore_agent)
+
+
+def _without_left(
+    request: _Request, now: Sequence[BaseMessage], stays: Sequence[BaseMessage]
+) -> _Request:
     """Return a request without the messages that the model no longer sees.
 
     Other middleware may have changed the request's messages: those with ids are known by them.
     """
-    stay = {message.id for message in view(now, left)}
+    stay = {message.id for message in stays}
     pairs = zip(request.state["messages"], now, strict=True)
     gone = [message for message, mine in pairs if mine.id not in stay]
     ids, same = {m.id for m in gone} - {None}, {id(m) for m in gone}
-    return request.override(
-        messages=[m for m in request.messages if m.id not in ids and id(m) not in same]
-    )
+    left = [m for m in request.messages if m.id not in ids and id(m) not in same]
+    return request.override(messages=left) if gone else request
 
 
-def _add_memory(request: _Request, messages: list[SystemMessage]) -> _Request:
-    if not messages:
-        return request
-    if getattr(request.model, "use_previous_response_id", False):  # it sends what is new alone
-        replies = [at for at, m in enumerate(request.messages) if isinstance(m, AIMessage)]
-        new = replies[-1] + 1 if replies else 0
-        return request.override(
-            messages=[*request.messages[:new], *messages, *request.messages[new:]]
-        )
-    given = {field.name: getattr(request, field.name) for field in fields(request)}
-    memories = (*given.pop("memories", ()), messages[0].text)
-    return _RememberingRequest(**given, memories=memories).override(
-        system_message=request.system_message
-    )
+def _add_memory(request: _Request, messages: Sequence[SystemMessage]) -> _Request:
+    """Return a request whose last human message begins with what is remembered.
 
-
-@dataclass(init=False)
-class _RememberingRequest(ModelRequest[Any]):
-    """A request in whose system message memories stand, also if other middleware replaces it."""
-
-    memories: tuple[str, ...] = ()
-
-    def __init__(self, *, memories: tuple[str, ...], **given: Any) -> None:
-        super().__init__(**given)
-        object.__setattr__(self, "memories", memories)
-
-    def override(self, **overrides: Any) -> _Request:
-        changed = super().override(**overrides)
-        own = changed.system_message
-        for memory in self.memories:
-            if own is None or memory not in own.text:
-                own = _join(own, memory)
-        return changed if own is changed.system_message else replace(changed, system_message=own)
-
-
-def _join(own: SystemMessage | None, memory: str) -> SystemMessage:
-    """Return a system message with the memory at its end; one that is a text stays a text."""
-    if own is None:
-        return SystemMessage(memory)
-    if isinstance(own.content, str):
-        text = f"{own.content}\n\n{memory}" if own.content else memory
-        return own.model_copy(update={"content": text})
-    return own.model_copy(update={"content": [*own.content, {"type": "text", "text": memory}]})
+    What stands before it is what the model was sent at earlier turns, so caches of prompts have it.
+    """
+    shown = [*request.messages]
+    last = max((at for at, m in enumerate(shown) if isinstance(m, HumanMessage)), default=-1)
+    for memory in messages:
+        if last < 0:
+            shown.append(HumanMessage(memory.text))
+        elif isinstance(own := shown[last].content, str):
+            shown[last] = shown[last].model_copy(update={"content": f"{memory.text}\n{own}"})
+        else:
+            parts = [{"type": "text", "text": memory.text}, *own]
+            shown[last] = shown[last].model_copy(update={"content": parts})
+    return request.override(messages=shown)

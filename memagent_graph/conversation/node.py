@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
@@ -14,14 +17,17 @@ from langgraph.types import interrupt
 from pydantic import ValidationError
 
 from memagent_graph.conversation.messages import (
+    as_messages,
     by_owner,
-    find_left,
     identify,
+    is_human,
     is_reply,
+    is_unmarked,
     last_owner,
+    record_message,
     stamp,
-    view,
 )
+from memagent_graph.conversation.prompt import find_left, view
 from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
 from memagent_graph.conversation.session import (
     KeptThread,
@@ -30,23 +36,36 @@ from memagent_graph.conversation.session import (
     Talk,
     UserOf,
     access_of,
-    is_subagent,
+    in_context,
+    read_channel,
+    turn_of,
 )
 from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.seams import RunnableCallable, is_answered, replaces_messages
+from memagent_graph.seams import RunnableCallable, is_answered, replaces_messages, runs_of
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from langchain_core.messages import SystemMessage
+    from langgraph.checkpoint.base import CheckpointTuple
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.proposal import Proposal
 
-_HOOK = "pre_model_hook"
+    _Run = Callable[[Mapping[str, Any], RunnableConfig, Runtime[Any]], Awaitable[dict[str, object]]]
+
+_UNKNOWN = (
+    "The run of user {!r} resumes one that stopped before the memory saw its messages, and whose "
+    "user is not known. Put the memory before the node that interrupts, or give each run its user "
+    'in {{"configurable": {{"user_id": "..."}}}}, too.'
+)
+
+_MOST_TURNS = 16
+"""Turns of a user that have not ended whose memory is kept as it was shown."""
+_log = logging.getLogger(__name__)
 
 
 def _take_last(_: Any, value: Any) -> Any:
@@ -57,11 +76,7 @@ def _take_last(_: Any, value: Any) -> Any:
 class RememberingState(TypedDict):
     """The keys of the graph's state that the node reads and writes; missing ones are added.
 
-    Attributes:
-        messages: the conversation.
-        memory_user: id of the user whose turn the thread's last one is.
-        memory_left: id of a message: what precedes it, and its group, is not in the view.
-        memory_view: messages for the model: the system messages and the recent ones.
+    `memory_user` and `memory_left` are as in `MemAgentState`, `memory_view` as below.
     """
 
     messages: list[AnyMessage]
@@ -87,16 +102,35 @@ class ConversationState(MessagesState):
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
 
 
-class ConversationNode(RunnableCallable):
+class _MemoryNode(RunnableCallable):
+    """A node that runs a function of state, config and runtime.
+
+    The function may not know the node: LangGraph would look for graphs in it for ever.
+    """
+
+    def __init__(self, name: str, run: _Run) -> None:
+        async def arun(
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> dict[str, object]:
+            return await run(state if isinstance(state, dict) else vars(state), config, runtime)
+
+        self._call = to_sync(arun)
+        super().__init__(self._call, arun, name=name, trace=False)
+
+    def __call__(
+        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
+    ) -> dict[str, object]:
+        """Run the node. LangGraph learns from the annotations which keys the state needs."""
+        return self._call(state, config, runtime)
+
+
+class ConversationNode(_MemoryNode):
     """A node that remembers the `messages` of a graph, and keeps short what the model sees of them.
 
     Put it before the model call, where it writes `memory_view`, and once more after it, so that a
     turn is folded together with its reply. The model gets `memory.prompt(user, about=messages)` and
     the view. `messages` keeps the whole thread. The memory's text is in no state, and so in no
     checkpoint and no stream.
-
-    As a `pre_model_hook` it writes the prompt and the view to `llm_input_messages` instead.
-    LangGraph passes these through the state, and so through its streams.
 
     Args:
         memory: the memory of the users.
@@ -134,49 +168,28 @@ class ConversationNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
-        async def aremember(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        async def remember(
+            state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            given = state if isinstance(state, dict) else vars(state)
-            hook = config.get("metadata", {}).get("langgraph_node") == _HOOK
-            thread = Thread(memory, speakers, given, runtime, config)
-            update: dict[str, Any] = {}
+            thread = Thread(memory, speakers, state, runtime, config)
             if memory.read_only:
-                stays = identify(given["messages"], thread.speaker.thread)
-            else:
-                await thread.open()
-                stays, ended = thread.now, is_reply(thread.now)
-                if not ended:
-                    update = thread.begin()
-                    stays, changed = thread.shorten(in_state=shorten_state)
-                    gone = [*update.get("messages", ()), *changed.pop("messages", ())]
-                    update |= changed | ({"messages": gone} if gone else {})
-                await thread.note(ended=ended)
-                if ended or (shorten_state and not hook):
-                    return update
-            if not hook:
-                return update | {"memory_view": stays}
-            recalled = await thread.recall(stays)
-            return update | {"llm_input_messages": [*recalled, *stays]}
+                return {"memory_view": identify(state["messages"], thread.speaker.thread)}
+            await thread.open()
+            if is_reply(thread.now):
+                await thread.note(ended=True)
+                return thread.begin()
+            stays, update = thread.turn(shorten=shorten_state)
+            await thread.note(ended=False)
+            return update if shorten_state else update | {"memory_view": stays}
 
-        remember = to_sync(aremember)
-        super().__init__(remember, aremember, name="remember", trace=False)
-        self._remember = remember
-
-    def __call__(
-        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
-    ) -> dict[str, object]:
-        """Run the node. LangGraph learns from the annotations which keys the state needs."""
-        return self._remember(state, config, runtime)
+        super().__init__("remember", remember)
 
 
-_BY = "review"
-"""`MemoryChange.by` of what was decided in a graph."""
 _REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
 """Errors of a reply that decides nothing, and can be given again."""
 
 
-class ApprovalNode(RunnableCallable):
+class ApprovalNode(_MemoryNode):
     """Interrupts the graph if something new waits for the approval of its user.
 
     The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "thread": ..., "memory": ...,
@@ -217,23 +230,15 @@ class ApprovalNode(RunnableCallable):
     ) -> None:
         speakers = Speakers(user, strict=strict)
 
-        async def aapprove(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        async def approve(
+            state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, object]:
-            known = (state if isinstance(state, dict) else vars(state)).get("memory_user") or ""
+            known = state.get("memory_user") or ""
             speaker = speakers.of(runtime, config, known)
             await review(memory, speaker, runtime.store, config, known)
             return {}
 
-        approve = to_sync(aapprove)
-        super().__init__(approve, aapprove, name="approve", trace=False)
-        self._approve = approve
-
-    def __call__(
-        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
-    ) -> dict[str, object]:
-        """Run the node. LangGraph learns from the annotations which keys the state needs."""
-        return self._approve(state, config, runtime)
+        super().__init__("approve", approve)
 
 
 async def review(
@@ -279,7 +284,7 @@ async def review(
             if ids := {*decision.ids}:
                 users = speaker.user, AnonymousUser.restore(known)
                 user = await _find_decided(memory, users, store, ids)
-                await memory.decide(user, decision, store, by=_BY)
+                await memory.decide(user, decision, store, by="review")
         except _REFUSED as error:
             shown = await show(error=str(error))
 
@@ -302,7 +307,7 @@ class Thread:
     """The thread of a run, as node and middleware see it; `now` are its messages once it is open.
 
     It is the turn of the user who spoke last, also if another one resumes the run. What precedes
-    the message `left`, and its group, the model does not see. `begun`: the state has the user.
+    the message `left`, and its group, the model does not see.
     """
 
     now: list[BaseMessage]
@@ -314,44 +319,96 @@ class Thread:
         state: Mapping[str, Any],
         runtime: Runtime[Any],
         config: RunnableConfig,
-        *,
-        begun: bool = False,
     ) -> None:
-        self._memory, self._state = memory, state
-        self._store, self._config = runtime.store, config
+        self._memory, self._state, self._speakers = memory, state, speakers
+        self._store, self._config, self._runtime = runtime.store, config, runtime
         self._known: str = state.get("memory_user") or ""
         self.left: str | None = state.get("memory_left") or None
         self._access = access_of(config, runtime.context)
         now = speakers.of(runtime, config, self._known)
-        self._now = now.user
-        owner = last_owner(state["messages"])
-        ours = bool(self._known) and (owner == self._known or (begun and not owner))
-        self.speaker = now._replace(user=AnonymousUser.restore(self._known)) if ours else now
+        self._now, self.speaker = now.user, turn_of(now, state)
 
     async def open(self) -> Thread:
         """Find out which messages the state has, and whose they are; return the thread.
 
-        A message belongs to the user in whose run it is seen first. Those that are not marked and
-        precede the last reply are of the user of the turn before.
+        A message belongs to the user with whose run it came.
         """
-        talk = self._talk(self.speaker.user, silent=await is_subagent(self._config))
+        talk = self._talk(self.speaker.user, silent=_is_subagent(self._config))
         self._own, given = talk, self._state["messages"]
         if talk.kept is None:
             given = [m.model_copy(update={"id": None}) if _is_passing(m.id) else m for m in given]
         now = talk.identify(given, await talk.read_record())
-        replies = [at for at, message in enumerate(now) if isinstance(message, AIMessage)]
-        earlier = replies[-1] + 1 if replies and self._known else 0
+        earlier = await self._find_earlier(now)
+        self._users = {self._known, str(self._now), *(mark["user"] for mark in earlier.values())}
         user = self._now if self._access.writes else ""
-        zone = self._memory.zone
-        self.now = stamp(now[:earlier], self._known, zone) + stamp(now[earlier:], user, zone)
+        self.now = stamp(now, user, self._memory.zone, earlier)
+        if earlier and (owner := last_owner(self.now)) != self.speaker.user and owner:
+            self.speaker = self.speaker._replace(user=AnonymousUser.restore(owner))
+            self._own = self._talk(self.speaker.user, silent=talk.silent)
         return self
 
+    async def _find_earlier(self, now: Sequence[BaseMessage]) -> dict[str, Mapping[str, str]]:
+        """Return the marks of messages that have none and came with an earlier run of the thread.
+
+        The records of the two users of the last turns say whose they are, or else the checkpoints.
+        Raises `ConfigurationError` if neither does, and the run resumes another one.
+        """
+        talk, marks = self._own, dict[str, Mapping[str, str]]()
+        if talk.kept is None:
+            return marks
+        run = runs_of(self._config)[-1]
+        brings = _brings_words(run.input)
+        newest = [m for m in now if isinstance(m, HumanMessage)][-1:] if brings else []
+        old = talk.record(m for m in now if is_unmarked(m) and m not in newest)
+        for user in {self._known, str(self._now)} - {""} if old else ():
+            marks |= await self._talk(AnonymousUser.restore(user)).find_own(old)
+        left = {one for one in old if one.id not in marks}
+        there = () if brings else talk.record_all(read_channel(run, "messages") or ())
+        made = set() if brings else left.difference(there)
+
+        def find_user(earlier: CheckpointTuple) -> str | None:
+            of = self._runtime, self._config, self._known
+            user = self._speakers.of_earlier(*of, earlier)
+            if user is None and not brings:
+                raise ConfigurationError(_UNKNOWN.format(self._speakers.of(*of).user))
+            if user is None:
+                _log.warning("An earlier message is remembered for nobody: its user is unknown.")
+            return user
+
+        if left:
+            marks |= await talk.kept.find_marks(left, talk.record_all, find_user, run.began, made)
+        return marks
+
     async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
-        """Return what the model sees of the user; nothing if the run may not read."""
+        """Return what the model sees of the user; nothing if the run may not read.
+
+        It is the same in all calls of a turn until something is forgotten, for providers' caches.
+        """
         if not self._access.reads:
             return []
-        user = self.speaker.user
-        return await self._memory.aprompt(user, about=about, store=self._store, config=self._config)
+        user, turn, recalled = self.speaker.user, self._turn, self._recalled
+        if (found := recalled.get(turn)) is None:
+            found = recalled[turn] = await self._memory.aprompt(
+                user, about=about, store=self._store, config=self._config
+            )
+        for old in [*recalled][:-_MOST_TURNS]:
+            recalled.pop(old, None)
+        return found
+
+    @property
+    def _recalled(self) -> dict[object, list[SystemMessage]]:
+        return self._memory.people.backlog(self.speaker.user, self._store).recalled
+
+    @property
+    def _turn(self) -> object:
+        """The thread, the agent's run and the message, by which a turn of an agent is known."""
+        agent = self._config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+        said = next((m for m in reversed(self._state["messages"]) if is_human(m)), None)
+        return self.speaker.thread, agent, said and record_message(said)
+
+    def end(self) -> None:
+        """End the turn: the next one recalls anew."""
+        self._recalled.pop(self._turn, None)
 
     def _talk(self, user: str, *, silent: bool = False) -> Talk:
         kept = KeptThread.of(self._config)
@@ -364,8 +421,8 @@ class Thread:
         Messages are marked in the state if its reducer replaces messages by their ids.
         """
         update: dict[str, Any] = {}
-        if self._known != self._now:
-            update["memory_user"] = str(self._now)
+        if self._known != self.speaker.user:
+            update["memory_user"] = str(self.speaker.user)
         given = self._state["messages"]
         marked = [
             mine.model_copy(update={"id": message.id})
@@ -376,28 +433,58 @@ class Thread:
             update["messages"] = marked
         return update
 
-    async def note(self, *, ended: bool) -> None:
-        """Let messages wait to be folded, each for the user whose it is.
+    async def note(self, reply: Sequence[BaseMessage] = (), *, ended: bool) -> None:
+        """Let messages wait to be folded, and a reply that this step writes, each for its user.
 
-        Of other users than the one of this turn and the one before, nothing is written: a client
-        can mark messages, too.
+        Of other users than those of this turn, of the one before and of runs that checkpoints
+        name, nothing is written: a client can mark messages, too.
         """
+        self.now += reply
+        if reply and (kept := self._own.kept):
+            self._own.kept = kept._replace(writes=not kept.nested)
         await self._own.note(self.now, ended=ended)
-        for user in {self._known, str(self._now)} - {"", str(self._own.user)}:
+        for user in self._users - {"", str(self._own.user)}:
             if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
                 await self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
 
-    def shorten(self, *, in_state: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
-        """Shorten what the model sees: the messages that stay, and the changes of the state."""
-        given, now = self._state["messages"], self.now
-        seen = view(now, self.left)
-        stays = self._own.shorten(seen, folded=in_state)
-        if in_state:
+    def turn(self, *, shorten: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
+        """Begin a turn: return what the model sees, and the changes of the state.
+
+        What leaves the view leaves the state as well to `shorten` it.
+        """
+        update, seen = self.begin(), view(self.now, self.left)
+        stays = self._own.shorten(seen, folded=shorten)
+        if shorten:
             left = {message.id for message in stays}
-            pairs = zip(given, now, strict=True)
+            pairs = zip(self._state["messages"], self.now, strict=True)
             gone = [RemoveMessage(id=m.id) for m, mine in pairs if m.id and mine.id not in left]
-            return stays, {"messages": gone} if gone else {}
-        return stays, {"memory_left": find_left(now, stays)} if len(stays) < len(seen) else {}
+            update |= {"messages": [*update.get("messages", ()), *gone]} if gone else {}
+        elif len(stays) < len(seen):
+            update["memory_left"] = find_left(self.now, stays)
+        return stays, update
+
+
+def _is_subagent(config: RunnableConfig) -> bool:
+    """Whether a tool of another agent began a run, so that its words are not the user's.
+
+    The state of a graph above says so: its assistant's last message calls tools that have not
+    returned.
+    """
+    return any(_calls_tools(read_channel(run, "messages") or ()) for run in runs_of(config)[1:])
+
+
+def _calls_tools(messages: Sequence[BaseMessage]) -> bool:
+    last = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+    done = {getattr(message, "tool_call_id", None) for message in messages}
+    return last is not None and any(call["id"] not in done for call in last.tool_calls)
+
+
+def _brings_words(given: object) -> bool:
+    """Whether the input of a run has a message of a user."""
+    with suppress(ConfigurationError):
+        found = as_messages(in_context(given, "messages"))  # type: ignore[arg-type]
+        return any(isinstance(message, HumanMessage) for message in found)
+    return False
 
 
 def _is_passing(key: str | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 from collections import Counter
@@ -17,16 +16,15 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypeVar
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.evidence.statements import instant, is_none, is_not_said
+from memagent_graph.evidence.statements import instant
 from memagent_graph.memory.version import LineSource, end_gone
 from memagent_graph.models.structured import Shape
-from memagent_graph.templates import plural
+from memagent_graph.readers.replies import is_none, is_not_said
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memagent_graph.memory.version import MemoryVersion
-    from memagent_graph.text.tokens import Tokenizer
 
 EMPTY = "(nothing)"
 """The text of a profile from which everything was taken: a memory is never an empty text."""
@@ -34,8 +32,6 @@ EMPTY = "(nothing)"
 _LINE = re.compile(r"(?:(?P<day>\d{4}-\d\d-\d\d) )?(?P<field>[^:\s][^:]*): (?P<value>.+)")
 _ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x7f\x85\u2028\u2029"})
 """Characters that JSON does not escape and some programs take for the end of a line."""
-_log = logging.getLogger(__name__)
-
 Json = Any
 """A JSON value."""
 
@@ -65,20 +61,24 @@ class FieldValue(NamedTuple):
         name = self.field.replace("_", " ").replace(".", " ")
         return f"{self.day}: {name}: {_plain(self.value)}".removeprefix(": ")
 
+    def find_source(self, sources: Mapping[str, LineSource]) -> LineSource:
+        """Return its source among those of lines; one without a message if it has none there."""
+        return sources.get(self.line) or LineSource(self.line, "", "", self.day)
+
 
 def read_entries(text: str) -> tuple[list[FieldValue], list[str]]:
     """The entries of a memory, and the lines that are none: of notes without a shape, say."""
-    entries, others = [], []
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line.strip())
+    entries, others = list[FieldValue](), list[str]()
+    for line in filter(None, map(str.strip, text.splitlines())):
         try:
-            value = json.loads(match["value"]) if match else None
+            found = _LINE.fullmatch(line)
+            value = json.loads(found["value"]) if found else None
         except ValueError:
-            match = None
-        if match:
-            entries.append(FieldValue(match["field"], value, match["day"] or ""))
-        elif line.strip() and line.strip() != EMPTY:
-            others.append(line.strip())
+            found = None
+        if found:
+            entries.append(FieldValue(found["field"], value, found["day"] or ""))
+        elif line != EMPTY:
+            others.append(line)
     return entries, others
 
 
@@ -90,8 +90,23 @@ def write_entries(entries: Iterable[FieldValue], others: Iterable[str] = ()) -> 
 def is_same_value(one: Json, other: Json) -> bool:
     """Whether two values say the same: upper case and space make no difference."""
     texts = (json.dumps(value, sort_keys=True, ensure_ascii=False) for value in (one, other))
-    one, other = (" ".join(text.casefold().split()) for text in texts)
-    return bool(one == other)
+    return len({" ".join(text.casefold().split()) for text in texts}) == 1
+
+
+def contradicts(old: Json, new: Json) -> bool:
+    """Whether a value says otherwise; one with more details does not."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return any(one is not None and contradicts(one, new.get(key)) for key, one in old.items())
+    return not is_same_value(old, new)
+
+
+def leaves(value: Json) -> Iterator[Json]:
+    """The plain values in a value."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves(part)
+    elif value is not None:
+        yield value
 
 
 def _plain(value: Json) -> str:
@@ -105,7 +120,7 @@ def _plain(value: Json) -> str:
     return " ".join(str(value).split())
 
 
-def drop_blank(value: Json, choices: Collection[Json] = ()) -> Json:
+def drop_blank(value: Json, choices: Sequence[Json] = ()) -> Json:
     """Return a value without what stands in place of unknown ones; None if nothing is left.
 
     `choices` are words for none that are values here.
@@ -132,10 +147,17 @@ class Field:
 
     path: str
     schema: Mapping[str, Json]
-    key: tuple[str, ...]
+    key: Sequence[str]
     many: bool
-    choices: tuple[Json, ...]
+    choices: Sequence[Json]
     default: Json
+
+    @property
+    def label(self) -> str:
+        """Its name in words, and its description in brackets."""
+        described = self.schema.get("description")
+        name = self.path.replace("_", " ").replace(".", " ")
+        return f"{name} ({described})" if described else name
 
     def lacks(self, value: Json) -> bool:
         """Whether a value says nothing: it is empty, or stands in place of an unknown one."""
@@ -146,6 +168,12 @@ class Field:
         if self.key and isinstance(one, dict) and isinstance(other, dict):
             one, other = ([item.get(name) for name in self.key] for item in (one, other))
         return is_same_value(one, other)
+
+    def complete(self, old: Json, new: Json) -> Json:
+        """Return a new value with what an old one of the same thing says where it says nothing."""
+        if not (isinstance(old, dict) and isinstance(new, dict) and self.same(old, new)):
+            return new
+        return {**new, **old, **{name: item for name, item in new.items() if item is not None}}
 
 
 def _find_fields(
@@ -160,7 +188,7 @@ def _find_fields(
         many = found.get("type") == "array" and isinstance(found.get("items"), dict)
         schema = found["items"] if many else {k: v for k, v in given.items() if k != "default"}
         value, _ = _resolve(schema, types)
-        key, choices = tuple(value.get("required", ())), tuple(value.get("enum", ()))
+        key, choices = value.get("required", ()), value.get("enum", ())
         yield Field(path, schema, key, many, choices, given.get("default"))
 
 
@@ -168,17 +196,14 @@ def _resolve(
     node: Mapping[str, Json], types: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], frozenset[str]]:
     """Follow the references of a schema's node, ignoring null; return target and names."""
-    refs = set()
-    while True:
-        options = [one for one in node.get("anyOf", ()) if one != _NULL]
-        if len(options) == 1:
-            node = options[0]
-        elif "$ref" in node:
-            name = node["$ref"].rpartition("/")[2]
-            refs.add(name)
-            node = types[name]
-        else:
-            return node, frozenset(refs)
+    options = [one for one in node.get("anyOf", ()) if one != _NULL]
+    if len(options) == 1:
+        return _resolve(options[0], types)
+    if "$ref" not in node:
+        return node, frozenset()
+    name = node["$ref"].rpartition("/")[2]
+    found, refs = _resolve(types[name], types)
+    return found, refs | {name}
 
 
 def _schema_of_changes(fields: Iterable[Field], types: Mapping[str, Json]) -> dict[str, Json]:
@@ -202,12 +227,8 @@ def _schema_of_changes(fields: Iterable[Field], types: Mapping[str, Json]) -> di
 
 
 def _object(properties: Mapping[str, Json]) -> dict[str, Json]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
+    closed = {"required": [*properties], "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
 
 
 class _Untitled(GenerateJsonSchema):
@@ -229,7 +250,7 @@ class Fitted(NamedTuple, Generic[Profile]):
 
 
 class Fields(Generic[Profile]):
-    """The fields that a pydantic model asks to be known of a person.
+    """The fields that a pydantic model asks to be known of a user.
 
     A model within it is merged field by field if all of its fields have defaults, and is one value
     otherwise. `changes` is the JSON Schema of a reply with changes. Raises `ConfigurationError` if
@@ -240,16 +261,14 @@ class Fields(Generic[Profile]):
         if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
             message = f"schema must be a pydantic model, not {schema!r}."
             raise ConfigurationError(message)
-        self.schema = schema
-        self._warned = False
-        name = schema.__name__
+        self.schema, name = schema, schema.__name__
         try:
             schema()
             found = schema.model_json_schema(schema_generator=_Untitled)
         except ValidationError as error:
             fields = ", ".join(str(found["loc"][0]) for found in error.errors() if found["loc"])
             message = (
-                f"Nothing is known about a person at first, but {name} cannot be empty: give a "
+                f"Nothing is known about a user at first, but {name} cannot be empty: give a "
                 f"default to {fields or 'what its validators ask for'}, such as None."
             )
             raise ConfigurationError(message) from error
@@ -262,7 +281,7 @@ class Fields(Generic[Profile]):
         self.changes = _schema_of_changes(self.by_path.values(), types)
         self._shape = Shape(name, found, TypeAdapter(schema))
         if not self.by_path:
-            message = f"{name} has no fields: add some for what to remember about a person."
+            message = f"{name} has no fields: add some for what to remember about a user."
             raise ConfigurationError(message)
 
     def fit(self, entries: Sequence[FieldValue]) -> Fitted[Profile]:
@@ -270,58 +289,22 @@ class Fields(Generic[Profile]):
 
         Where they do not fit together, the earlier ones stay.
         """
-        kept = [entry for entry in entries if entry.field in self.by_path]
-        try:
-            profile = self.build(kept)
-        except ValueError:
-            known, kept, profile = kept, [], self.schema()
-            for entry in known:
-                with suppress(ValueError):
-                    profile = self.build([*kept, entry])
-                    kept.append(entry)
+        known = [entry for entry in entries if entry.field in self.by_path]
+        steps = [known] if not self.complain(known) else [[entry] for entry in known]
+        profile, kept = self.schema(), list[FieldValue]()
+        for step in steps:
+            with suppress(ValueError):
+                profile = self.build([*kept, *step])
+                kept += step
         fits = {id(entry) for entry in kept}
         return Fitted(profile, kept, [entry for entry in entries if id(entry) not in fits])
 
-    def load(self, text: str) -> Profile:
-        """The profile that a memory is, without what does not fit, which is logged once."""
-        entries, others = read_entries(text)
-        profile, _, misfits = self.fit(entries)
-        if (misfits or others) and not self._warned:
-            self._warned = True
-            _log.warning(
-                "Left out: %s of a memory for which %s has no place. `entries` and `history` "
-                "have everything. (Logged once.)",
-                plural(len(misfits) + len(others), "line"),
-                self.schema.__name__,
-            )
-        return profile
-
-    def render(self, text: str) -> str:
-        """Return the text of a profile for a model: a line for each entry that fits the schema."""
-        return "\n".join(entry.shown for entry in self.fit(read_entries(text)[0]).entries)
-
-    def cut(self, text: str, tokens: int, tokenizer: Tokenizer) -> str:
-        """Return the entries that have room: at first those go that the schema lacks, then items.
-
-        Of each kind, the oldest goes first.
-        """
-
-        def stays(entry: FieldValue) -> tuple[bool, bool, str]:
-            known = self.by_path.get(entry.field)
-            return known is not None, known is not None and not known.many, entry.day
-
-        entries, _ = read_entries(text)
-        while entries and tokenizer.count(write_entries(entries)) > tokens:
-            entries.remove(min(entries, key=stays))
-        return write_entries(entries)
-
     def write(self, field: Field, value: Json) -> Json:
         """Return a value as the schema writes it: without what it ignores, say."""
-        try:
+        found: Json = None
+        with suppress(ValueError):  # it may fit together with others
             profile = self.build([FieldValue(field.path, value)])
-        except ValueError:  # it may fit together with others
-            return value
-        found: Json = profile.model_dump(mode="json", by_alias=True)
+            found = profile.model_dump(mode="json", by_alias=True)
         for name in field.path.split("."):
             found = found.get(name) if isinstance(found, dict) else None
         found = found[0] if field.many and isinstance(found, list) and found else found
@@ -379,17 +362,10 @@ def entries_of(version: MemoryVersion, fields: Fields[Any]) -> list[ProfileEntry
     sources = {item.line: item for item in version.told if not item.until}
     standing = read_entries(version.text)[0]
     fits = {id(entry) for entry in fields.fit(standing).entries}
-    past = [item for item in version.told if item.until]
-    past.sort(key=lambda item: instant(item.until), reverse=True)
-    found = [
-        (one, sources.get(one.line) or LineSource(one.line, "", "", one.day), id(one) in fits)
-        for one in standing
-    ]
-    found += [
-        (one, item, one.field in fields.by_path)
-        for item in past
-        for one in read_entries(item.line)[0]
-    ]
+    found = [(one, one.find_source(sources), id(one) in fits) for one in standing]
+    for item in sorted(version.told, key=lambda item: instant(item.until), reverse=True):
+        past = read_entries(item.line)[0] if item.until else ()
+        found += [(one, item, one.field in fields.by_path) for one in past]
     return [
         ProfileEntry(one.field, one.value, item.message, item.thread, item.at, item.until, is_fit)
         for one, item, is_fit in found
@@ -408,12 +384,11 @@ class Past(NamedTuple):
         Lines that are gone without a time were until `at`.
         """
         found = end_gone([*sources], text, at)
-        past = sorted((item for item in found if item.until), key=lambda item: instant(item.until))
         since = -math.inf if self.days is None else time() - 86_400 * self.days
         kept, counts = [item for item in found if not item.until], Counter[str]()
-        for item in reversed(past):
-            for entry in read_entries(item.line)[0]:
-                counts[entry.field] += 1
-                if counts[entry.field] <= self.values and instant(item.until) >= since:
-                    kept.append(item)
+        for item in sorted(found, key=lambda item: instant(item.until), reverse=True):
+            entries = read_entries(item.line)[0] if item.until else ()
+            counts.update(one.field for one in entries)
+            fits = (counts[one.field] <= self.values for one in entries)
+            kept += [item] if any(fits) and instant(item.until) >= since else []
         return (*kept,)

@@ -1,4 +1,4 @@
-"""Write the memory and earlier messages for a model, both within one budget."""
+"""What a model is shown: memory and earlier messages within one budget, and the recent window."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 import regex
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
+from memagent_graph.conversation.messages import CALLING, is_human, is_instruction
 from memagent_graph.evidence.statements import instant
-from memagent_graph.templates import render
+from memagent_graph.models.reply import text_in
+from memagent_graph.prompts import render
 from memagent_graph.text.index import Index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
+
+    from langchain_core.messages import BaseMessage
 
     from memagent_graph.conversation.search import MessagePassage
     from memagent_graph.text.tokens import Tokenizer
@@ -69,7 +75,7 @@ def render_recalled(memory: str, passages: str) -> str:
     """
     if not passages:
         return render_memory(memory)
-    said, facts = " ".join(passages.split()), prepare(memory)[0]
+    said, facts = " ".join(passages.split()), _index(memory)[0]
     left = [fact for fact in facts if " ".join(fact.text.split()) not in said]
     memory = memory if len(left) == len(facts) else write_remarks(left)
     return render(RECALLED, memory=memory or "(no notes)", passages=passages)
@@ -150,8 +156,8 @@ def _fit(
 
 
 @lru_cache(maxsize=64)
-def prepare(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
-    """Return facts, their numbers by day, and their index: a reply finds what a fold prepared."""
+def _index(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
+    """Return facts, their numbers by day, and their index, made once for a memory."""
     facts = [*read_remarks(memory)]
     days = (fact.day or first_day(fact.text) for fact in facts)
     return facts, newest_first(days), Index.of(fact.text for fact in facts)
@@ -164,7 +170,7 @@ def _count(count: Callable[[str], int], line: str) -> int:
 
 def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenizer) -> str:
     """Facts that bear on a text, and the newest, in their order; none that is said already."""
-    facts, newest, index = prepare(memory)
+    facts, newest, index = _index(memory)
     bearing = [found.number for found in index.find(about, len(facts))]
     chosen: dict[int, None] = {}
     used = 0
@@ -203,3 +209,100 @@ def take_first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
         return some
     least = bisect_left(range(1, len(some)), x=True, key=lambda count: not fit(some[:count]))
     return some[:least]
+
+
+def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
+    """Messages that may only go together: one that calls tools with what the tools returned.
+
+    Messages of the application are in no group.
+    """
+    found: list[list[BaseMessage]] = []
+    calls: dict[str, list[BaseMessage]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage) and message.tool_call_id in calls:
+            calls[message.tool_call_id].append(message)
+        elif not is_instruction(message):
+            found.append([message])
+            if isinstance(message, AIMessage):
+                called = [*message.tool_calls, *message.invalid_tool_calls]
+                calls |= {call["id"]: found[-1] for call in called if call["id"]}
+    return found
+
+
+def beyond(
+    messages: Sequence[BaseMessage],
+    *,
+    window: int,
+    tokens: int,
+    count: Callable[[BaseMessage], int],
+) -> list[BaseMessage]:
+    """The messages to be folded: none while there are few, else all but the last half.
+
+    What stays begins with a human message, has the last human message and the last group, and no
+    group is split. System messages always stay, and do not count. `count` measures tokens.
+    """
+    found = groups(messages)
+    sizes = [sum(map(count, group)) for group in found]
+    if sum(map(len, found)) <= window and sum(sizes) <= tokens:
+        return []
+    kept = len(found)
+    left, room = max(1, window // 2), tokens // 2
+    while kept and (
+        kept == len(found) or (len(found[kept - 1]) <= left and sizes[kept - 1] <= room)
+    ):
+        kept -= 1
+        left -= len(found[kept])
+        room -= sizes[kept]
+    humans = [at for at, group in enumerate(found) if isinstance(group[0], HumanMessage)]
+    first = next((at for at in humans if at >= kept), None)
+    stays = humans[-1] if first is None and humans else None
+    gone = found[:kept] if first is None else found[:first]
+    return [message for at, group in enumerate(gone) if at != stays for message in group]
+
+
+def count_tokens(message: BaseMessage) -> int:
+    """Return an estimate of the tokens of a message.
+
+    A part that is no text counts the same whatever its size: models do not read its bytes as text.
+    """
+    if isinstance(message.content, str):
+        return count_tokens_approximately([message])
+    parts = [p for p in message.content if isinstance(p, str) or p.get("type") not in CALLING]
+    texts = [*map(text_in, parts)]
+    plain = message.model_copy(update={"content": "".join(filter(None, texts))})
+    return count_tokens_approximately([plain]) + _PART_TOKENS * texts.count(None)
+
+
+_PART_TOKENS = 85
+"""LangChain's figure for an image."""
+
+
+def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[BaseMessage]:
+    """Return the first messages beyond the window of which none waits, up to a human's."""
+    leave: list[BaseMessage] = []
+    turn: list[BaseMessage] = []
+    for group in groups(folding):
+        if isinstance(group[0], HumanMessage):
+            leave, turn = leave + turn, []
+        if any(str(message.id) in wait for message in group):
+            return leave
+        turn += group
+    return leave + turn
+
+
+def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
+    """Return the messages of a thread that the model still sees; `left` is as of `find_left`."""
+    at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
+    if left is None or at is None:
+        return [*messages]
+    later = groups(messages[at:])[1:]
+    kept = {id(m) for group in later if not isinstance(group[0], ToolMessage) for m in group}
+    human = next((m for m in reversed(messages) if is_human(m)), None)
+    return [m for m in messages if id(m) in kept or m is human or is_instruction(m)]
+
+
+def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the first message of the last group that is not among those that stay."""
+    ids = {message.id for message in stays}
+    gone = (group[0].id for group in reversed(groups(messages)) if group[0].id not in ids)
+    return next(gone, None)

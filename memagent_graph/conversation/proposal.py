@@ -12,17 +12,15 @@ proposal. Once another memory was accepted, its messages have to be folded again
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from langgraph.store.base import PutOp
 from pydantic import BaseModel, ConfigDict, Field
 
 from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, Episodes, KeptMessage
+from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -123,18 +121,18 @@ class Proposal:
 
         Without some of its messages, it has no text until the others are folded again.
         """
+        gone = {own_id(key, self.thread) for key in messages}
         said, was = (
             tuple(
                 replace(one, text=text)
                 for one in kept
-                if one.id not in messages and (text := _drop(one.text, subjects))
+                if one.own_id not in gone and (text := _drop(one.text, subjects))
             )
             for kept in (self.said, self.was)
         )
-        left = tuple(key for key in self.messages if key not in messages)
-        text, base = _drop(self.version.text, subjects), self.base
-        if left != self.messages:
-            text, base = "", None
+        left = tuple(key for key in self.messages if own_id(key, self.thread) not in gone)
+        same = left == self.messages
+        text, base = (_drop(self.version.text, subjects), self.base) if same else ("", None)
         if (said, was, text, base) == (self.said, self.was, self.version.text, self.base):
             return self
         version, lines = _with_text(self.version, text), {*text.splitlines()}
@@ -188,8 +186,8 @@ def compose(
     thread, at = version.thread or "", datetime.now(UTC).isoformat()
     key = label("\0".join([version.id, thread, *messages]))
     base, before = ("", "") if head is None else (head.id, head.text)
-    found = Proposal(key, at, thread, tuple(messages), model, version, base)
-    return replace(found, said=tuple(said), was=tuple(was), before=before)
+    kept = tuple(said), tuple(was)
+    return Proposal(key, at, thread, (*messages,), model, version, base, *kept, before=before)
 
 
 async def list_proposals(memory: UserMemory) -> list[Proposal]:
@@ -211,17 +209,15 @@ async def list_proposals(memory: UserMemory) -> list[Proposal]:
 
 async def revise(memory: UserMemory, change: Callable[[Proposal], Proposal | None]) -> EpisodePuts:
     """Return the step that puts what `change` returns in the place of each proposal."""
-    records, puts = memory.bank.records, list[PutOp]()
+    values: dict[str, Value | None] = {}
     given: dict[Place, Value | None] = {}
+    records = memory.bank.records
     for one in await list_proposals(memory):
         now = change(one)
-        if now is one:
-            continue
-        given[records.proposals, one.id] = one.to_record()
-        if now is None or now.id != one.id:
-            puts.append(records.put(records.proposals, one.id, None))
-        if now is not None:
-            puts.append(records.put(records.proposals, now.id, now.to_record()))
+        if now is not one:
+            given[records.proposals, one.id] = one.to_record()
+            values |= {one.id: None} | ({now.id: now.to_record()} if now else {})
+    puts = [records.put(records.proposals, key, value) for key, value in values.items()]
     return EpisodePuts(puts, given)
 
 
@@ -251,33 +247,29 @@ async def propose(
     more = await revise(
         memory, lambda one: one.without(edited if one.thread == proposal.thread else (), subjects)
     )
-    puts = _put_new(memory, proposal, CONVERSATION) if proposal.changes_memory else []
-    return step | more | EpisodePuts(puts)
+    return step | more | _put_new(memory, proposal, CONVERSATION)
 
 
-def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> list[PutOp]:
+def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> EpisodePuts:
+    """Return the step that adds a proposal, which is empty if that changes nothing."""
     records = memory.bank.records
     put = records.put(records.proposals, proposal.id, proposal.to_record())
-    return [put, put_change(records, _entry(proposal, "proposed", by))]
+    puts = [put, put_change(records, _entry(proposal, "proposed", by))]
+    return EpisodePuts(puts if proposal.changes_memory else ())
 
 
-async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, *, by: str) -> None:
+async def propose_edit(memory: UserMemory, head: MemoryVersion, text: str, by: str) -> None:
     """Propose another text for the accepted one; raises `MemoryConflictError` if that changed."""
     proposal = compose(edit_version(head, text), head)
-    step = EpisodePuts(_put_new(memory, proposal, by))
-    if proposal.changes_memory and not await memory.commit(step, head):
+    step = _put_new(memory, proposal, by)
+    if step.puts and not await memory.commit(step, head):
         raise _conflict(memory.user)
 
 
 class Decision(BaseModel):
-    """Proposals to accept, refuse and edit, by their ids; those that are not named wait on.
+    """Ids of proposals to accept and to refuse, and those to accept with another text (`edit`).
 
-    It is also the reply to the interrupt of an `ApprovalNode`.
-
-    Attributes:
-        accept: those that become the memory.
-        refuse: those that are deleted, with their messages.
-        edit: texts with which others are accepted.
+    Those that are not named wait on. It is also the reply to the interrupt of an `ApprovalNode`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -299,17 +291,12 @@ async def decide(
 
     Of several that are accepted, one becomes the memory: the edited one, otherwise an edit of an
     agent, otherwise the oldest. The others are folded again on that by `fold_again`, which stores
-    the new proposal in the place of the old one, and the result is accepted.
-
-    Raises:
-        ConfigurationError: None is named, one is named twice, or several are edited.
-        MemoryNotFoundError: One of them does not wait; nothing was decided.
-        MemoryConflictError: One of those accepted was made for an earlier memory, or there are
-            several and no `fold_again`; nothing was decided. Or others changed the memory.
+    the new proposal in the place of the old one, and the result is accepted. Raises as
+    `ConversationMemory.aaccept`; without `fold_again`, several cannot be accepted.
     """
     waiting = {one.id: one for one in await list_proposals(memory)}
-    ids = decision.ids
-    if not ids or len({*ids}) < len(ids) or len(decision.edit) > 1:
+    ids, edit = decision.ids, decision.edit
+    if not ids or len({*ids}) < len(ids) or len(edit) > 1:
         message = "Name each proposal to decide once, and edit one at a time: it is all the memory."
         raise ConfigurationError(message)
     if unknown := [key for key in ids if key not in waiting]:
@@ -318,38 +305,32 @@ async def decide(
             "again. `list_proposals` lists what waits."
         )
         raise MemoryNotFoundError(message)
-    taken = [waiting[key] for key in (*decision.edit, *decision.accept)]
-    taken.sort(key=lambda one: (one.id not in decision.edit, bool(one.messages), one.at))
+    taken = [waiting[key] for key in (*edit, *decision.accept)]
+    taken.sort(key=lambda one: (one.id not in edit, bool(one.messages), one.at))
     head = await memory.head()
     old = [one for one in taken if one.base != ("" if head is None else head.id)]
-    if fold_again is None and (old or len(taken) > 1):
+    if old or (fold_again is None and len(taken) > 1):
         message = (
             "Only one proposal that continues the present memory can be accepted without a model. "
             "The chatbot folds the messages of the others again at the user's next turn."
         )
-        raise MemoryConflictError(message)
-    if fold_again and old:
-        again = ", ".join([(await fold_again(one)).id for one in old])
-        message = f"The memory changed meanwhile. The messages were folded again: look at {again}."
+        if fold_again:
+            ids = [(await fold_again(one)).id for one in old]
+            message = f"The memory changed. It was folded again: look at {', '.join(ids)}."
         raise MemoryConflictError(message)
     for key in decision.refuse:
         await _refuse(memory, waiting[key], by)
     for at, one in enumerate(taken):
         now = await fold_again(one) if at and fold_again else one
-        await _accept(memory, now, decision.edit.get(one.id), by, own=fold_again is not None)
+        await _accept(memory, now, edit.get(one.id), by)
 
 
-async def _accept(
-    memory: UserMemory, proposal: Proposal, text: str | None, by: str, *, own: bool
-) -> None:
+async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: str) -> None:
     """Make a proposal the memory, or another text, and keep its messages."""
     records = memory.bank.records
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
-    episodes = memory.episodes
-    if episodes.off and not own:  # the limits are the chatbot's, and hold from its next fold on
-        episodes = Episodes(records, sys.maxsize, None)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         head = await memory.head()
@@ -357,7 +338,7 @@ async def _accept(
         if stored != proposal.to_record() or proposal.base != ("" if head is None else head.id):
             break
         new = {one.id for one in proposal.said}
-        step = await episodes.keep(proposal.said, new=new, clean=str)
+        step = await memory.episodes.keep(proposal.said, new=new, clean=str)
         step |= EpisodePuts([records.put(*place, None)], {place: stored})
         if await memory.advance(version, head, change, step):
             return

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
     _OfTerm = Callable[[str], NDArray[Any]]
 
-Thing = TypeVar("Thing")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
 _OTHERS, _HEARSAY, _TIMELY = 0.5, 0.5, 1.6
+_ASSISTANT = hash(ASSISTANT)
 _SMALLER = 0.2
 """The score is divided by the tokens of the passage to this power."""
 _LEADS, _ALIKE, _BROUGHT = 4, 0.3, 0.999
@@ -108,36 +110,16 @@ class _Indexed:
         self.specific = [*map(_specific, texts)]
         self.shares = np.maximum(self.passages.sizes.astype(float), 1.0) ** _SMALLER
         self.days = np.array([one.day for one in page.said], "U10")
-        self.speakers = _Numbered(one.speaker for one in page.said)
-        self.talks = _Numbered((one.thread, one.day) for one in page.said)
+        self.names = {one.speaker for one in page.said}
+        self.speakers = np.array([hash(one.speaker) for one in page.said], np.int64)
+        self.talks = np.array([hash((one.thread, one.day)) for one in page.said], np.int64)
         self.ids: dict[tuple[str, str], list[int]] = {}
         for number, one in enumerate(page.said):
             self.ids.setdefault((one.id, one.text), []).append(number)
 
 
-class _Numbered(Generic[Thing]):
-    """Things by their numbers in the order in which they first occur: what they are, and which."""
-
-    def __init__(self, things: Iterable[Thing]) -> None:
-        known: dict[Thing, int] = {}
-        self.which = np.array([known.setdefault(one, len(known)) for one in things], np.int64)
-        self.things = [*known]
-
-    @classmethod
-    def join(cls, parts: Iterable[_Numbered[Thing]]) -> _Numbered[Thing]:
-        """Number the things of all parts together."""
-        parts = [*parts]
-        found = cls(one for part in parts for one in part.things)
-        begin, which = 0, [np.empty(0, np.int64)]
-        for part in parts:
-            which.append(found.which[begin:][part.which])
-            begin += len(part.things)
-        found.which = np.concatenate(which)
-        return found
-
-
 class MessageSearch:
-    """Finds passages among what is kept of one person.
+    """Finds passages among what is kept of one user.
 
     Each page is indexed once: after a turn, only arrays are joined.
     """
@@ -156,12 +138,10 @@ class MessageSearch:
         self._timely = _concatenate([page.timely for page in pages], bool)
         self._shares = _concatenate([page.shares for page in pages], float)
         self._days = _concatenate([page.days for page in pages], "U10")
-        self._talk = _Numbered.join(page.talks for page in pages).which
-        self._speakers = _Numbered.join(page.speakers for page in pages)
-        self._speaker = self._speakers.which[self._of]
-        self._names = {
-            name: frozenset(terms(name)) for name in {*self._speakers.things} - {USER, ASSISTANT}
-        }
+        self._talk = _concatenate([page.talks for page in pages], np.int64)
+        self._speaker = _concatenate([page.speakers for page in pages], np.int64)[self._of]
+        names = set[str]().union(*(page.names for page in pages)) - {USER, ASSISTANT}
+        self._names = {name: frozenset(terms(name)) for name in names}
         self._named = frozenset[str]().union(*self._names.values())
 
     def find(
@@ -174,9 +154,9 @@ class MessageSearch:
         bearing = [term for term in wanted if term not in self._named] or wanted
         scores = self._words(bearing, of_term)
         if named:
-            is_named = {name for name, own in self._names.items() if own & named}
-            scores *= self._each(lambda speaker: 1.0 if speaker in is_named else _OTHERS)
-        scores *= self._each(lambda speaker: _HEARSAY if speaker == ASSISTANT else 1.0)
+            theirs = [hash(name) for name, own in self._names.items() if own & named]
+            scores[~np.isin(self._speaker, theirs)] *= _OTHERS
+        scores[self._speaker == _ASSISTANT] *= _HEARSAY
         if _ASKS_WHEN.search(about):
             scores[self._timely] *= _TIMELY
         scores /= self._shares
@@ -228,18 +208,12 @@ class MessageSearch:
             scores += np.maximum(of_term(term), around[self._of])
         return scores
 
-    def _each(self, factor: Any) -> NDArray[Any]:
-        """A factor for each passage by its speaker."""
-        factors: NDArray[Any] = np.array([*map(factor, self._speakers.things)], float)
-        each: NDArray[Any] = factors[self._speaker]
-        return each
-
     def _bring_newer(self, scores: NDArray[Any], wanted: set[str], of_term: _OfTerm) -> None:
         """Let the best passages bring the newer one of their speaker that is most like them."""
         brought: dict[int, float] = {}
         for lead in find_highest(scores, _LEADS).tolist():
             message, own = self._of[lead], self._specific(lead)
-            if scores[lead] <= 0 or self._speakers.things[self._speaker[lead]] == ASSISTANT:
+            if scores[lead] <= 0 or self._speaker[lead] == _ASSISTANT:
                 continue
             bears = sum((of_term(term) for term in own & wanted), np.zeros(len(scores)))
             bears *= scores > 0
@@ -282,16 +256,18 @@ def find_passages(
     Messages that wait to be folded are in no notes: the newest come before less good passages. One
     that was taken back has no text. `known` are ids and texts of messages to leave out.
     """
-    now = {(one.thread, one.id) for one in waiting}
-    edited = (one for page in kept.pages if page.keys & now for one in page.said)
-    known |= {(one.id, one.text) for one in edited if (one.thread, one.id) in now}
+    now = {(one.thread, one.id): one.text for one in waiting}
+    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
+    before = {(one.thread, one.id): one.text for one in said if (one.thread, one.id) in now}
     seen = {"", about}
     new = [
         one
         for one in waiting
+        if before.get((one.thread, one.id)) != one.text  # else folded, and about to wait no more
         if one.text not in seen and (one.id, one.text) not in known
         if one.day >= since and allows(one.text)
     ]
+    known |= {(key[1], text) for key, text in before.items() if text != now[key]}
     searched = Kept([*kept.pages, Page(new)]) if new else kept
     found = recall(searched).find(about, since=since, known=known)
     allowed = (passage for passage in found if allows(passage.text))
@@ -310,23 +286,19 @@ _BEST, _WAITING = 4, 8
 """Number of the best passages that come before the newest waiting messages, and of these."""
 
 
-def recall(kept: Kept) -> MessageSearch:
-    """Return the index of these messages, made once."""
-    found = _recalls.get(kept)
-    if found is None:
-        found = _recalls[kept] = MessageSearch(kept)
-    return found
+def _once(make: Callable[[_K], _V]) -> Callable[[_K], _V]:
+    """Return a function that makes what belongs to an object once, for as long as that lives."""
+    known: WeakKeyDictionary[_K, _V] = WeakKeyDictionary()
+
+    def find(of: _K) -> _V:
+        if of not in known:
+            known[of] = make(of)
+        return known[of]
+
+    return find
 
 
-def _index(page: Page) -> _Indexed:
-    found = _pages.get(page)
-    if found is None:
-        found = _pages[page] = _Indexed(page)
-    return found
-
-
-_recalls: WeakKeyDictionary[Kept, MessageSearch] = WeakKeyDictionary()
-_pages: WeakKeyDictionary[Page, _Indexed] = WeakKeyDictionary()
+_index, recall = _once(_Indexed), _once(MessageSearch)
 
 
 def _rank(scores: NDArray[Any]) -> Iterable[int]:

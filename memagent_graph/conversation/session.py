@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import get_checkpoint_metadata
+from langgraph.constants import TAG_NOSTREAM
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.backlog import UserMemories, refuse_writes
-from memagent_graph.conversation.episodes import Branch, KeptMessage
+from memagent_graph.conversation.episodes import Branch, KeptMessage, Recorded, own_id
 from memagent_graph.conversation.messages import (
     USER,
     as_messages,
-    beyond,
     by_owner,
-    count_tokens,
-    first_leaving,
     identify,
     is_excluded,
     is_summary,
+    last_owner,
     record_message,
     stamp,
 )
-from memagent_graph.conversation.privacy import for_itself
+from memagent_graph.conversation.prompt import beyond, count_tokens, first_leaving
 from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
 from memagent_graph.errors import (
     BadRequestError,
@@ -39,6 +41,7 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.seams import saver_of
+from memagent_graph.sync import ask_saver
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -48,9 +51,9 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.messages import Given, Redact
+    from memagent_graph.seams import GraphRun
 
 _REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
@@ -68,13 +71,15 @@ _log = logging.getLogger(__name__)
 class KeptThread(NamedTuple):
     """A thread that a checkpointer keeps, as a run saw it at a checkpoint.
 
-    `nested`: the run is one within another graph, whose state may lack the messages.
+    `nested`: the run is one within another graph, whose state may lack the messages. `writes`: its
+    step writes messages, which only a later checkpoint has.
     """
 
     saver: BaseCheckpointSaver[Any]
     thread: str
     checkpoint: str
     nested: bool
+    writes: bool = False
 
     @classmethod
     def of(cls, config: RunnableConfig | None) -> KeptThread | None:
@@ -83,34 +88,100 @@ class KeptThread(NamedTuple):
         saver, seen = saver_of(config), configurable.get("checkpoint_map", {}).get("")
         if saver is None or not seen:
             return None
-        return cls(saver, str(configurable["thread_id"]), str(seen), is_nested(config))
+        nested = "|" in str(configurable.get("checkpoint_ns"))
+        return cls(saver, str(configurable["thread_id"]), str(seen), nested)
 
-    async def read(self, checkpoint: str = "", graph: str = "") -> CheckpointTuple | None:
-        """Return a checkpoint, the newest by default, of a graph by its namespace; or None."""
-        place = {"thread_id": self.thread, "checkpoint_ns": graph}
-        config: RunnableConfig = {
-            "configurable": place | ({"checkpoint_id": checkpoint} if checkpoint else {})
-        }
-        try:
-            return await self.saver.aget_tuple(config)
-        except NotImplementedError:
-            return await asyncio.to_thread(self.saver.get_tuple, config)
+    async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
+        """Return a checkpoint, the newest by default; None if there is none."""
+        of = {"checkpoint_id": checkpoint} if checkpoint else {}
+        place = {"thread_id": self.thread, "checkpoint_ns": "", **of}
+        found: CheckpointTuple | None = await ask_saver(
+            self.saver, "get_tuple", {"configurable": place}
+        )
+        return found
+
+    async def read_parent(self, one: CheckpointTuple) -> CheckpointTuple | None:
+        """Return the checkpoint that another one continues; None for the first of the thread."""
+        parent = (one.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+        return await self.read(parent) if parent else None
 
     async def branch(self, newest: CheckpointTuple, since: str) -> set[str]:
         """Return the ids of a checkpoint and of those that it continues, back to `since`."""
-        found = {newest.checkpoint["id"]}
+        found: set[str] = set()
         at: CheckpointTuple | None = newest
-        while at and at.parent_config and len(found) < _MOST_BACK:
-            parent = str(at.parent_config["configurable"]["checkpoint_id"])
-            found.add(parent)
-            at = await self.read(parent) if parent > since else None
+        while at and len(found) < _MOST_BACK:
+            found.add(at.checkpoint["id"])
+            at = await self.read_parent(at) if at.checkpoint["id"] > since else None
         return found
 
+    async def find_marks(
+        self,
+        wanted: set[Recorded],
+        record: Callable[[Sequence[BaseMessage]], Collection[Recorded]],
+        user_of: Callable[[CheckpointTuple], str | None],
+        began: float = math.inf,
+        made: Collection[Recorded] = (),
+    ) -> dict[str, Mapping[str, str]]:
+        """Return the marks, by id, of messages that a checkpoint has from before the step `began`.
 
-def messages_in(checkpoint: CheckpointTuple | None) -> list[BaseMessage] | None:
-    """Return the messages in a checkpoint; None if it does not have them as a list."""
-    found = checkpoint and checkpoint.checkpoint["channel_values"].get("messages")
+        Each is of the run that wrote the oldest checkpoint with it, whose user `user_of` returns; a
+        run that might not write is remembered for nobody. What a run `made`, so that no checkpoint
+        has it, came with the input of its turn.
+        """
+        found: dict[Recorded, CheckpointTuple] = {}
+        at = await self.read(self.checkpoint) or await self.read()
+        for _ in range(_MOST_BACK):
+            if at is None:
+                break
+            if at.metadata["step"] < began:
+                if at.metadata["source"] == "input":
+                    found = dict.fromkeys(made, at) | found
+                there = wanted.difference(made) & {*record(await messages_in(self.saver, at) or ())}
+                found |= dict.fromkeys(there, at)
+                if not there and found.keys() >= {*made}:
+                    break
+            at = await self.read_parent(at)
+        marks: dict[str, Mapping[str, str]] = {}
+        for one, first in found.items():
+            writes = first.metadata.get(ACCESS_KEY, "all") in ("all", "write")
+            user = (user_of(first) or "") if writes else ""
+            marks[one.id] = {"user": user, "at": first.checkpoint["ts"]}
+        return marks
+
+
+async def messages_in(
+    saver: BaseCheckpointSaver[Any], checkpoint: CheckpointTuple | None
+) -> list[BaseMessage] | None:
+    """Return the messages in a checkpoint; None if it does not have them as a list.
+
+    A checkpoint of a `DeltaChannel` has only what its step wrote: earlier ones have the rest.
+    """
+    if checkpoint is None or "messages" not in checkpoint.checkpoint["channel_versions"]:
+        return None
+    found, writes = checkpoint.checkpoint["channel_values"].get("messages"), []
+    if found is None:
+        options = {"config": checkpoint.config, "channels": ["messages"]}
+        history = (await ask_saver(saver, "get_delta_channel_history", **options))["messages"]
+        found, writes = history.get("seed"), history["writes"]
+    channel = DeltaChannel(lambda old, new: reduce(add_messages, new, old or []), list)
+    channel = channel.from_checkpoint(found)
+    channel.replay_writes(writes)
+    found = channel.get()
     return found if isinstance(found, list) else None
+
+
+def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
+    """Return the config for calls whose replies must not reach a run's callbacks.
+
+    Callbacks of the model itself, and tracers that the environment turns on, are still called.
+    """
+    configurable = (config or {}).get("configurable", {})
+    return {
+        "run_name": "remember",
+        "tags": [TAG_NOSTREAM],
+        "callbacks": [],
+        "configurable": {k: v for k, v in configurable.items() if not k.startswith("__")},
+    }
 
 
 class TalkMemory(Protocol):
@@ -148,24 +219,43 @@ class Talk:
         self.backlog = memory.people.backlog(user, store)
         self.user, self.thread = self.personal.user, str(thread)
         self.kept, self.silent = kept, silent
-        self._memory, self._config = memory, for_itself(config)
+        self._memory, self._config = memory, _for_itself(config)
         # Nothing is found before it is folded that needs approval, or is kept by no fold either.
         self._quotes = not (memory.approves or self.personal.episodes.off)
 
     async def read_record(self) -> Sequence[Recorded]:
-        """Return what messages without ids are compared with.
-
-        The ids that a state gives last as long as a checkpointer keeps it: without one, a message
-        is known by its place in what was recorded of the thread.
-        """
+        """Return what messages without ids are compared with: nothing where a state keeps ids."""
         if self.kept is not None:
             return ()
         try:
-            known = [one for one, _ in self.backlog.list_seen(self.thread).values()]
-            return known or await self.personal.read_folded(self.thread)
+            return self._list_seen() or await self.personal.read_folded(self.thread)
         except StoreError as error:
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
             return ()
+
+    async def find_own(
+        self, messages: Mapping[Recorded, BaseMessage]
+    ) -> dict[str, Mapping[str, str]]:
+        """Return the marks, by id, of those messages that are known as the user's in the thread."""
+        known = [messages[one] for one in messages.keys() - {*self._list_seen()}]
+        others = {str(message.id) for message in known}
+        try:
+            others = await self._find_unknown(known) if known else others
+        except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
+            _log.warning("Earlier messages of a thread cannot be read: %s", error)
+        return {one.id: {"user": str(self.user)} for one in messages if one.id not in others}
+
+    async def _find_unknown(self, messages: Sequence[BaseMessage]) -> set[str]:
+        """Return the ids of those messages that neither were folded nor wait in any process."""
+        new = await self.personal.find_changed(self.thread, messages, self._memory.redact)
+        waiting = (await self.personal.episodes.read_all(empty=not (new and self._quotes)))[1]
+        said = {(one.id, one.text) for one in waiting if one.text}
+        kept = self._memory.get_folding(self.user).keep([one.message for one in new], self.thread)
+        left = {one.recorded.id for one in new} - {o.id for o in kept if (o.id, o.text) in said}
+        return {own_id(key, self.thread) for key in left}
+
+    def _list_seen(self) -> list[Recorded]:
+        return [one for one, _ in self.backlog.list_seen(self.thread).values()]
 
     def identify(
         self, messages: Sequence[BaseMessage], recorded: Sequence[Recorded]
@@ -176,6 +266,10 @@ class Talk:
     def record(self, messages: Iterable[BaseMessage]) -> dict[Recorded, BaseMessage]:
         """Return messages by what they are known by."""
         return {record_message(message, self.redact): message for message in messages}
+
+    def record_all(self, messages: Sequence[BaseMessage]) -> Collection[Recorded]:
+        """Return what all messages of a state are known by, with or without ids."""
+        return self.record(self.identify(messages, ())).keys()
 
     def redact(self, text: str) -> str:
         """Return a redacted text, or none if that fails: a fold that needs the text says so."""
@@ -207,30 +301,28 @@ class Talk:
         """
         if self.silent:
             return
-        there: set[str] | None = None
-        if self.kept and not self.kept.nested and not any(map(is_summary, messages)):
-            there = {str(message.id) for message in messages}
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
         seconds = self._memory.remember_within + (0.0 if ended else _REPLY)
         new = self.backlog.add(self.thread, self._fold_waiting, self.record(own), seconds)
         if new and self._quotes:
+            whole = self.kept and not self.kept.nested and not any(map(is_summary, messages))
+            there = {str(message.id) for message in messages} if whole else None
             await self._let_find([one for one in own if one.id in new][-_MOST_NEW:], there)
 
     async def _let_find(self, new: Sequence[BaseMessage], there: set[str] | None) -> None:
         """Let every process find messages that wait, and of the thread none that is not there."""
 
         def is_gone(one: KeptMessage) -> bool:
-            key = one.id.removesuffix(f" in {self.thread}")
-            return there is not None and one.thread == self.thread and key not in there
+            return there is not None and one.thread == self.thread and one.own_id not in there
 
         try:
             changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
             said = {key: KeptMessage(key, self.thread, "", "", "") for key in ids}  # taken back
-            keeping = self._memory.get_folding(self.user).keeping
-            kept = keeping.keep([m for m in messages if not is_excluded(m)], self.thread)
+            folding = self._memory.get_folding(self.user)
+            kept = folding.keep([m for m in messages if not is_excluded(m)], self.thread)
             said |= {one.id: one for one in kept}
             await self.personal.episodes.wait([*said.values()], is_gone)
         except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
@@ -238,10 +330,9 @@ class Talk:
 
     async def settle(self, ids: Collection[str]) -> None:
         """Let messages wait no longer, which are folded or gone from the thread."""
-        keys = {*ids, *(f"{key} in {self.thread}" for key in ids)}
         if ids and self._quotes:
             await self.personal.episodes.wait(
-                [], lambda one: one.thread == self.thread and one.id in keys
+                [], lambda one: one.thread == self.thread and one.own_id in ids
             )
 
     async def _fold_waiting(
@@ -257,11 +348,12 @@ class Talk:
         try:
             gone, branch = await self._compare(ids)
         except Exception as error:  # noqa: BLE001 - a checkpointer that is closed may raise anything
-            if not final:
-                return ids
-            _log.warning("A thread cannot be read, and all its messages are remembered: %s", error)
-            gone, branch = set(), Branch()
-        if branch is None and not final:  # the thread cannot have them yet
+            gone, branch = set(), None
+            if final:
+                _log.warning(
+                    "A thread cannot be read, and all its messages are remembered: %s", error
+                )
+        if branch is None and not final:  # the thread cannot be read, or have them, yet
             return ids
         branch = branch or Branch()
         self.backlog.remove(gone, self.thread)
@@ -280,26 +372,31 @@ class Talk:
         """
         kept = self.kept
         newest = None if kept is None else await kept.read()
-        if kept and (newest is None or newest.checkpoint["id"] < kept.checkpoint):
+        at = newest.checkpoint["id"] if newest else ""
+        if kept and (at < kept.checkpoint or (kept.writes and at == kept.checkpoint)):
             return ids, None
-        there = messages_in(newest)
+        there = None if kept is None else await messages_in(kept.saver, newest)
         if kept is None or newest is None or there is None or any(map(is_summary, there)):
             return set(), Branch()
         now = self._ids(there)
         gone = ids - now
         if gone and kept.nested:
-            gone &= self._ids(messages_in(await kept.read(kept.checkpoint)) or ())
+            seen = await messages_in(kept.saver, await kept.read(kept.checkpoint))
+            gone &= self._ids(seen or ())
         recorded = await self.personal.read_folded(self.thread)
         left = [one for one in recorded if one.checkpoint and one.id not in now]
         if left:
             branch = await kept.branch(newest, min(one.checkpoint for one in left))
             away = {one.checkpoint for one in left} - branch
             stand = {key for key in away if await kept.read(key)}  # else the thread was deleted
-            left = _first_turn([one for one in left if one.checkpoint in stand])
-        return gone, Branch(kept.checkpoint, now, left)
+            left = [one for one in left if one.checkpoint in stand]
+            # A fork replaces the first, up to the next one of a user.
+            more = takewhile(lambda one: not one.digest.startswith(USER[:1]), left[1:])
+            left = [*left[:1], *more]
+        return gone, Branch(at if kept.writes else kept.checkpoint, now, left)
 
     def _ids(self, messages: Sequence[BaseMessage]) -> set[str]:
-        return {str(message.id) for message in identify(messages, self.thread, redact=self.redact)}
+        return {str(message.id) for message in self.identify(messages, ())}
 
     async def fold(self, messages: Sequence[BaseMessage], branch: Branch | None = None) -> int:
         """Fold messages, without those that the model refuses while it takes others."""
@@ -362,18 +459,8 @@ class Talk:
             gone, away, why = [], True, str(error)
         if away and not gone:
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", why)
-        return _without(messages, gone)
-
-
-def _first_turn(recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return the first of some messages, up to the next one of a user: what a fork replaces."""
-    rest = takewhile(lambda one: not one.digest.startswith(USER[:1]), recorded[1:])
-    return [*recorded[:1], *rest]
-
-
-def _without(messages: Sequence[BaseMessage], gone: Sequence[BaseMessage]) -> list[BaseMessage]:
-    ids = {message.id for message in gone}
-    return [message for message in messages if message.id not in ids]
+        ids = {message.id for message in gone}
+        return [message for message in messages if message.id not in ids]
 
 
 ACCESS_KEY = "memory_access"
@@ -387,12 +474,7 @@ class Access(NamedTuple):
     writes: bool
 
 
-_KINDS = {
-    "all": Access(reads=True, writes=True),
-    "read": Access(reads=True, writes=False),
-    "write": Access(reads=False, writes=True),
-    "none": Access(reads=False, writes=False),
-}
+_ACCESS = ("all", "read", "write", "none")
 
 
 def access_of(config: RunnableConfig | None = None, context: object = None) -> Access:
@@ -401,17 +483,18 @@ def access_of(config: RunnableConfig | None = None, context: object = None) -> A
     The configuration is that of the run under way by default. Raises `ConfigurationError` for
     another value than "all", "read", "write" or "none".
     """
-    found = _in_context(context, ACCESS_KEY)
+    found = in_context(context, ACCESS_KEY)
     if found is None:
         found = ensure_config(config).get("configurable", {}).get(ACCESS_KEY)
     found = "all" if found is None else found
-    if not isinstance(found, str) or found not in _KINDS:
-        message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _KINDS))}, not {found!r}."
+    if found not in _ACCESS:
+        message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _ACCESS))}, not {found!r}."
         raise ConfigurationError(message)
-    return _KINDS[found]
+    return Access(reads=found in ("all", "read"), writes=found in ("all", "write"))
 
 
-def _in_context(context: object, key: str) -> object:
+def in_context(context: object, key: str) -> object:
+    """Return a field or key of a run's context, or of its input; None without one."""
     return context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
 
 
@@ -426,46 +509,10 @@ _HOW = (
 )
 
 
-_TOOLS = "tools"
-"""Name of the node that runs tools, in LangChain's agents and deepagents."""
-
-
-def is_nested(config: RunnableConfig | None) -> bool:
-    """Whether a run is one within a node or a tool of another graph."""
-    return "|" in str((config or {}).get("configurable", {}).get("checkpoint_ns"))
-
-
-async def is_subagent(config: RunnableConfig) -> bool:
-    """Whether a tool of another agent began a run, so that its words are not the user's.
-
-    The checkpoint of a graph above says so: the last message of its assistant calls tools that
-    have not returned. Where no checkpoint does, a node above that is named as LangChain's agents
-    name theirs runs tools.
-    """
-    if not is_nested(config):
-        return False
-    kept, configurable = KeptThread.of(config), config["configurable"]
-    own = str(configurable["checkpoint_ns"]).rpartition("|")[0]
-    run = str(configurable.get("thread_id")), own
-    if run not in _subagents:
-        above = [item for item in configurable["checkpoint_map"].items() if item[0] != own]
-        found = [await kept.read(key, graph) for graph, key in above] if kept else []
-        known = [messages for one in found if (messages := messages_in(one)) is not None]
-        named = any(node.partition(":")[0] == _TOOLS for node in own.split("|"))
-        if len(_subagents) >= _MOST_RUNS:
-            _subagents.clear()
-        _subagents[run] = any(map(_calls_tools, known)) if known else named
-    return _subagents[run]
-
-
-def _calls_tools(messages: Sequence[BaseMessage]) -> bool:
-    last = next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
-    done = {getattr(message, "tool_call_id", None) for message in messages}
-    return last is not None and any(call["id"] not in done for call in last.tool_calls)
-
-
-_subagents: dict[tuple[str, str], bool] = {}
-_MOST_RUNS = 1_000
+def read_channel(run: GraphRun, name: str) -> Any:
+    """Return what a key of the state of a run has now; None if it has nothing."""
+    channel = run.channels.get(name)
+    return channel.get() if channel is not None and channel.is_available() else None
 
 
 class Speaker(NamedTuple):
@@ -494,7 +541,7 @@ class Speakers:
         """
         configurable = config.get("configurable", {})
         thread = str(_first_id(configurable.get("thread_id")))
-        given = (_in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
+        given = (in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
         found = _first_id(*(given if self._user is None else [self._user(runtime, config)]))
         named = "" if found == "" else name_user(found)
         if named or known:
@@ -506,6 +553,34 @@ class Speakers:
             self._warned = True
             _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
         return Speaker(AnonymousUser.of(thread), thread)
+
+    def of_earlier(
+        self,
+        runtime: Runtime[Any],
+        config: RunnableConfig,
+        known: str | None,
+        earlier: CheckpointTuple,
+    ) -> str | None:
+        """Return the user of the run that wrote a checkpoint of the thread; None if not known.
+
+        Checkpoints keep the texts and numbers of `configurable`, and nothing of a context.
+        """
+        given, named = config.get("configurable", {}), earlier.metadata.get(USER_KEY)
+        kept: Mapping[str, Any] = {**get_checkpoint_metadata(config, {})}
+        if kept.get(USER_KEY) != given.get(USER_KEY) or self._user is not None:
+            return None
+        if named is None and _first_id(in_context(runtime.context, USER_KEY)) != "":
+            return None
+        if _first_id(named) == "":
+            return AnonymousUser.restore(known or AnonymousUser.of(given.get("thread_id")))
+        return str(named)
+
+
+def turn_of(now: Speaker, state: Mapping[str, Any]) -> Speaker:
+    """Return whose turn it is: the user's who spoke last, also if another one resumes the run."""
+    known = state.get("memory_user") or ""
+    ours = known and last_owner(state.get("messages", ())) == known
+    return now._replace(user=AnonymousUser.restore(known)) if ours else now
 
 
 def _first_id(*ids: object) -> object:

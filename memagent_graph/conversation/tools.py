@@ -13,17 +13,28 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
 
-from memagent_graph.conversation.messages import last_owner, stamp
-from memagent_graph.conversation.privacy import drop_about, find_about
+from memagent_graph.conversation.messages import stamp
+from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.session import Speaker, Speakers, Talk, UserOf, access_of
-from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.proposal import propose_edit
+from memagent_graph.conversation.session import (
+    Speaker,
+    Speakers,
+    Talk,
+    UserOf,
+    access_of,
+    in_context,
+    read_channel,
+)
 from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import label
+from memagent_graph.seams import runs_of
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable
+
+    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.conversation.memory import ConversationMemory
 
@@ -47,11 +58,22 @@ _CORRECT = (
 )
 
 
-def create_memory_tools(
+async def find_turn(
     memory: ConversationMemory[Any],
-    *,
-    user: UserOf | None = None,
-    strict: bool = False,
+    speakers: Speakers,
+    runtime: Any,  # of a tool or a node: a thread needs context and store alone
+    config: RunnableConfig,
+) -> Speaker:
+    """Return whose turn calls a tool: the user's with whose run the last message came."""
+    run = next(iter(runs_of(config)), None)
+    said, known = (run and read_channel(run, name) for name in ("messages", "memory_user"))
+    last = [one for one in said or () if isinstance(one, HumanMessage)][-1:]
+    state = {"messages": last, "memory_user": known}
+    return (await Thread(memory, speakers, state, runtime, config).open()).speaker
+
+
+def create_memory_tools(
+    memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
 ) -> list[BaseTool]:
     """Create the tools `remember`, `recall`, `forget` and `correct` for `create_agent`.
 
@@ -69,9 +91,8 @@ def create_memory_tools(
         message.
 
     Examples:
-        >>> from langgraph.store.memory import InMemoryStore
         >>> from memagent_graph import ConversationMemory, create_memory_tools
-        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
+        >>> memory = ConversationMemory("openai:gpt-4o")
         >>> tools = create_memory_tools(memory)  # create_agent(..., tools=[*tools])
         >>> [tool.name for tool in tools]
         ['remember', 'recall', 'forget', 'correct']
@@ -80,45 +101,35 @@ def create_memory_tools(
     approves = memory.approves
     later = ", once it is approved." if approves else "."
 
-    def speaker_of(runtime: ToolRuntime) -> Speaker:
-        state = runtime.state if isinstance(runtime.state, dict) else vars(runtime.state)
-        # `of` asks for the context alone, which both kinds of runtime have.
-        known: Any = runtime
-        now, owner = state.get("memory_user"), last_owner(state.get("messages", ()))
-        speaker = speakers.of(known, runtime.config, now)
-        ours = bool(owner) and owner == now  # also if another user resumes it
-        return speaker._replace(user=AnonymousUser.restore(owner)) if ours else speaker
+    async def find_speaker(runtime: ToolRuntime) -> Speaker:
+        return await find_turn(memory, speakers, runtime, runtime.config)
 
     async def remember(statement: str, runtime: ToolRuntime) -> str:
         memory.check_writable()
-        user, thread = speaker_of(runtime)
-        key = label(f"{runtime.tool_call_id}\0{statement}")  # servers use ids of calls again
-        said = stamp([HumanMessage(statement, id=key)], user, memory.zone)
+        user, thread = await find_speaker(runtime)
+        said: Any = in_context(runtime.state, "messages") or ()
+        calling = [str(one.id) for one in said[-1:]]
+        # Servers use ids of calls again, and a step that failed is run again.
+        key = label("\0".join([*calling, str(runtime.tool_call_id), statement]))
+        noted = stamp([HumanMessage(statement, id=key)], user, memory.zone)
         talk = Talk(memory, user, f"tools of {thread}", runtime.store, runtime.config)
-        await talk.note(said, ended=True)
+        await talk.note(noted, ended=True)
         return f"Remembered{later}"
 
-    async def drop(
-        subject: str,
-        runtime: ToolRuntime,
-        known: Collection[str] | None = None,
-        right: str = "",
-    ) -> list[str]:
+    async def drop(subject: str, runtime: ToolRuntime, *, corrects: bool = False) -> list[str]:
         memory.check_writable()
-        user = speaker_of(runtime).user
-        await memory.people.backlog(user, runtime.store).fold()
-        return await drop_about(
-            memory.people.of(user, runtime.store),
+        return await memory.people.drop_about(
+            (await find_speaker(runtime)).user,
             subject,
+            runtime.store,
             memory.form,
             by="assistant",
-            propose=approves,
-            known=known,
-            right=right,
+            corrects=corrects,
+            propose=propose_edit if approves else None,
         )
 
     async def recall(about: str, runtime: ToolRuntime) -> str:
-        user = speaker_of(runtime).user
+        user = (await find_speaker(runtime)).user
         text = render_recalled(*await memory.atold(user, about=about, store=runtime.store))
         return text or "Nothing is remembered."
 
@@ -129,12 +140,8 @@ def create_memory_tools(
         return "\n".join([f"Forgotten{later[:-1]}:", *gone])
 
     async def correct(wrong: str, right: str, runtime: ToolRuntime) -> str:
-        user = speaker_of(runtime).user
-        await memory.people.backlog(user, runtime.store).fold()
-        personal = memory.people.of(user, runtime.store)
-        known = await find_about(personal, wrong, memory.form)
+        gone = await drop(wrong, runtime, corrects=True)
         done = await remember(right, runtime)
-        gone = await drop(wrong, runtime, known, right)
         return "\n".join([f"{done} In place of:", *(gone or ["nothing that was found"])])
 
     async def look_up_facts(
@@ -143,7 +150,7 @@ def create_memory_tools(
         from memagent_graph.facts.graph import describe_facts
 
         found = await memory.afacts(
-            speaker_of(runtime).user,
+            (await find_speaker(runtime)).user,
             subject=subject or None,
             relation=relation or None,
             at=at or None,
@@ -154,7 +161,7 @@ def create_memory_tools(
     known: list[tuple[Callable[..., Awaitable[str]], str]] = [(recall, _RECALL)]
     if not memory.read_only:
         known = [(remember, _REMEMBER), *known, (forget, _FORGET), (correct, _CORRECT)]
-    known += [(look_up_facts, _FACTS)] if memory.form == "facts" else []
+    known += [(look_up_facts, _FACTS)] if memory.form.facts else []
     return [_tool(work, description) for work, description in known]
 
 

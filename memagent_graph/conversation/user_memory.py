@@ -1,7 +1,7 @@
 """The memory of one user, a chain of versions that all their threads extend, and its log.
 
-Entries outlive the versions that they are about. When a person is forgotten, their entries are
-deleted too. One entry stays, under a digest of the person's id: when they were forgotten, by whom.
+Entries outlive the versions that they are about. When a user is forgotten, their entries are
+deleted too. One entry stays, under a digest of the user's id: when they were forgotten, by whom.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ from memagent_graph.memory.version import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, PutOp
 
+    from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Namespace, Place, Records
+    from memagent_graph.memory.items import Place, Records
+
+    Propose = Callable[["UserMemory", MemoryVersion, str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +62,14 @@ UserId: TypeAlias = str | int | UUID
 What = Literal["folded", "edited", "imported", "forgotten", "proposed", "accepted", "refused"]
 
 _MOST = 1_000
-"""Entries kept per person; the oldest are deleted first."""
+"""Entries kept per user; the oldest are deleted first."""
 _OFTEN = 64
 """Mean number of changes between two checks of the number of entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """One change of a person's memory.
+    """One change of a user's memory.
 
     Attributes:
         at: time, ISO 8601, UTC.
@@ -90,19 +93,12 @@ class MemoryChange:
 def put_change(records: Records, change: MemoryChange) -> PutOp:
     """Return the put of an entry, to be carried out in one step with its change."""
     value = {name: found for name, found in asdict(change).items() if found}
-    return records.put(_place(records), f"{change.at} {change.version[:8]}", value)
+    place = (*records.namespace, _CHANGES)
+    return records.put(place, f"{change.at} {change.version[:8]}", value)
 
 
-def _note_edit(version: MemoryVersion, by: str) -> MemoryChange:
-    return MemoryChange(version.created_at, "edited", by, version.id)
-
-
-_FORGOTTEN = ("forgotten", "users")
-_CHANGES = TypeAdapter(MemoryChange)
-
-
-def _place(records: Records) -> Namespace:
-    return (*records.namespace, "changes")
+_CHANGES, _SAID, _FORGOTTEN = "changes", "said", ("forgotten", "users")
+_change = TypeAdapter(MemoryChange)
 
 
 class Changed(NamedTuple):
@@ -120,10 +116,6 @@ _REMEMBERED = 100
 """Messages of a thread that a history without ids is compared with, at most."""
 
 
-def _place_of_ids(records: Records) -> Namespace:
-    return (*records.namespace, "said")
-
-
 def _parse_mark(mark: Value | BadRecordError | None) -> list[Recorded]:
     """Return the messages in the record of a thread; none if it cannot be read."""
     if not isinstance(mark, dict):
@@ -134,18 +126,13 @@ def _parse_mark(mark: Value | BadRecordError | None) -> list[Recorded]:
     return [Recorded(str(key), *f"{text} ".split(" ")[:2]) for key, text in zip(ids, said)]  # noqa: B905 - a shorter list is a damaged record
 
 
-def _place_on(one: Recorded, branch: Branch) -> str:
-    """Return the checkpoint of a message, if the thread still has it where it is now."""
-    return (one.checkpoint or branch.checkpoint) if one.id in branch.there else ""
-
-
 def days_ago(days: float) -> str:
     """Return the time some days ago, ISO 8601, UTC."""
     return (datetime.now(UTC) - timedelta(days=days)).isoformat()
 
 
 MEMORY = "memory"
-"""Name of a person's memory in their part of the store."""
+"""Name of a user's memory in their part of the store."""
 CONVERSATION = "conversation"
 """`Change.by` of changes made by folding messages."""
 
@@ -155,7 +142,7 @@ _ESCAPED = re.compile("%(25|2E|00)")
 
 
 class ForgottenUser(NamedTuple):
-    """The result of forgetting a person.
+    """The result of forgetting a user.
 
     Attributes:
         items: number of items deleted: versions, marks, lists and changes.
@@ -203,7 +190,7 @@ def name_user(user: object) -> str:
 
 
 def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
-    """Return the namespace of a person's memory.
+    """Return the namespace of a user's memory.
 
     LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
     comes first, since in a cluster the first label determines the node.
@@ -213,7 +200,7 @@ def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
 
 
 def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
-    """Return the person of a namespace, the inverse of `place_of`; None if it is not a person's."""
+    """Return the user of a namespace, the inverse of `place_of`; None if it is not a user's."""
     label = place[0] if place else ""
     if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
         return None
@@ -230,7 +217,7 @@ def unknown_user(user: str) -> MemoryNotFoundError:
 
 
 class UserMemory:
-    """A person's versions and kept messages, in their own part of the store.
+    """A user's versions and kept messages, in their own part of the store.
 
     A thread's mark lists the messages that were folded last. It is written in one step with the
     version and the head, so that a repeated turn finds that its messages are already folded, and
@@ -245,15 +232,17 @@ class UserMemory:
         *,
         keep_versions: int | None = None,
         keep_days: float | None = None,
-        episode_tokens: int = 0,
+        episode_tokens: int = sys.maxsize,
         episode_days: float | None = None,
         ttl: float | None = None,
         patience: Callable[[], float] | None = None,
     ) -> None:
         self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
+        records = self.bank.records
         self._forgotten = ((*namespace, *_FORGOTTEN), label(user))
-        self.episodes = Episodes(self.bank.records, episode_tokens, episode_days)
+        self._changes, self._said = (*records.namespace, _CHANGES), (*records.namespace, _SAID)
+        self.episodes = Episodes(records, episode_tokens, episode_days)
         self._keep = keep_versions
         self._days = keep_days
 
@@ -277,8 +266,8 @@ class UserMemory:
             raise pointer
         newest = max(await self._versions(), key=lambda one: one.created_at, default=None)
         if newest is not None or pointer is not None:
-            value: Value | None = None if newest is None else {"version": newest.id}
-            await records.commit([records.put(*self.place, value)], {self.place: pointer})
+            after = self.expect(newest)[self.place]
+            await records.commit([records.put(*self.place, after)], {self.place: pointer})
             what = "an earlier one is continued" if newest else "none is left, and it begins anew"
             _log.warning("The newest version of the memory of %r is gone: %s.", self.user, what)
         return newest, True
@@ -295,16 +284,16 @@ class UserMemory:
     async def changes(self) -> list[MemoryChange]:
         """Return the changes to the memory, newest first, about 1,000 at most.
 
-        If the person was forgotten, that is the last one. Unreadable entries are skipped.
+        If the user was forgotten, that is the last one. Unreadable entries are skipped.
         """
         records = self.bank.records
-        found = [item async for item in records.scan(_place(records))]
-        values = [(item.key, item.value) for item in found if not isinstance(item, BadRecordError)]
-        rows: list[object] = [value for _, value in sorted(values)[::-1]]
+        found = [item async for item in records.scan(self._changes)]
+        rows = {item.key: item.value for item in found if not isinstance(item, BadRecordError)}
         changes = list[MemoryChange]()
-        for row in [*rows, *await records.values([self._forgotten])]:
+        last = await records.values([self._forgotten])
+        for row in [*(rows[key] for key in sorted(rows, reverse=True)), *last]:
             with suppress(ValidationError):
-                changes.append(_CHANGES.validate_python(row))
+                changes.append(_change.validate_python(row))
         return changes
 
     async def threads(self) -> tuple[str, ...]:
@@ -331,9 +320,9 @@ class UserMemory:
         something else is another message, and has an id of its own here. What was seen before the
         user was forgotten is not folded again.
         """
-        records, place = self.bank.records, _place_of_ids(self.bank.records)
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
-        last, *values = await records.values([self._forgotten, *((place, key) for key in keys)])
+        places = [self._forgotten, *((self._said, key) for key in keys)]
+        last, *values = await self.bank.records.values(places)
         since = str(last.get("at", "")) if isinstance(last, dict) else ""
         found, skipped = [], False
         for message, *known in zip(messages, values[::2], values[1::2], strict=True):
@@ -344,9 +333,8 @@ class UserMemory:
                 if isinstance(value, BadRecordError) or (value or {}).get("digest") == own.digest:
                     break
                 if value is None or value.get("thread") == thread:
-                    same = message if message.id == key else message.model_copy(update={"id": key})
-                    if not skipped:
-                        found.append(Changed(same, own._replace(id=key), value))
+                    same = message.model_copy(update={"id": key})
+                    found += [] if skipped else [Changed(same, own._replace(id=key), value)]
                     break
         return found
 
@@ -361,38 +349,45 @@ class UserMemory:
 
         `mark` is the thread's record as it was. Messages that it no longer has need no checkpoint.
         """
-        place, put = _place_of_ids(self.bank.records), self.bank.records.put
-        puts = [put(place, one.id, None) for one in branch.replaced]
+        put, own = self.bank.records.put, (self.bank.records.threads, thread)
+        gone = {one.id for one in branch.replaced}
+        puts = [put(self._said, key, None) for key in gone]
         given: dict[Place, Value | None] = {}
         now: dict[str, Recorded] = {}
-        for _, recorded, before in changed:
-            value = {"digest": recorded.digest, "thread": thread}
-            puts.append(put(place, recorded.id, value))
-            given[place, recorded.id] = before
-            now[recorded.id] = recorded._replace(checkpoint=branch.checkpoint)
-        gone = {one.id for one in branch.replaced}
-        known = [
-            one._replace(checkpoint=_place_on(one, branch)) if branch.there else one
-            for one in _parse_mark(mark)
-            if one.id not in gone
-        ]
-        found = [now.pop(one.id, one) for one in known] + [*now.values()]
+        for _, one, before in changed:
+            puts.append(put(self._said, one.id, {"digest": one.digest, "thread": thread}))
+            given[self._said, one.id] = before
+            now[one.id] = one._replace(checkpoint=branch.checkpoint)
+        found = [one for one in _parse_mark(mark) if one.id not in gone]
+        if branch.there:
+            at = branch.checkpoint
+            ways = {one.id: one.checkpoint or at for one in found if one.id in branch.there}
+            found = [one._replace(checkpoint=ways.get(one.id, "")) for one in found]
+        found = [now.pop(one.id, one) for one in found] + [*now.values()]
         found = [*found[:1], *found[1:][-_REMEMBERED:]]
-        folded = {
-            "messages": [one.id for one in found],
-            "said": [f"{one.digest} {one.checkpoint}".strip() for one in found],
-        }
-        own = (self.bank.records.threads, thread)
+        said = [f"{one.digest} {one.checkpoint}".strip() for one in found]
+        folded = {"messages": [one.id for one in found], "said": said}
         if not isinstance(mark, BadRecordError):
             given[own] = mark
         return EpisodePuts([*puts, put(*own, folded)], given)
 
+    async def record_said(self, thread: str, message: BaseMessage, redact: Redact) -> None:
+        """Record a message as folded that will not be."""
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            mark = await self.read_mark(thread)
+            changed = await self.find_changed(thread, [message], redact)
+            step = self.put_said(thread, mark, changed, Branch())
+            if not changed or await self.bank.records.commit(*step):
+                return
+        raise self._conflict()
+
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
-        records, place = other.bank.records, _place_of_ids(other.bank.records)
-        known = [item async for item in records.scan(place) if not isinstance(item, BadRecordError)]
-        own = self.bank.records
-        await own.items([own.put(_place_of_ids(own), item.key, item.value) for item in known])
+        records = self.bank.records
+        known = [item async for item in other.bank.records.scan(other._said)]
+        sound = [item for item in known if not isinstance(item, BadRecordError)]
+        await records.items([records.put(self._said, item.key, item.value) for item in sound])
 
     async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
         """Carry out a step unless `head` is no longer the newest version; None for no version."""
@@ -416,8 +411,7 @@ class UserMemory:
             raise unknown_user(self.user)
         after = edit_version(head, text)
         after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
-        change = _note_edit(after, by)
-        if before not in (None, head.id) or not await self.advance(after, head, change):
+        if before not in (None, head.id) or not await self._log_edit(after, head, by):
             message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
             raise MemoryConflictError(message)
         return after
@@ -429,22 +423,55 @@ class UserMemory:
         empty = MemoryVersion(
             root, root, root, "", fingerprint, 0, nothing, Memory(""), 0, TextEdit("")
         )
-        after = edit_version(empty, text)
-        if not await self.advance(after, None, _note_edit(after, by)):
+        if not await self._log_edit(edit_version(empty, text), None, by):
             message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
             raise MemoryConflictError(message)
 
-    async def drop_versions(self, goes: Callable[[str], bool]) -> None:
-        """Delete the versions with a text that goes, except for the newest."""
-        records = self.bank.records
+    async def _log_edit(self, after: MemoryVersion, head: MemoryVersion | None, by: str) -> bool:
+        change = MemoryChange(after.created_at, "edited", by, after.id)
+        return await self.advance(after, head, change)
+
+    async def drop_about(
+        self,
+        subject: frozenset[str],
+        form: NotesForm,
+        *,
+        by: str,
+        corrects: bool = False,
+        propose: Propose | None = None,
+    ) -> list[str]:
+        """Delete the statements about a subject from notes and kept messages, and return them.
+
+        Versions that had one go as well, unless it `corrects` the notes, or proposes a change.
+        """
+        forgets = not (corrects or propose)
+
+        def goes(text: str) -> bool:
+            return forgets and bool(form.drop(text, subject)[1])
+
+        gone = list[str]()
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
-            gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
-            if (await release(records, MEMORY, gone, self.expect(head))).done:
-                return
-        message = f"The memory of {self.user!r} kept changing: try again."
-        raise MemoryConflictError(message)
+            text, found = ("", []) if head is None else form.drop(head.text, subject)
+            gone += found
+            with suppress(MemoryConflictError):
+                if head is not None and found and propose:
+                    await propose(self, head, text, by)
+                elif head is not None and (found or any(goes(item.line) for item in head.told)):
+                    await self.edit(text, by=by, before=head.id, goes=goes)
+                if not forgets or await self._drop_versions(goes):
+                    return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
+        raise self._conflict()
+
+    async def _drop_versions(self, goes: Callable[[str], bool]) -> bool:
+        """Delete versions with a text that goes, except the newest; False if others were faster."""
+        head = await self.head()
+        gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
+        return (await release(self.bank.records, MEMORY, gone, self.expect(head))).done
+
+    def _conflict(self) -> MemoryConflictError:
+        return MemoryConflictError(f"The memory of {self.user!r} kept changing: try again.")
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
         """Delete old versions, or only count them, and return their number. The newest is kept."""
@@ -468,22 +495,20 @@ class UserMemory:
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
         threads = set[str]()
-        for place in (records.threads, _place(records), _place_of_ids(records)):
+        for place in (records.threads, self._changes, self._said):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue
                 at = str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
-                old = at < since
-                if place == records.threads and old:
-                    threads.add(item.key)
-                if old and (place != _place_of_ids(records) or item.value.get("thread") in threads):
+                if at < since and (place != self._said or item.value.get("thread") in threads):
+                    threads |= {item.key} if place == records.threads else set()
                     gone.append(records.put(place, item.key, None))
         if gone and not preview:
             await records.items(gone)
         return messages, len(gone) - waiting
 
     async def forget(self, *, by: str) -> ForgottenUser:
-        """Delete everything about this person, and erase it from the store's files.
+        """Delete everything about this user, and erase it from the store's files.
 
         Afterwards one entry stays, under a digest of their id: when they were forgotten, by whom.
         """
@@ -538,6 +563,6 @@ class UserMemory:
         """Now and then, delete the oldest entries if there are too many."""
         if change.version and int(change.version[:8], 16) % _OFTEN == 0:
             records = self.bank.records
-            keys = sorted(await records.keys(_place(records)))[:-_MOST]
+            keys = sorted(await records.keys(self._changes))[:-_MOST]
             if keys:
-                await records.items([records.put(_place(records), key, None) for key in keys])
+                await records.items([records.put(self._changes, key, None) for key in keys])

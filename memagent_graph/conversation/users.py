@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
-from memagent_graph.conversation import user_memory
 from memagent_graph.conversation.episodes import Page
 from memagent_graph.conversation.user_memory import (
     MEMORY,
@@ -21,12 +19,14 @@ from memagent_graph.conversation.user_memory import (
     days_ago,
     name_user,
     place_of,
+    put_change,
     unknown_user,
     user_of,
 )
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.maintenance import quote, to_markdown
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync
 
@@ -40,64 +40,10 @@ if TYPE_CHECKING:
     from memagent_graph.memory.version import History
 
 
-async def export_user(personal: UserMemory) -> list[str]:
-    """Return all records of a user as lines: versions, thread marks, changes and kept messages.
-
-    Records that cannot be read are skipped; `MemoryBank.check` names them.
-    """
-    records = personal.bank.records
-    lines = await personal.bank.aexport()
-    depth = len(records.namespace)
-    elsewhere = {*_of_the_bank(records)}
-    async for item in records.scan(records.namespace):
-        if isinstance(item, BadRecordError) or _begins(tuple(item.namespace), elsewhere):
-            continue
-        row = {"place": [*item.namespace[depth:]], "key": item.key, "value": item.value}
-        lines.append(json.dumps({"item": row}))
-    return [json.dumps({"user": personal.user}), *lines] if lines else []
-
-
 def is_of_users(lines: Iterable[str]) -> bool:
     """Whether lines are an export of users, not of a bank."""
     first = next(filter(str.strip, lines), "")
     return first.strip().startswith('{"user":')
-
-
-def by_user(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Group the lines of several users by user id."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    user = ""
-    for line in filter(str.strip, lines):
-        record = _parse_line(line)
-        if isinstance(name := record.get("user"), str) and name:
-            user = name
-            found[user]
-        elif user:
-            found[user].append(line)
-        else:
-            message = (
-                f"No user was named before this line: {line[:60]!r}. Import the whole file as "
-                "exported."
-            )
-            raise StoreError(message)
-    return dict(found)
-
-
-async def import_user(personal: UserMemory, lines: Iterable[str], *, by: str) -> None:
-    """Store the lines of one user, without the line that names them; existing records are kept."""
-    records = personal.bank.records
-    items, others = [], []
-    for line in lines:
-        record = _parse_line(line)
-        if "item" in record:
-            items.append(_put(records, record["item"], line))
-        else:
-            others.append(line)
-    await personal.bank.aimport(others)
-    for put in items:
-        await records.commit([put], {(put.namespace, put.key): None})
-    change = MemoryChange(datetime.now(UTC).isoformat(), "imported", by)
-    await records.items([user_memory.put_change(records, change)])
 
 
 def _put(records: Records, row: object, line: str) -> PutOp:
@@ -106,19 +52,16 @@ def _put(records: Records, row: object, line: str) -> PutOp:
         case {"place": [_, *_] as labels, "key": str(key), "value": dict(value)}:
             sound = all(isinstance(label, str) and label and "." not in label for label in labels)
             namespace = (*records.namespace, *labels)
-            if sound and not _begins(namespace, {*_of_the_bank(records)}):
+            if sound and not _is_of_the_bank(records, namespace):
                 return records.put(namespace, key, value)
     raise _no_line(line)
 
 
-def _of_the_bank(records: Records) -> list[tuple[str, ...]]:
-    """Namespaces that the bank itself exports, or that are not exported."""
+def _is_of_the_bank(records: Records, namespace: Sequence[str]) -> bool:
+    """Whether the bank itself exports the items of a namespace, or nobody does."""
     lists = (records.versions, records.heads, records.readings, records.all_members)
-    return [*lists, records.leases, records.forgotten]
-
-
-def _begins(namespace: tuple[str, ...], places: set[tuple[str, ...]]) -> bool:
-    return any(namespace[: len(place)] == place for place in places)
+    places = (*lists, records.leases, records.forgotten)
+    return any(tuple(namespace[: len(place)]) == place for place in places)
 
 
 def _parse_line(line: str) -> dict[str, Any]:
@@ -274,23 +217,17 @@ class Users:
         return sorted(found)
 
     async def alist(self, users: Iterable[UserId] | None = None) -> list[Remembered]:
-        """Return users with their memories, sorted by id.
+        """Return users, all by default, with their memories, sorted by id.
 
         For a memory that cannot be read, a warning that names the user is logged.
-
-        Args:
-            users: ids of the users; all by default.
         """
         return [found async for found in self._scan_users(users)]
 
     async def asearch(self, words: str, users: Iterable[UserId] | None = None) -> list[UserMatch]:
         """Return lines of memories, and kept messages, that have all of these words.
 
-        If a user's id has them, all lines of their memory are returned. Case is ignored.
-
-        Args:
-            words: the words, separated by white space.
-            users: ids of the users to search; all by default.
+        If a user's id has them, all lines of their memory are returned. Case is ignored, and white
+        space separates words. All users are searched by default.
         """
         has = finder(words)
         found: list[UserMatch] = []
@@ -343,11 +280,8 @@ class Users:
     async def aforget(self, user: UserId, *, by: str) -> ForgottenUser:
         """Delete everything about a user, and erase it from the store's files.
 
-        Use `memagent_graph.conversation.privacy.aforget` to delete their threads as well.
-
-        Args:
-            user: id of the user.
-            by: author of the change, for the entry that stays under a digest of the user's id.
+        Use `memagent_graph.conversation.catch_up.aforget` to delete their threads as well. An entry
+        with the author (`by`) stays, under a digest of the user's id.
         """
         return await self.of(user).forget(by=by)
 
@@ -374,69 +308,92 @@ class Users:
             preview: whether only to return what would be deleted.
         """
         limit = None if idle_days is None else days_ago(idle_days)
-        thinned: dict[str, int] = {}
-        messages: dict[str, int] = {}
-        marks: dict[str, int] = {}
-        forgotten: list[str] = []
+        done = Pruned({}, {}, [], "", {})
         async for user, version in self._scan_users(users):
             personal = self.of(user)
             if limit is not None and await self._find_last_change(user, version) < limit:
-                forgotten.append(user)
+                done.forgotten.append(user)
                 if not preview:
                     await personal.delete(by=by)
                 continue
-            old = 0
-            if version is not None:
-                old = await personal.thin(versions, days, preview=preview)
+            old = await personal.thin(versions, days, preview=preview) if version else 0
             expired = (0, 0) if days is None else await personal.expire(days, preview=preview)
-            for found, count in zip((thinned, messages, marks), (old, *expired), strict=True):
+            counts = (done.versions, done.messages, done.marks)
+            for found, count in zip(counts, (old, *expired), strict=True):
                 if count:
                     found[user] = count
-        changed = not preview and (thinned or messages or marks or forgotten)
-        left = await erase(self.store) if changed else ""
-        return Pruned(thinned, messages, forgotten, left, marks)
+        changed = any(done) and not preview
+        return done._replace(left=await erase(self.store)) if changed else done
 
-    async def aexport(self, users: Iterable[UserId] | None = None) -> list[str]:
-        """Return everything stored about users, as JSON lines.
+    async def aexport(
+        self, users: Iterable[UserId] | None = None, *, markdown: bool = False
+    ) -> list[str]:
+        """Return everything stored about users, all by default, as JSON lines.
 
-        Args:
-            users: which; all by default.
+        Lines of Markdown, which nothing imports, have the notes, their sources, and the messages
+        that are kept word for word.
         """
         lines = []
         for user in await self.anames() if users is None else map(name_user, users):
-            lines += await export_user(self.of(user))
+            personal = self.of(user)
+            if markdown:
+                lines += to_markdown(user, await personal.head())
+                for one in (await personal.episodes.read()).said:
+                    source = f"- {one.at}, {one.speaker}, message {one.id} of {one.thread}"
+                    lines += quote(source, one.text, "  > ")
+                continue
+            bank = personal.bank
+            records, own = bank.records, await bank.aexport()
+            async for item in records.scan(records.namespace):  # `check` names what is unreadable
+                if isinstance(item, BadRecordError) or _is_of_the_bank(records, item.namespace):
+                    continue
+                place = [*item.namespace[len(records.namespace) :]]
+                row = {"place": place, "key": item.key, "value": item.value}
+                own.append(json.dumps({"item": row}))
+            lines += [json.dumps({"user": user}), *own] if own else []
         return lines
 
     async def aimport(self, lines: Iterable[str], *, by: str) -> list[str]:
         """Store the lines of an `export`, and return the users' ids. Existing records are kept.
 
-        Args:
-            lines: the JSON lines.
-            by: author of the import, for the log of changes.
-
         Raises:
             StoreError: A line is not from `export`.
         """
-        users = by_user(lines)
-        for user, own in users.items():
-            await import_user(self.of(user), own, by=by)
-        return [*users]
+        found: dict[str, tuple[list[str], list[PutOp]]] = {}
+        user = ""
+        for line in filter(str.strip, lines):
+            record = _parse_line(line)
+            if isinstance(name := record.get("user"), str) and name:
+                user = name
+                found.setdefault(user, ([], []))
+            elif not user:
+                message = f"No user was named before {line[:60]!r}. Import the whole file."
+                raise StoreError(message)
+            elif "item" in record:
+                found[user][1].append(_put(self.of(user).bank.records, record["item"], line))
+            else:
+                found[user][0].append(line)
+        for user, (versions, puts) in found.items():
+            bank = self.of(user).bank
+            await bank.aimport(versions)
+            for put in puts:
+                await bank.records.commit([put], {(put.namespace, put.key): None})
+            change = MemoryChange(datetime.now(UTC).isoformat(), "imported", by)
+            await bank.records.items([put_change(bank.records, change)])
+        return [*found]
 
     async def _scan_users(self, users: Iterable[UserId] | None) -> AsyncIterator[Remembered]:
         left = iter(await self.anames() if users is None else map(name_user, users))
         while batch := [*islice(left, _AT_ONCE)]:
-            heads = [((*place_of(user, self.namespace), "heads"), MEMORY) for user in batch]
+            places = [place_of(user, self.namespace) for user in batch]
+            heads = [((*place, "heads"), MEMORY) for place in places]
             pointers = await self._records.values(heads, refresh=False)
             keys = [str(p.get("version")) if isinstance(p, dict) else "" for p in pointers]
-            places = [
-                ((*place_of(user, self.namespace), "versions"), key)
-                for user, key in zip(batch, keys, strict=True)
-            ]
-            values = await self._records.values(places, refresh=False)
+            of = [((*place, "versions"), key) for place, key in zip(places, keys, strict=True)]
+            values = await self._records.values(of, refresh=False)
             for user, pointer, key, value in zip(batch, pointers, keys, values, strict=True):
-                if pointer is None and not await self._any(user):
-                    continue  # some stores list empty namespaces
-                yield Remembered(user, _version(user, pointer, key, value))
+                if pointer is not None or await self._any(user):  # some list empty namespaces
+                    yield Remembered(user, _version(user, pointer, key, value))
 
     async def _any(self, user: str) -> bool:
         place = place_of(user, self.namespace)

@@ -1,4 +1,4 @@
-"""An exam of thirty-four small tasks: whether a model can read, and which settings suit it."""
+"""An exam of thirty small tasks: whether a model can read, and which settings suit it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.built_in import read_remarks
 from memagent_graph.conversation.messages import ConversationSource
-from memagent_graph.conversation.reader import STANDING_QUESTION, resolve_keeper
+from memagent_graph.conversation.reader import STANDING_QUESTION, NotesReader, resolve_keeper
 from memagent_graph.errors import (
     ContextLengthError,
     EmptyReplyError,
@@ -19,7 +19,7 @@ from memagent_graph.errors import (
     ResponseFormatError,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.models.failures import repeat
+from memagent_graph.graph.reading import repeat
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.chunks import Chunk
@@ -100,7 +100,6 @@ _STORM = (
 
 
 def _among(sentences: int, fact: str) -> str:
-    """A text with a fact in the middle."""
     days = [
         f"On day {number} the ferry carried {number * 7 % 50 + 3} people and {number % 9} cars."
         for number in range(1, sentences + 1)
@@ -179,7 +178,7 @@ async def examine(model: BaseChatModel) -> ExamReport:
     A call that fails for another reason than the reply is a `ModelError`.
     """
     plain = ChatReader(model, config=_CONFIG)
-    shaped = ChatReader(model, config=_CONFIG, response_format=_SHAPE)
+    shaped = ChatReader(model, config=_CONFIG, response_format=_Rent)
     for reader in (plain, shaped):
         await reader.prepare()
     turns = asyncio.Semaphore(plain.concurrency)
@@ -193,12 +192,9 @@ async def examine(model: BaseChatModel) -> ExamReport:
     return _report(marks, plain.identity.window_tokens)
 
 
-_SHAPE = {
-    "title": "Rent",
-    "type": "object",
-    "properties": {"euros": {"type": "integer"}},
-    "required": ["euros"],
-}
+@dataclass
+class _Rent:
+    euros: int
 
 
 async def _mark(reader: ChatReader, task: ExamTask) -> ExamMark:
@@ -236,7 +232,8 @@ async def _ask(reader: ChatReader, task: ExamTask) -> tuple[str, bool]:
 
 async def _talk(model: BaseChatModel, said: str) -> tuple[str, bool]:
     """Return the notes on a user, and whether they have a word that is not the user's."""
-    reader = resolve_keeper(model, config=_CONFIG)
+    keeper = resolve_keeper(model, config=_CONFIG)
+    reader = keeper.for_one_fold(None, None, {}) if isinstance(keeper, NotesReader) else keeper
     source = ConversationSource([HumanMessage(said, id="1"), AIMessage("I see.", id="2")])
     chunk = Chunk(source.read(0, source.length), 0, source.length, 40, source)
     step = Step(STANDING_QUESTION, Memory(""), chunk, number=1, update_gate=True)

@@ -5,9 +5,6 @@ its best passages, or answers from its parts; and a prompt names which.
 
 Each has the fields {memory}, for the text, and {question}, as `Prompts.answer` has; the question
 comes last, so that a server keeps a document that several are asked of.
-
-By words it is BM25 with stems and stopwords: of nine variants none found clearly more, and plain
-words found less (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from rank_bm25 import BM25Okapi
 from memagent_graph.errors import ConfigurationError, install_hint
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.models.failures import repeat
+from memagent_graph.graph.reading import repeat
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import rank
@@ -98,14 +95,13 @@ VERSION = 2
 class Outcome:
     """The result of a method on a document.
 
-    The `final` answer is what the reader took from the whole reply, `answer`, which was written
-    from the `context`. MemAgent has the memory after each chunk.
+    The `final` answer is what the reader took from the whole reply, `answer`. MemAgent has the
+    memory after each chunk.
     """
 
     answer: str
     final: str
     usage: Usage
-    context: str = ""
     memories: list[str] = field(default_factory=list)
 
 
@@ -153,7 +149,6 @@ class _Methods:
         self.room = config.chunk_tokens + config.memory_tokens
 
     async def memagent(self, question: str, document: Source) -> Outcome:
-        """Read chunk by chunk, overwriting the memory."""
         # A host graph lends its store, from which nothing must be taken that is to be measured.
         config = self.config.model_copy(update={"reuse": False})
         agent = create_memagent(self.reader, config=config)
@@ -169,7 +164,7 @@ class _Methods:
         used = output["usage"]
         usage = Usage(used["calls"], used["input_tokens"], used["output_tokens"], used["seconds"])
         final = output["answer"] or ""
-        return Outcome(output["response"], final, usage, memories[-1], memories[1:])
+        return Outcome(output["response"], final, usage, memories[1:])
 
     async def whole(self, question: str, document: Source) -> Outcome:
         """Answer from the whole document at once; the model's own context is the limit."""
@@ -237,7 +232,7 @@ class _Methods:
             reader.prompts = reader.prompts.model_copy(update={"answer": template})
         answer = await repeat(lambda _: reader.respond(question, Memory(text)), self.config)
         usage = replace(answer.usage, calls=1)  # as the graph counts them
-        return Outcome(answer.text, answer.final, usage, text)
+        return Outcome(answer.text, answer.final, usage)
 
     def _parts(self, document: Source, tokens: int) -> Iterator[str]:
         for chunk in chunks(document, tokenizer=self.counter, chunk_tokens=tokens):

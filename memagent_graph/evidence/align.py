@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from math import fsum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.claims import (
-    MOST_READ,
-    NoteJudge,
-    Piece,
-    claims,
-    is_in_language,
-    may_share_language,
-    roots,
-    scripts,
-)
 from memagent_graph.evidence.places import (
     LEAST_COVERED,
     NO_MATCH,
@@ -30,25 +20,27 @@ from memagent_graph.evidence.places import (
     evidence_by_note,
     index_notes,
     index_text,
-    is_bare,
+    join_memories,
     locate,
+    may_share_language,
+    roots,
+    scripts,
     with_text,
 )
 from memagent_graph.evidence.statements import (
-    leave_out,
+    Claim,
+    Piece,
     note_terms,
     notes,
     passage_terms,
-    statements,
 )
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
-from memagent_graph.text.terms import figures, names, specific_terms
+from memagent_graph.text.terms import Figure, names, word_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from memagent_graph.text.source import Source
 
 State = Literal["supported", "unsupported", "unknown"]
 
@@ -142,12 +134,7 @@ class Aligned:
         return "unsupported" not in states or "supported" in states
 
 
-def align(
-    text: str,
-    before: Memory,
-    chunk: Chunk,
-    question: str,
-) -> Aligned:
+def align(text: str, before: Memory, chunk: Chunk, question: str) -> Aligned:
     """Find the evidence of each new or changed sentence of a memory, in the chunk that was read.
 
     Notes that stay as they were before keep their evidence. Names and numbers of the question need
@@ -157,125 +144,18 @@ def align(
     placed = evidence_by_note(with_text(text, before).evidence, cut)
     marked = {item.text for item in before.unsupported}
     new = [note for note in cut if note.text not in known]
-    again = [
-        note
-        for number, note in enumerate(cut)
-        if note.text in known and (number not in placed or note.text in marked)
-    ]
+    old = [at for at, note in enumerate(cut) if note.text in known]
+    again = [cut[at] for at in old if at not in placed or cut[at].text in marked]
     if not (new or again):
         return Aligned(text, before)
     aligner = _Aligner(before, chunk, question)
-    aligned = [aligner.align(note) for note in new]
-    aligned += [found for note in again if (found := aligner.find(note))]
-    return Aligned(text, before, tuple(aligned))
+    found = [*map(aligner.align, new), *filter(None, map(aligner.find, again))]
+    return Aligned(text, before, tuple(found))
 
 
 def carry(text: str, memories: Sequence[Memory], question: str) -> Aligned:
     """Align a merged memory with the memories that it was made of."""
     return align(text, join_memories(memories), Chunk("", 0, 0, 0, TextSource("")), question)
-
-
-def align_answer(answer: str, memory: Memory, question: str) -> Aligned:
-    """Align an answer with the memory that it was written from, as notes are with a chunk.
-
-    A short answer that is a name has no sentence around it: its first word counts as one too. A
-    small count needs no support if the question asks for one. What nothing supports in the memory,
-    names and numbers or else whole statements, supports no answer.
-    """
-    known = leave_out(memory.text, {item.text for item in memory.unsupported if not item.missing})
-    for item in memory.unsupported:
-        bare = item.text
-        for name in item.missing:
-            bare = bare.replace(name, "")
-        known = known.replace(item.text, bare)
-    aligned = align(answer, Memory(), Chunk(known, 0, len(known), 0, TextSource(known)), question)
-    found = [_as_answer(note, known, question) for note in aligned.notes]
-    if not known.strip():
-        found = [replace(note, state="unsupported", missing=()) for note in found]
-    return replace(aligned, notes=tuple(found))
-
-
-_COUNTS = regex.compile(r"\bhow many\b|\bnumber of\b|多少|几|幾", regex.IGNORECASE)
-_SMALL = frozenset(map(str, range(2, 13)))
-"""Counts that a reader can work out from what the memory lists."""
-_NAME = regex.compile(
-    r"\A[\s\"'*_(]*(?P<first>\p{Lu}[\p{L}\p{M}'’-]+)(?:\s+[\p{L}\p{M}\p{N}'’.-]+){0,3}[\s\"'*_).!]*\Z"
-)
-
-
-def _as_answer(note: AlignedNote, memory: str, question: str) -> AlignedNote:
-    missing = note.missing
-    if _COUNTS.search(question):
-        counts = ([one for found in figures(name) for one in found.values] for name in missing)
-        pairs = zip(missing, counts, strict=True)
-        missing = tuple(name for name, count in pairs if not (count and count[0] in _SMALL))
-    elif not missing and note.state == "unknown" and (name := _NAME.match(note.text)):
-        first, had = name["first"], {*specific_terms(memory), *specific_terms(question)}
-        is_strange = had.isdisjoint(specific_terms(note.text))
-        if is_strange and not is_bare(note.text) and scripts(memory) & scripts(first):
-            missing = (first,)
-    if missing == note.missing:
-        return note
-    return replace(note, missing=missing, state="unsupported" if missing else "unknown")
-
-
-def is_beside(answer: str, places: Sequence[Evidence], question: str, source: Source) -> bool:
-    """Whether what an answer rests on stands where the text speaks of something else.
-
-    Left alone are answers of yes or no, and texts in another language than the question. Without
-    places in the source, an answer rests on none of it.
-    """
-    asked = roots(question)
-    opening = answer.replace("，", " ").replace(",", " ").split(maxsplit=1)[:1]
-    if len(asked) < LEAST_ASKED or any(map(is_bare, opening)):
-        return False
-    starts = [max(0, place.start - _SAMPLE // 2) for place in places]
-    starts = starts or [max(0, (source.length - _SAMPLE) // 2)]
-    pages = [source.read(start, _SAMPLE) for start in starts]
-    if not is_in_language(question, pages[0]):
-        return False
-    around = [
-        page[max(0, place.start - start - _NEARBY) : place.end - start + _NEARBY]
-        for place, start, page in zip(places, starts, pages, strict=False)
-    ]
-    spoken = [*map(roots, around)]
-    if any(roots(one.text).isdisjoint(said) for one, said in zip(places, spoken, strict=True)):
-        return False  # of an earlier document
-    return not places or max(len(asked & said) for said in spoken) < _SPOKEN * len(asked)
-
-
-LEAST_ASKED = 3
-"""Least number of words of a question from which its subject is known."""
-_NEARBY = 400
-"""Code points before and after the place of a note that may speak of the question."""
-_SAMPLE = 4000
-"""Code points of the document by which its language is known."""
-_SPOKEN = 0.25
-"""Share of the question's words from which a text speaks of it. On Natural Questions with a model
-of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""
-
-
-def with_passages(memory: Memory) -> Memory:
-    """Return a memory whose text has its passages as well, a sentence a line, with its place."""
-    said = [
-        locate(cut.text, one.source, one.start + cut.start, one.start + cut.end)
-        for one in memory.passages
-        for cut in statements(one.text)
-    ]
-    quoted = Memory("\n".join(item.text for item in said), tuple(said))
-    return join_memories([memory, quoted]) if said else memory
-
-
-def join_memories(memories: Sequence[Memory]) -> Memory:
-    """Join memories into one, in order: text, evidence, and marks of what none of them supports."""
-    evidence = tuple(item for memory in memories for item in memory.evidence)
-    supported = set[str]()
-    for memory in memories:
-        placed = {item.text for item in memory.evidence}
-        supported |= placed - {mark.text for mark in memory.unsupported}
-    marks = (item for memory in memories for item in memory.unsupported)
-    unsupported = tuple(item for item in marks if item.text not in supported)
-    return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
 
 
 class _Aligner:
@@ -292,13 +172,12 @@ class _Aligner:
         self.known = "\n".join(known)
 
     def align(self, note: Piece) -> AlignedNote:
-        """Find the evidence and the state of one note."""
         wanted = self.read.want(note, self.asked)
         matched = self.read.match(wanted, MOST_READ)
         noted = self.noted.match(wanted, _MOST_REWRITTEN)
         read, noted = _choose(matched, noted, wanted.weights)
         lines = noted.pieces
-        doubts = [one for one in self.unsupported if any(one.text in item.line for item in lines)]
+        doubts = [one for line in lines for one in self.unsupported if one.text in line.line]
         doubted = [name for item in doubts for name in item.missing]
         judgement = self.judge.judge(note, read.pieces, read.beside, lines, doubted)
         if judgement.missing and not read.places and matched.covered >= LEAST_COVERED:
@@ -317,10 +196,8 @@ class _Aligner:
             state = "unsupported"
         if judgement.judged and self._borrows(note, read):
             state = "unsupported"
-        found = self._place(note, state, texts, lines)
-        kept = (item for number in noted.places for item in self.evidence.get(number, ()))
-        evidence = dict.fromkeys((*found.evidence, *(replace(one, text=note.text) for one in kept)))
-        return replace(found, missing=missing, evidence=tuple(evidence))
+        kept = [item for number in noted.places for item in self.evidence.get(number, ())]
+        return self._place(note, state, texts, missing, lines, kept)
 
     def find(self, note: Piece) -> AlignedNote | None:
         """Find support in the chunk for an older note that has none; None if there is none."""
@@ -334,14 +211,21 @@ class _Aligner:
         return replace(found, is_new=False)
 
     def _place(
-        self, note: Piece, state: State, texts: Sequence[Piece], lines: Sequence[Piece] = ()
+        self,
+        note: Piece,
+        state: State,
+        texts: Sequence[Piece],
+        missing: tuple[str, ...] = (),
+        lines: Sequence[Piece] = (),
+        kept: Sequence[Evidence] = (),
     ) -> AlignedNote:
         source, begin = self.chunk.source, self.chunk.start
         places = [locate(note.text, source, begin + one.start, begin + one.end) for one in texts]
+        places += [one if one.text == note.text else replace(one, text=note.text) for one in kept]
         rests_on = [line.text for line in lines if line.text not in self.marked]
         passage = " ".join([*rests_on, *(item.text for item in texts)])
         evidence = tuple(dict.fromkeys(places))
-        return AlignedNote(note.text, note.start, note.end, state, (), evidence, passage)
+        return AlignedNote(note.text, note.start, note.end, state, missing, evidence, passage)
 
     def _look_up_clauses(
         self, note: Piece, missing: Sequence[str]
@@ -354,10 +238,10 @@ class _Aligner:
         said, doubted = set[str](), set[str]()
         clauses = _CLAUSE_END.split(note.text)
         for clause in clauses if len(clauses) > 1 else ():
-            own = {claim.text for claim in claims(clause)}.intersection(missing)
+            part = replace(note, text=clause, terms=note_terms(clause), label=0)
+            own = {claim.text for claim in part.claims}.intersection(missing)
             if not own:
                 continue
-            part = replace(note, text=clause, terms=note_terms(clause), label=0)
             match = self.read.match(self.read.want(part, self.asked), 1)
             words = match.terms.difference(*map(note_terms, own))
             is_said = match.covered >= _SAID and len(words) >= _LEAST_SAID
@@ -396,3 +280,185 @@ def _choose(read: Match, noted: Match, weights: Mapping[str, float]) -> tuple[Ma
     if added < _ADDED * fsum(weights.values()):
         other = NO_MATCH
     return (other, first) if first is noted else (first, other)
+
+
+_SUBJECTS = "He She It They His Her Its Their This These"
+_PRONOUNS = (*(f"{word} " for word in _SUBJECTS.split()), *"他她它该其这")
+_FOREIGN = frozenset(
+    "阿埃艾奥巴贝彼波伯博布戴德登迪蒂顿厄恩尔菲芬弗夫戈哥格赫亨霍贾卡凯坎柯科克肯库拉莱兰劳勒雷莉"
+    "林琳卢鲁伦罗洛玛迈麦曼梅蒙米摩莫姆默穆纳娜奈尼妮涅纽诺帕潘佩彭皮普乔琼瑞萨塞桑瑟森莎圣斯丝苏索"
+    "塔泰坦汤特滕廷汀托瓦威韦维温沃乌希锡谢雅亚伊泽扎詹兹佐哈汉法达马利里安加基吉欧内比华宾丹费福"
+)
+"""Characters used in Chinese to transcribe foreign names."""
+_OF_A_NAME = frozenset(
+    "市省县州郡区镇村街路山河湖岛洋海国队院校司馆党军族奖碗桥宫寺塔报站语教派法会"
+)
+_CAPITALISING = (" und ", " der ", " die ", " das ", " ist ", " nicht ")
+"""Frequent words of German, a language that capitalizes all nouns."""
+MOST_READ = 2
+"""Most sentences that one note rests on."""
+_WIDEST_GAP = 2
+"""Most code points between a sentence and the one that continues it."""
+_HAN = regex.compile(r"\p{Han}{2,}+")
+_OF_ONE = regex.compile(r" (?:was|is|has|had|became|will|would|did|does)\b")
+"""Verbs whose subject is a name if it has no article and no ending of ordinary nouns."""
+_MEASURED = (
+    "seconds minutes hours days weeks months years decades centuries miles metres meters feet "
+    "inches kilometres kilometers acres degrees points times dollars pounds euros tons tonnes"
+)
+_MEASURES = frozenset(_MEASURED.split())
+"""Units: a number before one is never a count of the note's own items."""
+_NOUN = regex.compile(r"[ -]?(?:\p{Ll}++ )?(\p{Ll}++)")
+_COUNTED = regex.compile(r"[个種种项位名条點点类]?(\p{Han}{2})")
+_MOST_COUNTED = 12
+_SHORTEST_ELSEWHERE = 3
+"""Characters in a row that, found elsewhere in the text, are taken for a name."""
+_EMPTY = "的了吗呢吧和与或在是有为被从到把对于及其这那之所由着过们个种些以而用将也都使"
+"""Characters around a name that are not part of it."""
+
+
+class Judgement(NamedTuple):
+    """The names and numbers of a note that nothing accounts for.
+
+    Sentences next to the evidence account for others. A note in another script is not judged.
+    """
+
+    missing: tuple[str, ...]
+    lent: tuple[Piece, ...]
+    judged: bool
+
+
+@dataclass(frozen=True)
+class NoteJudge:
+    """Compares notes with the sentences and older notes that they rest on.
+
+    Names and numbers of the question need no evidence. The memory is that before the chunk.
+    """
+
+    question: Piece
+    chunk: str
+    memory: str
+
+    def judge(
+        self,
+        note: Piece,
+        said: Sequence[Piece],
+        beside: Sequence[Piece],
+        older: Sequence[Piece] = (),
+        doubted: Sequence[str] = (),
+    ) -> Judgement:
+        """Compare a note with the sentences that it rests on and older notes that it rewrites.
+
+        In the sentences beside, a pronoun may stand for a name. Of the older notes, some names and
+        numbers are doubted: they have no source themselves.
+        """
+        fresh, lines = [self.question, *said], [item.whole_line for item in older]
+        own, doubts = [*said, *lines], [*map(Piece.of, doubted)]
+        missing: list[str] = []
+        lent: dict[Piece, None] = {}
+        for claim in note.claims:
+            if _have(fresh, claim) or (_have(lines, claim) and not _have(doubts, claim)):
+                continue
+            lender = _lender(claim, said, beside)
+            if lender is not None:
+                lent[lender] = None
+            elif self._holds(claim, note, own):
+                missing.append(claim.text)
+        if not note.text.isascii():
+            near = _letters([*fresh, *beside])
+            missing += self._split_unspaced(note.text, (_letters(lines) - _letters(doubts)) | near)
+        compared = " ".join(item.text for item in own) if own else self.chunk
+        own_scripts = scripts(note.text) if missing else None
+        judged = not own_scripts or not own_scripts.isdisjoint(scripts(compared))
+        room = max(MOST_READ - len(said), 0)
+        return Judgement(tuple(missing), tuple(lent)[:room], judged)
+
+    def _holds(self, claim: Claim, note: Piece, own: Sequence[Piece]) -> bool:
+        """Whether a claim without a source counts against the note."""
+        if claim.figure is not None:
+            return not _counts(claim.figure, note.text, own)
+        if self._has_noun_capitals:
+            return False
+        opens = claim.start < note.label
+        if not (claim.doubtful or opens):
+            return True
+        return self._is_named(claim.text) or not (opens or self._is_ordinary(claim, note.text))
+
+    def _is_named(self, word: str) -> bool:
+        """Whether the text has the word capitalized inside a sentence."""
+        within = regex.compile(rf"(?<=[\p{{Ll}},] ){regex.escape(word)}(?!\p{{L}})")
+        return any(map(within.search, (self.chunk, self.memory)))
+
+    def _is_ordinary(self, claim: Claim, text: str) -> bool:
+        """Whether a word that opens a sentence is no name, judged by what follows it."""
+        word, after = claim.text, text[claim.end : claim.end + 3]
+        if word.endswith(_JUDGING_ORDINARY) or f" {word.lower()}" in self.chunk:
+            return True
+        follows = after[:2] in {" (", ", "} or after[1:2].isupper()
+        owns = "'s" in text[claim.start : claim.end]
+        return not (follows or owns or _OF_ONE.match(text, claim.end))
+
+    @cached_property
+    def _has_noun_capitals(self) -> bool:
+        return sum(map(self.chunk.count, _CAPITALISING)) * 200 > len(self.chunk)
+
+    def _split_unspaced(self, text: str, known: set[str]) -> Iterator[str]:
+        """Chinese names without a source, in the text or elsewhere; pairs of which are known."""
+        for start, end in _find_uncovered(text, known):
+            found = text[start:end].strip(_EMPTY)
+            is_long = len(found) >= _SHORTEST_ELSEWHERE
+            stands = found[-1:] in _OF_A_NAME or found in self.chunk or found in self.memory
+            if found and (_is_foreign(found, text, start, end) or (is_long and stands)):
+                yield found
+
+
+def _have(pieces: Sequence[Piece], claim: Claim) -> bool:
+    return any(piece.has(claim) for piece in pieces)
+
+
+def _letters(pieces: Sequence[Piece]) -> set[str]:
+    return set[str]().union(*(piece.letters for piece in pieces))
+
+
+def _lender(claim: Claim, said: Sequence[Piece], beside: Sequence[Piece]) -> Piece | None:
+    """The sentence next to the evidence that has a name, or a number about the same subject."""
+    wanted = {*word_terms(claim.text)}
+    for item in beside:
+        follows = any(0 <= item.start - other.end <= _WIDEST_GAP for other in said)
+        continues = follows and item.text.startswith(_PRONOUNS)
+        if (continues and item.has(claim)) if claim.figure else wanted <= item.terms.keys():
+            return item
+    return None
+
+
+_OF_ORDINARY = "ly ing ed tion ment ness ity ance ence ers ors ship"
+_JUDGING_ORDINARY = tuple(_OF_ORDINARY.split())
+
+
+def _counts(figure: Figure, text: str, own: Sequence[Piece]) -> bool:
+    """Whether a number counts things that only the note names: "three reasons"."""
+    if figure.values.isdisjoint(map(str, range(2, _MOST_COUNTED + 1))):
+        return False
+    if noun := _NOUN.match(text, figure.end):
+        named = {*word_terms(noun[1])}
+        is_own = all(named.isdisjoint(piece.terms) for piece in own)
+        return noun[1] not in _MEASURES and noun[1].endswith("s") and is_own
+    counted = _COUNTED.match(text, figure.end)
+    return counted is not None and counted[1] not in _letters(own)
+
+
+def _find_uncovered(text: str, known: set[str]) -> Iterator[tuple[int, int]]:
+    """Runs of two or more characters without a known pair."""
+    for match in _HAN.finditer(text):
+        start, end = match.span()
+        pairs = [at for at in range(start, end - 1) if text[at : at + 2] in known]
+        covered = [start - 1, *sorted({*pairs, *(at + 1 for at in pairs)}), end]
+        for before, after in pairwise(covered):
+            if after - before - 1 > 1:
+                yield before + 1, after
+
+
+def _is_foreign(found: str, text: str, start: int, end: int) -> bool:
+    is_foreign = len(found) > 1 and _FOREIGN.issuperset(found)
+    is_dotted = not {*"·・•"}.isdisjoint(text[max(start - 1, 0) : end + 1])
+    return is_foreign or is_dotted or text[start - 1 : start] in {"《", "「", "『"}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
-from dataclasses import astuple, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import regex
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.statements import notes, passage_terms, passages
+from memagent_graph.evidence.statements import LATIN, notes, passage_terms, passages, statements
+from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from memagent_graph.evidence.claims import Piece
-    from memagent_graph.pictures.sight import Sight
+    from memagent_graph.evidence.statements import Piece
+    from memagent_graph.pictures import Sight
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
@@ -118,7 +121,7 @@ def to_plain(memory: Memory) -> PlainMemory:
 
 
 def _row(item: Evidence) -> Row:
-    row = [*astuple(item)]
+    row = [getattr(item, name) for name in item.__slots__]
     while row[-1] is None:
         row.pop()
     return row
@@ -233,8 +236,9 @@ class PassageIndex:
             for term in item.terms:
                 self._postings[term].append(number)
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
+        self.weight, self._around = cache(self._weigh), cache(self._look_around)
 
-    def weight(self, term: str) -> float:
+    def _weigh(self, term: str) -> float:
         """Return the idf of a term."""
         count = len(self._postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
@@ -256,25 +260,21 @@ class PassageIndex:
         candidates, weights = self._candidates(wanted), wanted.weights
         pairs = [*pairwise(weights)]
         scores = {number: self._score(number, wanted, pairs) for number in candidates[:_COMPARED]}
-        first = _best(scores)
+        first = best_of(scores)
         if first is None:
             return NO_MATCH
-        chosen = [first]
-        total = sum(weights.values())
+        chosen, total = [first], sum(weights.values())
         found = weights.keys() & self.items[first].terms.keys()
         while len(chosen) < most:
-            gains = {
-                number: self._gain(number, first, wanted, found, total)
-                for number in candidates
-                if number not in chosen
-            }
-            second = _best(gains)
+            left = (number for number in candidates if number not in chosen)
+            gains = {number: self._gain(number, first, wanted, found, total) for number in left}
+            second = best_of(gains)
             if second is None or not gains[second]:
                 break
             chosen.append(second)
             found |= weights.keys() & self.items[second].terms.keys()
         covered = sum(weights[term] for term in weights if term in found) / total
-        near = sorted({other for number in chosen for other in self.around(number)})
+        near = sorted({other for number in chosen for other in self._around(number)[0]})
         pieces, beside = (tuple(self.items[at] for at in numbers) for numbers in (chosen, near))
         return Match((*chosen,), pieces, beside, frozenset(found), covered, scores[first])
 
@@ -283,33 +283,33 @@ class PassageIndex:
         for term, weight in (*wanted.weights.items(), *wanted.about.items()):
             for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
                 scores[number] += weight
-        best = sorted([(-score, number) for number, score in scores.items()])
-        return [
-            number
-            for _, number in best[:_CANDIDATES]
-            if not self.items[number].terms.keys().isdisjoint(wanted.weights)
-        ]
+        best = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
+        return [at for at in best if not self.items[at].terms.keys().isdisjoint(wanted.weights)]
 
     def _score(self, number: int, wanted: NoteTerms, pairs: Sequence[tuple[str, str]]) -> float:
-        weights = wanted.weights
-        terms = self.items[number].terms
-        near = {term for other in self.around(number) for term in self.items[other].terms}
+        weights, terms = wanted.weights, self.items[number].terms
+        _, near, ordered, length = self._around(number)
         own = around = 0.0
-        for term, weight in (*weights.items(), *wanted.about.items()):
-            if term in terms:
-                own += weight
-            elif term in near:
-                around += weight
-        ordered = set(pairwise(terms))
+        for some in (weights, wanted.about):
+            for term, weight in some.items():
+                if term in terms:
+                    own += weight
+                elif term in near:
+                    around += weight
         order = sum(min(weights[a], weights[b]) for a, b in pairs if (a, b) in ordered)
-        length = 1 + _LENGTH * (len(terms) / self._usual - 1)
         return (own + _ORDER * order) / length + _AROUND * around
 
-    def around(self, number: int) -> list[int]:
-        """Return the numbers of the neighbouring sentences in the same paragraph."""
-        block = self.items[number].block
-        near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(self.items)))
-        return [other for other in near if other != number and self.items[other].block == block]
+    def _look_around(self, number: int) -> tuple[list[int], set[str], set[tuple[str, str]], float]:
+        """Return a sentence's neighbours in its paragraph, and what else it is compared by.
+
+        That is their terms, its pairs of adjacent terms, and the divisor of its score by length.
+        """
+        items, item = self.items, self.items[number]
+        near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(items)))
+        numbers = [other for other in near if other != number and items[other].block == item.block]
+        terms = {term for other in numbers for term in items[other].terms}
+        length = 1 + _LENGTH * (len(item.terms) / self._usual - 1)
+        return numbers, terms, {*pairwise(item.terms)}, length
 
     def _gain(
         self, number: int, first: int, wanted: NoteTerms, found: Collection[str], total: float
@@ -321,12 +321,10 @@ class PassageIndex:
             return 0
         gain = sum(weights[term] for term in added)
         beside = abs(number - first) == 1 and item.block == self.items[first].block
-        if gain < _LEAST_ADDED * total:
-            shared = sum(term in weights for term in item.terms)
-            if shared < _QUOTED * len(item.terms):
-                return 0
+        quoted = sum(term in weights for term in item.terms) >= _QUOTED * len(item.terms)
         pieces = len(added) - _largest(added, wanted)
-        if pieces < (_LEAST_PIECES if beside else _LEAST_PIECES_AWAY):
+        least = _LEAST_PIECES if beside else _LEAST_PIECES_AWAY
+        if pieces < least or not (quoted or gain >= _LEAST_ADDED * total):
             return 0
         return gain * (_ADJACENT if beside else 1)
 
@@ -334,7 +332,7 @@ class PassageIndex:
 @lru_cache(32)
 def index_text(text: str) -> PassageIndex:
     """Return the index of a text's sentences; all questions about a chunk share it."""
-    return PassageIndex([*passages(text)])
+    return PassageIndex(passages(text))
 
 
 @lru_cache(32)
@@ -343,7 +341,7 @@ def index_notes(memory: str) -> PassageIndex:
     return PassageIndex(notes(memory))
 
 
-def _best(scores: Mapping[int, float]) -> int | None:
+def best_of(scores: Mapping[int, float]) -> int | None:
     """Return the number with the highest score, the first of several; None if there is none."""
     return max(scores, key=lambda number: (scores[number], -number), default=None)
 
@@ -359,78 +357,12 @@ def _largest(added: Sequence[str], wanted: NoteTerms) -> int:
     return most
 
 
-_CITED = 4
-"""Most notes that one sentence of an answer rests on."""
-
-_LEAST_CITED = 0.1
-"""Least share of the weight of a sentence that a further note must add."""
-
 _BARE = frozenset({"yes", "no", "true", "false", "是", "否", "不是", "是的"})
 
 
 def is_bare(answer: str) -> bool:
     """Whether an answer only means something together with its question."""
     return answer.strip(" .。,，!！*_\"'`“”").casefold() in _BARE
-
-
-def cite(answer: str, memory: Memory, question: str = "") -> tuple[Evidence, ...]:
-    """Return the evidence of the notes of a memory that an answer rests on, best first.
-
-    The question decides between notes that match the answer equally well.
-    """
-    index = index_notes(memory.text)
-    evidence = evidence_by_note(memory.evidence, index.items)
-    asked = passage_terms(question)
-    scores: dict[Evidence, float] = {}
-    for note in notes(question if is_bare(answer) else answer):
-        wanted = index.want(note, asked, asked)
-        match = index.match(wanted, 1)
-        places, covered = _add_notes(index, wanted, match)
-        if covered < LEAST_COVERED:
-            continue
-        linked = _find_link(index, places, asked)
-        if linked is not None and linked not in places:
-            places.append(linked)
-        for rank, number in enumerate(places, start=1):
-            for item in evidence.get(number, ()):
-                scores[item] = max(scores.get(item, 0), match.score / rank)
-    return tuple(sorted(scores, key=lambda item: -scores[item]))
-
-
-def _add_notes(index: PassageIndex, wanted: NoteTerms, match: Match) -> tuple[list[int], float]:
-    """Return the notes that a sentence rests on, and the share of its weight that they have."""
-    weights, places = wanted.weights, [*match.places]
-    total = sum(weights.values()) or 1.0
-    shared = [sum(weights.get(term, 0) for term in item.terms) for item in index.items]
-    missing = {term: weight for term, weight in weights.items() if term not in match.terms}
-    while missing and places and len(places) < _CITED:
-        gains = [
-            sum(weight for term, weight in missing.items() if term in item.terms)
-            for item in index.items
-        ]
-        best = max(range(len(gains)), key=lambda number: (gains[number], shared[number], -number))
-        if gains[best] < _LEAST_CITED * total:
-            break
-        places.append(best)
-        missing = {term: missing[term] for term in missing.keys() - index.items[best].terms.keys()}
-    return places, 1 - sum(missing.values()) / total
-
-
-def _find_link(index: PassageIndex, places: Collection[int], asked: Collection[str]) -> int | None:
-    """Return the note by which a question leads to the notes of its answer; None without one.
-
-    "Where does the author live?" leads to "Ann lives in Husum." by "Ann wrote the book."
-    """
-    known = {term for number in places for term in index.items[number].terms}
-    said = {term for item in index.items for term in item.terms}
-    missing = {term: index.weight(term) for term in asked if term in said and term not in known}
-    gains = {
-        number: sum(weight for term, weight in missing.items() if term in item.terms)
-        for number, item in enumerate(index.items)
-        if any(term in known and term not in asked for term in item.terms)
-    }
-    best = _best(gains)
-    return best if best is not None and gains[best] * 2 > sum(missing.values()) else None
 
 
 def evidence_by_note(
@@ -446,3 +378,97 @@ def evidence_by_note(
         for number in numbers.get(item.text.strip(), ()):
             found.setdefault(number, []).append(item)
     return found
+
+
+def with_passages(memory: Memory) -> Memory:
+    """Return a memory whose text has its passages as well, a sentence a line, with its place."""
+    said = [
+        locate(cut.text, one.source, one.start + cut.start, one.start + cut.end)
+        for one in memory.passages
+        for cut in statements(one.text)
+    ]
+    quoted = Memory("\n".join(item.text for item in said), tuple(said))
+    return join_memories([memory, quoted]) if said else memory
+
+
+def join_memories(memories: Sequence[Memory]) -> Memory:
+    """Join memories into one, in order: text, evidence, and marks of what none of them supports."""
+    evidence = tuple(item for memory in memories for item in memory.evidence)
+    supported = set[str]()
+    for memory in memories:
+        placed = {item.text for item in memory.evidence}
+        supported |= placed - {mark.text for mark in memory.unsupported}
+    marks = (item for memory in memories for item in memory.unsupported)
+    unsupported = tuple(item for item in marks if item.text not in supported)
+    return Memory("\n".join(memory.text for memory in memories), evidence, unsupported)
+
+
+_LETTERS = {
+    "unspaced": regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
+    "latin": regex.compile(r"\p{Latin}"),
+    "other": regex.compile(r"[^\P{L}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Latin}]"),
+}
+_SHARE = 0.15
+"""Share of a text's letters above which the text counts as written in a script."""
+
+
+def roots(text: str) -> set[str]:
+    """Return the beginnings of a text's terms: "champion" and "championship" have one."""
+    return {term[:_ROOT] for term in specific_terms(text)}
+
+
+def may_share_language(one: str, other: str, but: Collection[str] = ()) -> bool:
+    """Whether two texts may be in one language, by their shortest words but those given."""
+    short = [{*_SHORT.findall(text.casefold())}.difference(but) for text in (one, other)]
+    least = min(map(len, short))
+    return least > 1 and len(short[0] & short[1]) >= _ALIKE * least
+
+
+def is_in_language(question: str, text: str) -> bool:
+    """Whether a longer text can be in the language of a question: in its script, with its words."""
+    shared = scripts(question) & scripts(text)
+    if shared != {"latin"}:
+        return bool(shared)
+    short, known = ({*_SHORT.findall(one.casefold())} for one in (question, text))
+    return len(short) > 1 and len(short & known) >= _AKIN * len(short)
+
+
+_ROOT = 5
+_SHORT = regex.compile(r"(?<![\p{L}\p{M}\p{N}])\p{Ll}{1,3}(?![\p{L}\p{M}\p{N}])")
+_ALIKE = 0.7
+"""Share of a text's short words that a longer one in its language has."""
+_AKIN = 0.5
+"""Share of a question's short words that some pages in its language have."""
+
+
+@lru_cache(16)
+def scripts(text: str) -> frozenset[str]:
+    """Return the scripts that a text is written in: "latin", "unspaced" or "other"."""
+    if LATIN.match(text):
+        return frozenset({"latin"} if _LETTERS["latin"].search(text) else ())
+    counts = {script: len(letters.findall(text)) for script, letters in _LETTERS.items()}
+    total = sum(counts.values())
+    return frozenset(script for script, count in counts.items() if count > _SHARE * total)
+
+
+def may_be_translated(text: str, other: str) -> bool:
+    """Whether another text may be a translation into another script.
+
+    It has more than half of the numbers, and is at least about half as long.
+    """
+    if not scripts(text).isdisjoint(scripts(other)):
+        return False
+    had, has = ({*map(int, _DIGITS.findall(one))} for one in (text, other))
+    kept = not had or len(had & has) > _TRANSLATED * len(had)
+    lengths = [  # as if they were written in letters of an alphabet
+        sum(_WIDE if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in signs)
+        for signs in ("".join(one.split()) for one in (text, other))
+    ]
+    return kept and lengths[1] >= _TRANSLATED * lengths[0]
+
+
+_TRANSLATED = 0.5
+"""Share of the numbers and of the length of a text that a translation has."""
+_WIDE = 3
+"""Letters of an alphabet that a character of a wide script stands for."""
+_DIGITS = regex.compile(r"\d{1,9}")

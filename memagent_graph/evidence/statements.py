@@ -1,33 +1,223 @@
-"""Cut texts into statements, memories into notes, and both into terms that compare them."""
+"""Cut texts, once, into statements with their terms, names and numbers, and memories into notes."""
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.claims import Piece
-from memagent_graph.templates import count_line_ends, late, replace_surrogates, same_line_ends
-from memagent_graph.text.source import JoinedSource
+from memagent_graph.text.source import parts_with_offsets
 from memagent_graph.text.terms import (
     BROKEN_END,
+    Figure,
     figures,
     join_lines,
     one_form,
+    replace_surrogates,
+    same_line_ends,
     simple_values,
     specific_terms,
+    stem,
     terms,
+    word_terms,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from memagent_graph.text.chunks import Chunk
+
+
+_NAME_WORD = regex.compile(
+    r"(?<![\p{Lu}\p{Ll}\p{N}_])(?P<word>\p{Lu}[\p{Lu}\p{Ll}\p{M}\p{N}]*+)"
+    r"(?:['’](?P<tail>[\p{Lu}\p{Ll}]++))?"
+)
+_ANY_WORD = regex.compile(r"[\p{Lu}\p{Ll}\p{N}][\p{Lu}\p{Ll}\p{M}\p{N}]*+")
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]{2,}+")
+_JOINTS = frozenset([" ", "-", "–", "/", "&", ". ", "'", "’", " of ", " and ", " & "])
+_BEFORE_A_NAME = frozenset(".!?:—…*#>|\"“‘'{=")
+_ORDINARY = (
+    "mr mrs ms dr prof professor sir dame lord lady president king queen prince princess saint st "
+    "coach judge justice senator governor general captain colonel father sister brother yes no "
+    "there then than their both however although though since because despite until within "
+    "without whether according note notes answer question unknown unclear relevant none key fact "
+    "facts summary source section chapter document text passage information meanwhile today later "
+    "born died former early late here now thus hence once only even every many most several "
+    "additionally furthermore moreover overall currently originally known"
+)
+_NO_NAMES = frozenset(_ORDINARY.split())
+
+
+class Claim(NamedTuple):
+    """A name, word by word, or a number in a note.
+
+    It is doubtful if it may be an ordinary word, capitalized because it opens a sentence.
+    """
+
+    text: str
+    start: int
+    end: int
+    figure: Figure | None = None
+    doubtful: bool = False
+
+
+def _states(figure: Figure, text: str) -> bool:
+    """Whether a number is a claim, not a turn of phrase such as "one of", "both" or "一起"."""
+    if not figure.spelled:
+        return True
+    if not figure.text.isascii() and len(figure.text) == 1:
+        return text[figure.end : figure.end + 1] in set("年月日号")
+    return not figure.values <= {"1", "2"}
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A sentence of a text, on one line, or a note of a memory; its words are found once.
+
+    Its terms are stems, pairs of characters, and numbers as "=12", in order. Its block is the
+    number of its paragraph, or of the note; its label the length of one such as "**Born**:", and
+    its context the heading above and the text before it in its line.
+    """
+
+    text: str
+    terms: Mapping[str, None] = field(repr=False)
+    start: int = 0
+    end: int = 0
+    block: int = 0
+    label: int = 0
+    line: str = ""
+    context: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Piece:
+        """Return a text that claims are looked up in."""
+        return cls(text, dict.fromkeys(specific_terms(text)))
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its numbers."""
+        return figures(self.text)
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        """The numbers that it states, then the names; names only in scripts with capitals."""
+        text, numbers = self.text, self.figures
+        taken = {number.start for number in numbers}
+        found = [Claim(*item[:3], item) for item in numbers if _states(item, text)]
+        for match in _NAME_WORD.finditer(text):
+            word = match[0] if match["tail"] and match["tail"] != "s" else match["word"]
+            if match.start() in taken or word.lower() in _NO_NAMES or not specific_terms(word):
+                continue
+            before = text[max(match.start() - 9, 0) : match.start()].rstrip(" (")
+            is_doubtful = not before or before[-1] in _BEFORE_A_NAME
+            found.append(Claim(word, *match.span(), None, is_doubtful))
+        return found
+
+    @cached_property
+    def whole_line(self) -> Piece:
+        """The line of a note, with its context."""
+        return Piece.of(f"{self.context} {self.line}")
+
+    @cached_property
+    def runs(self) -> list[set[str]]:
+        """The terms of each name, and of each run of numbers (a date, say)."""
+        last, rows = -1, list[set[str]]()
+        for figure in self.figures:
+            if not rows or self.text[last : figure.start].strip(" -–,/") not in {"", "and", "to"}:
+                rows.append(set())
+            rows[-1] |= {*specific_terms(figure.text), *(f"={value}" for value in figure.values)}
+            last = figure.end
+        return [{*chain.from_iterable(map(word_terms, run))} for run in self._names] + rows
+
+    def has(self, claim: Claim) -> bool:
+        """Whether it has the name or number, in any of its forms."""
+        if claim.figure is not None:
+            return not self._values.isdisjoint(claim.figure.values)
+        if self.terms.keys() >= {*word_terms(claim.text)}:
+            return True
+        plain = _fold(claim.text)
+        if len(plain) == 1:
+            return any(each.startswith(plain) for each in self._words)
+        has_word = plain in self._words or plain.removesuffix("s") in self._words
+        is_akin = stem(plain) in self._stems or _kin(plain) in self._kin
+        return has_word or is_akin or plain in self._acronyms
+
+    @cached_property
+    def letters(self) -> set[str]:
+        """Pairs of adjacent characters in scripts without spaces."""
+        rows = [] if self.text.isascii() else _UNSPACED.findall(self.text)
+        return {row[place : place + 2] for row in rows for place in range(len(row) - 1)}
+
+    @cached_property
+    def _values(self) -> set[str]:
+        simple = (term[1:] for term in self.terms if term[0] == "=")
+        return {*simple, *(value for one in self.figures for value in (*one.values, *one.parts))}
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """The names, each as the list of its capitalized words."""
+        found, last = list[list[str]](), 0
+        for match in _NAME_WORD.finditer(self.text):
+            if not found or self.text[last : match.start()] not in _JOINTS:
+                found.append([])
+            found[-1].append(match["word"])
+            last = match.end()
+        return found
+
+    @cached_property
+    def _words(self) -> set[str]:
+        return {_fold(word) for word in _ANY_WORD.findall(self.text)}
+
+    @cached_property
+    def _stems(self) -> set[str]:
+        return {stem(word) for word in self._words}
+
+    @cached_property
+    def _kin(self) -> set[str]:
+        return {_kin(word) for word in self._words}
+
+    @cached_property
+    def _acronyms(self) -> set[str]:
+        return {
+            "".join(word[0] for word in run[start:end]).casefold()
+            for run in self._names
+            for start in range(len(run))
+            for end in range(start + 2, min(start + _LONGEST_ACRONYM, len(run)) + 1)
+        }
+
+
+_LONGEST_ACRONYM = 8
+_ENDINGS = ("ians", "ian", "ans", "an", "ese", "ish", "ic", "ies", "ia", "any", "y", "a", "o")
+_SHORTEST_KIN = 4
+
+
+@lru_cache(1 << 12)
+def _fold(word: str) -> str:
+    folded = word.replace("’", "'").removesuffix("'s").casefold()
+    if folded.isascii():
+        return folded
+    marks = unicodedata.normalize("NFKD", folded)
+    return "".join(sign for sign in marks if not unicodedata.combining(sign))
+
+
+def _kin(word: str) -> str:
+    """Return the stem that the names of a country and its people share: "canad"."""
+    for ending in _ENDINGS if word.endswith(_ENDINGS) else ():
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_KIN:
+            return word.removesuffix(ending)
+    return word
+
+
+LATIN = re.compile("[\x00-\x7f\xc0-\u024f\u2010-\u2027]*+\\Z")
+"""Latin text, in which `re` and `regex` know the same words and `re` takes half the time."""
+
 
 NOWHERE = -1
 """Start and end of a statement that a person wrote, and that stands in no document."""
@@ -73,34 +263,40 @@ _OPENING = regex.compile(
 _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 
-def statements_of(chunk: Chunk) -> Iterator[Statement]:
+def statements_of(chunk: Chunk) -> list[Statement]:
     """Cut a chunk into statements of its files, with offsets in the whole document."""
-    begin, end, spans = chunk.start, chunk.end, [(chunk.start, chunk.end)]
-    if isinstance(chunk.source, JoinedSource):
-        parts = chunk.source.parts_between(begin, end)
-        spans = [(max(start, begin), min(start + part.length, end)) for part, start in parts]
-    for start, stop in spans:
-        for text, first, last in statements(chunk.text[start - begin : max(stop - begin, 0)]):
-            yield Statement(text, start + first, start + last)
+    begin, end = chunk.start, chunk.end
+    files = [
+        (max(start, begin), min(start + part.length, end))
+        for part, start in parts_with_offsets(chunk.source, begin, end)
+    ]
+    return [
+        Statement(text, first + at, first + stop)
+        for first, last in files
+        for text, at, stop in statements(chunk.text[first - begin : max(last - begin, 0)])
+    ]
 
 
 @lru_cache(64)
 def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
-    found = ((" ".join(join_lines(raw).split()), begin, len(raw)) for begin, raw in _cut(text))
-    return tuple(Statement(said, begin, begin + length) for said, begin, length in found)
+    join = str if join_lines(text) == text else join_lines  # of what reads well, each part does
+    cut = [(" ".join(join(raw).split()), at, at + len(raw)) for at, raw in _cut(text)]
+    return (*map(Statement._make, cut),)
 
 
-def _cut(text: str) -> Iterator[tuple[int, str]]:
-    """Yield where each statement of a text starts, and what stands there."""
-    text = same_line_ends(replace_surrogates(text))
+def _cut(text: str) -> list[tuple[int, str]]:
+    """Return where each statement of a text starts, and what stands there."""
+    text, found = same_line_ends(replace_surrogates(text)), list[tuple[int, str]]()
     for content, start in _blocks(text):
-        spans = _sentences(content) if _is_prose(content) else _lines(content)
-        for first, last in spans:
-            raw = content[first:last]
-            stripped = raw.strip()
-            if stripped:
-                yield start + first + len(raw) - len(raw.lstrip()), stripped
+        found += _strip(content, start, (_sentences if _is_prose(content) else _lines)(content))
+    return found
+
+
+def _strip(text: str, offset: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, str]]:
+    """Return where spans of a text start without the space around them, and what stands there."""
+    cut = [(first, text[first:last].rstrip()) for first, last in spans]
+    return [(offset + at + len(raw) - len(raw.lstrip()), raw.lstrip()) for at, raw in cut if raw]
 
 
 def _blocks(text: str) -> Iterator[tuple[str, int]]:
@@ -124,12 +320,11 @@ def _is_prose(block: str) -> bool:
 
 
 def _breaks_off(line: str) -> bool:
-    """Whether a line ends within a word."""
     return BROKEN_END.search(line.rstrip()[-2:]) is not None
 
 
-def _sentences(block: str) -> Iterator[tuple[int, int]]:
-    start = 0
+def _sentences(block: str) -> list[tuple[int, int]]:
+    start, found = 0, list[tuple[int, int]]()
     ends = [
         match.end()
         for match in _SENTENCE_END.finditer(block)
@@ -140,11 +335,12 @@ def _sentences(block: str) -> Iterator[tuple[int, int]]:
             within = start + 1, start + LONGEST
             middle = max(block.rfind("\n", *within), 0) or block.rfind(" ", *within)
             middle = middle if middle > 0 else start + LONGEST
-            yield start, middle
+            found.append((start, middle))
             start = middle
         if end > start:
-            yield start, end
+            found.append((start, end))
         start = end
+    return found
 
 
 def _is_cut_short(block: str, stop: int, following: int) -> bool:
@@ -156,11 +352,9 @@ def _is_cut_short(block: str, stop: int, following: int) -> bool:
 
 def _lines(block: str) -> Iterator[tuple[int, int]]:
     """Lines; one that opens something is joined with the next, as a signature and its docstring."""
-    start = position = 0
-    joined = 0
+    start = position = joined = 0
     for line in block.split("\n"):
-        position += len(line) + 1
-        joined += 1
+        position, joined = position + len(line) + 1, joined + 1
         opens = joined < _MOST_JOINED and (line.rstrip().endswith(_OPENERS) or _breaks_off(line))
         if not opens:
             for end in range(start + LONGEST, position, LONGEST):
@@ -212,13 +406,10 @@ def leave_out(memory: str, texts: Collection[str]) -> str:
     if not texts:
         return memory.rstrip()
     for line in memory.splitlines(keepends=True):
-        found = notes(line)
-        out = [note for note in found if note.text in texts]
-        if out and len(out) == len(found):
-            continue
+        left, out = line, [note for note in notes(line) if note.text in texts]
         for note in reversed(out):
-            line = line[: note.start] + line[note.end :].lstrip(" ")  # noqa: PLW2901 - cut from its end
-        kept.append(line)
+            left = left[: note.start] + left[note.end :].lstrip(" ")
+        kept += [] if out and len(out) == len(notes(line)) else [left]
     return "".join(kept).rstrip()
 
 
@@ -240,31 +431,37 @@ def _spans(content: str) -> Iterator[tuple[int, int]]:
     if content.startswith(_OBJECTS) and '":' in content:
         cuts[1:1] = [match.end() for match in _FIELD.finditer(content)]
     for first, last in pairwise(cuts):
-        for begin, raw in _cut(content[first:last]):
-            if any(map(str.isalnum, join_lines(raw))):
-                yield first + begin, first + begin + len(raw)
+        part = content[first:last]
+        for begin, raw in _strip(part, first, _sentences(part)):
+            if any(map(str.isalnum, raw)):
+                yield begin, begin + len(raw)
 
 
-def passages(text: str) -> Iterator[Piece]:
+def passages(text: str) -> list[Piece]:
     """Cut a text into sentences that can be evidence."""
-    block = last = 0
-    for cut in statements(text):
-        block += count_line_ends(text, last, cut.start) > 1
-        last = cut.end
-        yield Piece(cut.text, passage_terms(text[cut.start : cut.end]), cut.start, cut.end, block)
+    cut, block, last, found = statements(text), 0, 0, list[Piece]()
+    text = same_line_ends(text)
+    find_terms = _terms_in if one_form(text) == text else passage_terms
+    for said, start, end in cut:
+        block += text.count("\n", last, start) > 1
+        last = end
+        found.append(Piece(said, find_terms(text[start:end]), start, end, block))
+    return found
 
 
 def passage_terms(text: str) -> dict[str, None]:
     """Return the terms of a text, including numbers of one word."""
-    text = one_form(text)
-    tokens = (_PLAIN_TOKEN if _PLAIN.match(text) else _TOKEN).findall(text)
+    return _terms_in(one_form(text))
+
+
+def _terms_in(text: str) -> dict[str, None]:
+    """Return the terms of a text that is in one form."""
+    tokens = (_PLAIN_TOKEN if LATIN.match(text) else _TOKEN).findall(text)
     return dict.fromkeys(chain.from_iterable(map(_token_terms, tokens)))
 
 
 _TOKEN = regex.compile(r"\w++(?:[.,:'’]\w++)*+")
 _PLAIN_TOKEN = re.compile(_TOKEN.pattern)
-_PLAIN = re.compile("[\x00-\x7f\xc0-\u024f\u2010-\u2027]*+\\Z")
-"""Latin text, in which both libraries know the same words and `re` takes half the time."""
 
 
 @lru_cache(1 << 16)
@@ -278,17 +475,13 @@ def _token_terms(token: str) -> tuple[str, ...]:
 @lru_cache(1 << 11)
 def note_terms(text: str) -> Mapping[str, None]:
     """Return the terms of a note; a number of several words is one term."""
-    numbers = figures(text)
-    plain, last = [], 0
+    numbers, plain, last = figures(text), list[str](), 0
     for number in numbers:
         if number.spelled and " " in number.text:
             plain.append(text[last : number.start])
             last = number.end
-    found = passage_terms(" ".join([*plain, text[last:]]))
-    found.update(
-        dict.fromkeys(f"={value}" for number in numbers for value in sorted(number.values))
-    )
-    return found
+    values = (f"={value}" for number in numbers for value in sorted(number.values))
+    return passage_terms(" ".join([*plain, text[last:]])) | dict.fromkeys(values)
 
 
 def drop_statements(
@@ -302,39 +495,6 @@ def drop_statements(
             end = statement.end
             gone.append(statement.text)
     return (left + text[end:]).strip() if gone else text, gone
-
-
-_GIVEN = (
-    r"(?:specified|mentioned|stated|given|provided|available|(?:yet\ )?known|found|listed"
-    r"|indicated|disclosed|defined|described|reported|shared|set|applicable|determined|said|sure)"
-)
-_NOT_SAID = late(
-    rf"""
-    \W*(?:(?:is\ |was\ )?(?:not|none|nothing|never)[ _-](?:been\ |yet\ )?{_GIVEN}(?:\ yet)?
-      |unspecified|unknown|undefined|undisclosed|n\W?/?\W?a|nil|null|nan|tb[ad]|k\.?\W?a
-      |to\ be\ {_GIVEN}|no\ (?:information|info|mention|data|value|details)(?:\ {_GIVEN})?
-      |nicht\ (?:angegeben|genannt|bekannt|erwähnt)|unbekannt|keine\ (?:angaben?|informationen)
-      |(?:non|pas)\ (?:précisé|spécifié|indiqué|mentionné|renseigné|connu)e?s?|inconnue?s?
-      |(?:no|não|non)\ (?:e?specific|mencion|indic|proporcion|menzion|inform)ad?t?[oae]
-      |des(?:conoc|conhec)id[oa]|sconosciut[oa]|niet\ (?:opgegeven|vermeld|bekend)|onbekend
-      |неизвестно|не\ указано|未提及|未知|未说明|未提供|不详|不明|无|無|なし|없음
-    )?\W*(?:\ (?:in\ (?:the|this)|by\ the)\ (?:section|text|document|conversation|user)\W*)?
-    """,
-    regex.IGNORECASE | regex.VERBOSE,
-)
-_NONE = late(
-    r"\W*(?:no|none|nothing|keine?[nrs]?|nichts|aucune?|ningun[oa]|nessun[oa])\W*", regex.I
-)
-
-
-def is_not_said(value: str) -> bool:
-    """Return whether a value is what models write in place of one that the text does not name."""
-    return bool(_NOT_SAID.fullmatch(value))
-
-
-def is_none(value: str) -> bool:
-    """Return whether a value is a word for none, which may be one of several to choose from."""
-    return bool(_NONE.fullmatch(value))
 
 
 @lru_cache(1 << 14)

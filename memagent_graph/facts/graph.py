@@ -1,4 +1,4 @@
-"""Use facts as a graph: names of one thing, what holds when, what is near or disputed; exports."""
+"""Use facts as a graph: names of one thing, what holds when, what is near or disputed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.errors import install_hint
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
@@ -19,13 +18,12 @@ from memagent_graph.facts.record import (
     memory_of_facts,
     read_date,
 )
-from memagent_graph.pictures.picture import numbers_in
+from memagent_graph.pictures import numbers_in
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import date
-    from typing import Any
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.text.tokens import Tokenizer
@@ -38,14 +36,8 @@ _ALIAS = regex.compile(
     r"|a\.k\.a\.),? )*+[\"“„«](?P<alias>[^()\"”“»]{1,80}+)[\"”“»]\)"
 )
 """A name with another one that the text gives it: `Acme Holdings Ltd. (the "Landlord")`."""
-_SHORT = {
-    "doctor": "dr",
-    "professor": "prof",
-    "incorporated": "inc",
-    "limited": "ltd",
-    "corporation": "corp",
-    "company": "co",
-}
+_SHORT = {"doctor": "dr", "professor": "prof", "incorporated": "inc", "limited": "ltd"}
+_SHORT |= {"corporation": "corp", "company": "co"}
 _TITLES = {"mr", "mrs", "ms", "miss", "dr", "prof", "sir", "dame", "mme", "mlle", "herr", "frau"}
 _LEGAL = "inc ltd llc llp plc co corp pty gmbh ag kg ug sa sas srl spa bv nv ab oy"
 _FORMS = frozenset(_LEGAL.split())
@@ -272,65 +264,3 @@ def describe_facts(facts: Sequence[Fact]) -> str:
         doubt = ", without support in what was read" if fact.unsupported else ""
         lines.append(f"{fact.line}{f' [{place}]' if place else ''}{doubt}")
     return "\n".join(lines) or "No such fact is known."
-
-
-# --- Exports
-
-
-def to_networkx(facts: Iterable[Fact]) -> Any:
-    """Return a networkx `MultiDiGraph` of facts; names of one thing are one node.
-
-    A node is labelled with its first name and has the others in `names`. An edge has `relation`,
-    `since`, `until`, `status`, `disputed`, `unsupported` and `evidence`, the places as texts.
-
-    Args:
-        facts: the facts.
-
-    Raises:
-        MissingDependencyError: networkx is not installed.
-    """
-    with install_hint('A graph needs: pip install "memagent-graph[graph]"'):
-        from networkx import MultiDiGraph
-    facts = [*facts]
-    entities = Entities(facts)
-    known = defaultdict[str, dict[str, None]](dict)
-    for name in (name for fact in facts for name in (fact.subject, fact.object)):
-        known[entities.key(name)][name] = None
-    graph = MultiDiGraph()
-    for key, names in known.items():
-        first, *others = names
-        graph.add_node(key, label=first, names="; ".join(others))
-    for fact in facts:
-        if fact.relation == SAME_AS:
-            continue
-        graph.add_edge(
-            entities.key(fact.subject),
-            entities.key(fact.object),
-            relation=fact.relation,
-            since=fact.since or "",
-            until=fact.until or "",
-            status=fact.status,
-            disputed=fact.disputed,
-            unsupported=fact.unsupported,
-            evidence="; ".join(item.place for item in fact.evidence) or fact.message,
-        )
-    return graph
-
-
-def to_graphml(facts: Iterable[Fact]) -> str:
-    """Return facts as GraphML, which Gephi, yEd, Neo4j and Cytoscape read.
-
-    Args:
-        facts: the facts.
-
-    Raises:
-        MissingDependencyError: networkx is not installed.
-    """
-    graph = to_networkx(facts)
-    from networkx import generate_graphml
-
-    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", "\n".join(generate_graphml(graph)))
-
-
-_CONTROLS = regex.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-"""What no XML may have."""

@@ -16,18 +16,17 @@ from memagent_graph.facts.graph import distances, view_for
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
-    Facts,
     facts_of,
     memory_of_facts,
     read_fact,
     read_lines,
 )
-from memagent_graph.facts.rules import NO_FACT, keep_said, overwrite
-from memagent_graph.prompts import ADD_PROMPT, UPDATE_PROMPT
+from memagent_graph.facts.rules import NO_FACT, Facts, keep_said, overwrite
+from memagent_graph.models.reply import is_cut_off
 from memagent_graph.readers.base import Answer, Merge, Reader, Update
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import is_cut_off
 from memagent_graph.readers.replies import is_refusal, is_unchanged, says_nothing_new
+from memagent_graph.templates import ADD_PROMPT, UPDATE_PROMPT
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class FactsReader(ChatReader):
     It differs from the reader of notes in its prompt and its parser alone: one call a chunk. What
     the model leaves out of its reply is kept. A merge costs no call. It takes the place of a reader
     of notes that asks a chat model. In a conversation, `speaker_at` returns who speaks before an
-    offset of a chunk.
+    offset of a chunk, and `hear` what says why a text is no fact of its users, or "".
     """
 
     told_at: Mapping[tuple[str, str, str], str] = MappingProxyType({})
@@ -186,13 +185,12 @@ class FactsReader(ChatReader):
         config: ReadingConfig,
         tokenizer: TokenizerLike = None,
         speaker_at: Callable[[Chunk, int], str] | None = None,
+        hear: Callable[[Chunk], Callable[[str, int], str]] | None = None,
     ) -> None:
         name = reader.identity.name
         if type(reader) is not ChatReader:
-            message = (
-                f"{name} cannot keep facts: with schema=Facts, name a chat model, such as "
-                'model="openai:gpt-4o-mini".'
-            )
+            hint = 'with schema=Facts, name a chat model, such as model="openai:gpt-4o-mini".'
+            message = f"{name} cannot keep facts: {hint}"
             raise ConfigurationError(message)
         schema, standing = Facts.of(schema), speaker_at is not None
         prompts = reader.prompts
@@ -205,6 +203,7 @@ class FactsReader(ChatReader):
         self.shows_passages = False  # a passage may state what was replaced
         self.shape, self._verifier = reader.shape, reader._verifier  # noqa: SLF001 - of its class
         self.standing, self._speaker_at = standing, speaker_at
+        self._hear = hear
         self._schema, self._budget = schema, config.memory_tokens
         self._counter = load_tokenizer(tokenizer or reader.identity.tokenizer)
         self.template_tokens = self._counter.count(prompts.update)
@@ -221,11 +220,7 @@ class FactsReader(ChatReader):
         return one
 
     async def merge(
-        self,
-        question: str,
-        memories: Sequence[Memory],
-        *,
-        config: RunnableConfig | None = None,
+        self, question: str, memories: Sequence[Memory], *, config: RunnableConfig | None = None
     ) -> Merge:
         """Overwrite the facts of each memory with those of the next; it costs no call."""
         facts: list[Fact] = []
@@ -248,18 +243,14 @@ class FactsReader(ChatReader):
 
         Lines that are no facts, as of notes before, stay until room is needed.
         """
-        others = read_lines(step.memory.text).others
-        known = facts_of(step.memory)
+        known, others = facts_of(step.memory), read_lines(step.memory.text).others
         if self.standing:
-            known = [replace(one, told_at=self.told_at.get(one.triple, "")) for one in known]
+            told = self.told_at
+            known = [replace(one, told_at=told.get(one.triple, "")) for one in known]
             said = getattr(step.chunk.source, "lines", ())  # a conversation's have times
             new = [replace(one, told_at=_find_time(one, said)) for one in new]
-            newer = {
-                one.triple: one.told_at
-                for one in new
-                if not is_later(self.told_at.get(one.triple, ""), one.told_at)
-            }
-            self.told_at = {**self.told_at, **newer}
+            newer = (one for one in new if not is_later(told.get(one.triple, ""), one.told_at))
+            self.told_at = {**told, **{one.triple: one.told_at for one in newer}}
         facts = overwrite(known, new, self._schema, latest=self.standing)
         asked = "" if self.standing else step.question
         facts, others, evicted = fit(facts, others, asked, self._budget, self._counter)
@@ -271,7 +262,6 @@ class FactsReader(ChatReader):
         return memory_of_facts((fact for fact in facts if fact.holds()), others).text
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
-        """Return the update with the facts of a reply, applied to the memory."""
         update, left_out = replace(update, unfinished=False), Counter(update.left_out)
         bare = text.strip(" .*()-_\"'").casefold()
         if bare in _NOTHING or is_unchanged(text) or says_nothing_new(text):
@@ -293,6 +283,11 @@ class FactsReader(ChatReader):
         lines = [fact.line for fact in told]
         aligned = align("\n".join(lines), step.memory, step.chunk, question)
         new = facts_of(_whole_lines((await self._decide(aligned)).memory, lines))
+        if self._hear is not None:
+            why_not = self._hear(step.chunk)
+            reasons = [why_not(" ".join(fact.triple), _find_end(fact)) for fact in new]
+            left_out.update(filter(None, reasons))
+            new = [fact for fact, reason in zip(new, reasons, strict=True) if not reason]
         new = [replace(fact, speaker=self._find_speaker(step, fact)) for fact in new]
         memory, left_out[EVICTED] = self._overwrite(step, new)
         same = memory == step.memory
@@ -302,8 +297,13 @@ class FactsReader(ChatReader):
         """Return who states a fact in a conversation, if it is known and not its subject."""
         if self._speaker_at is None or not fact.evidence:
             return ""
-        speaker = self._speaker_at(step.chunk, fact.evidence[-1].end)
+        speaker = self._speaker_at(step.chunk, _find_end(fact))
         return "" if speaker.casefold() == fact.subject.casefold() else speaker
+
+
+def _find_end(fact: Fact) -> int:
+    """Return where the last passage ends that states a fact; 0 without one."""
+    return fact.evidence[-1].end if fact.evidence else 0
 
 
 def _whole_lines(memory: Memory, lines: Sequence[str]) -> Memory:

@@ -1,4 +1,4 @@
-"""Facts and their lines: what a fact is, which ones are wanted, and how they stand in a memory.
+"""Facts and their lines: what a fact is, and how facts stand in a memory.
 
 A fact is one line, which a small model can write and a person can read and edit:
 
@@ -19,20 +19,18 @@ from __future__ import annotations
 
 from calendar import month_name
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
-from memagent_graph.evidence.statements import is_not_said
-from memagent_graph.pictures.picture import MARK
+from memagent_graph.pictures import MARK
 from memagent_graph.text.terms import HAN_DIGITS, HAN_SCALES, in_han, specific_terms, terms
 
 if TYPE_CHECKING:
@@ -159,19 +157,16 @@ _LONGEST_DATE = 40
 def read_date(text: str) -> str | None:
     """Return a date as "2021", "2021-03" or "2021-03-15"; None if the text is no date."""
     text = " ".join(text[: _LONGEST_DATE + 1].split()).strip(" .,()").removeprefix("the ")
-    if len(text) > _LONGEST_DATE:
-        return None
     found = _NUMERIC.fullmatch(text) or _NAMED.fullmatch(text) or _DAY_FIRST.fullmatch(text)
-    if found is None:
+    if found is None or len(text) > _LONGEST_DATE:
         return None
     values = found.groupdict()
     said = [values["year"], values["month"], values.get("day") or values.get("later")]
     parts = [int(part) if part.isdecimal() else _month(part) for part in said if part]
-    try:
+    with suppress(ValueError):
         date(*[*parts, 1, 1][:3])
-    except ValueError:
-        return None
-    return "-".join(f"{part:02}" for part in parts)
+        return "-".join(f"{part:02}" for part in parts)
+    return None
 
 
 def _month(name: str) -> int:
@@ -304,14 +299,13 @@ def read_fact(line: str) -> Fact | None:
         parts = bare.split(next(marks, "\n"))
     if len(parts) < _LEAST and bare.startswith("(") and bare.rstrip(" .;,").endswith(")"):
         parts = bare.rstrip(" .;,")[1:-1].split(", ", 3)
-    cleaned = [_clean(_ESCAPED.sub(r"\1", _LABEL.sub("", part))) for part in parts]
-    while cleaned and not cleaned[0]:
-        cleaned.pop(0)
+    fields = (_clean(_ESCAPED.sub(r"\1", _LABEL.sub("", part))) for part in parts)
+    cleaned = [*dropwhile(lambda field: not field, fields)]
     is_padded = len(cleaned) > _LEAST and cleaned[1].lower() in _HAS
     if is_padded and not (_BEHIND.fullmatch(cleaned[3]) or read_date(cleaned[3])):
         del cleaned[1]  # "Lease 7 | has | rent | 900 euros"
     subject, relation, thing, *behind = [*cleaned, "", "", ""]
-    relation = _words(relation)
+    relation = to_words(relation)
     word, _, rest = relation.partition(" ")
     if (
         not (_has_word(subject) and _has_word(thing) and any(map(str.isalpha, relation)))
@@ -351,20 +345,18 @@ def _clean(text: str) -> str:
         text = bare
 
 
-def _words(relation: str) -> str:
+def to_words(relation: str) -> str:
+    """Return a relation in words: "works at" for `works_at`."""
     return " ".join(relation.replace("_", " ").lower().split())
 
 
 def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
-    """A fact with what stands behind its object."""
     for part in behind:
         match = _BEHIND.fullmatch(part.strip())
         word, rest = (match["word"].lower(), _clean(match["rest"])) if match else ("", "")
-        time = (
-            _time(rest.removeprefix("on ").removeprefix("in ")) if word in _ENDED else _time(rest)
-        )
+        day = rest.removeprefix("on ").removeprefix("in ") if word in _ENDED else rest
+        time, changes = _time(day), dict[str, Any]()
         span = read_span(rest) or (time, None) if word in _BEGINS and time else None
-        changes: dict[str, Any] = {}
         if word in _ENDED:
             changes = {"status": word, "until": fact.until or time or None}
         elif word == "disputed":
@@ -376,9 +368,8 @@ def _qualify(fact: Fact, behind: Iterable[str]) -> Fact:
         elif word in _ENDS and time:
             changes = {"until": time, "status": "ended" if fact.status == "holds" else fact.status}
         elif span := span or read_span(part):
-            changes = {"since": span[0]} | (
-                {"until": span[1], "status": "ended"} if span[1] else {}
-            )
+            ends = {"until": span[1], "status": "ended"} if span[1] else {}
+            changes = {"since": span[0], **ends}
         elif match or _ASIDE.fullmatch(part) or not _has_word(part):
             continue
         elif len(fact.object) + len(part) < _LONGEST_FIELD:
@@ -448,20 +439,16 @@ def facts_of(memory: str | Memory | Mapping[str, Any] | Any) -> list[Fact]:
     elif isinstance(memory, str):
         memory = Memory(memory)
     found = memory if isinstance(memory, Memory) else memory.memory
-    marked = {item.text: item.missing for item in found.unsupported}
-    by_line: dict[str, list[Evidence]] = {}
+    known: dict[str, dict[str, Any]] = {}
     for item in found.evidence:
-        by_line.setdefault(item.text, []).append(item)
-    sources = {item.line: item for item in getattr(memory, "told", ())}
-    facts = []
-    for fact in read_lines(found.text).facts:
-        line, source = fact.line, sources.get(fact.line)
-        known: dict[str, Any] = {"evidence": (*by_line.get(line, ()),)}
-        known |= {"unsupported": line in marked, "missing": marked.get(line, ())}
-        if source is not None:
-            known |= {"message": source.message, "thread": source.thread, "told_at": source.at}
-        facts.append(replace(fact, **known))
-    return facts
+        own = known.setdefault(item.text, {})
+        own["evidence"] = (*own.get("evidence", ()), item)
+    for mark in found.unsupported:
+        known.setdefault(mark.text, {}).update(unsupported=True, missing=mark.missing)
+    for one in getattr(memory, "told", ()):
+        said = {"message": one.message, "thread": one.thread, "told_at": one.at}
+        known.setdefault(one.line, {}).update(said)
+    return [replace(fact, **known.get(fact.line, {})) for fact in read_lines(found.text).facts]
 
 
 def memory_of_facts(facts: Iterable[Fact], others: Iterable[str] = (), dropped: int = 0) -> Memory:
@@ -481,186 +468,10 @@ def is_facts(text: str) -> bool:
     return bool(lines) and read == [line.split(" | ")[:_LEAST] for line in lines]
 
 
-# --- What is wanted
-
-_SINGLE = """
-works at, works for, employer, job, job title, position, lives in, born in, born on, died in,
-died on, birthday, date of birth, place of birth, age, name, married to, spouse, partner,
-status, ceo, capital, population, headquarters, seat, based in, located in, address, phone,
-email, owner, owned by, landlord, tenant, reports to, manager, price, rent, monthly rent,
-salary, fee, budget, deadline, due date, start date, end date, term, duration, notice period,
-interest rate, governing law, jurisdiction, currency, version, diet, time zone,
-miete, monatliche miete, kaltmiete, kaution, preis, gehalt, laufzeit, kündigungsfrist, mieter,
-vermieter, eigentümer, adresse, loyer, loyer mensuel, caution, prix, salaire, durée, préavis,
-locataire, bailleur, propriétaire, 租金, 月租金, 押金, 价格, 工资, 月薪, 租期, 期限, 通知期,
-承租人, 出租人, 所有人, 地址
-"""
-"""Relations that have one object at a time, where no schema says otherwise."""
-SINGLE = frozenset(" ".join(_SINGLE.split()).split(", "))
-
-
-_MEASURED = "age budget duration fee interest_rate monthly_rent notice_period price rent salary"
-_AMOUNTS = frozenset(name.replace("_", " ") for name in _MEASURED.split())
-"""Relations whose objects are no dates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A relation of a schema.
-
-    Its name is that of lines ("works at" for a field `works_at`); its subject and object are names
-    of models, or "date", "number" or "text"; with choices, no other object is allowed.
-    """
-
-    name: str
-    subject: str
-    object: str
-    single: bool
-    description: str = ""
-    choices: tuple[str, ...] = ()
-
-    @property
-    def described(self) -> str:
-        """The words that describe it to a model."""
-        objects = " or ".join(self.choices) or ("" if self.object == "text" else f"a {self.object}")
-        about = "; ".join(filter(None, (objects, self.description)))
-        return f"{self.name} ({about})" if about else self.name
-
-
-class Facts:
-    """The facts that a memory keeps: `schema=Facts` for any, `Facts(Person, Company)` for those.
-
-    A pydantic model is a kind of entity; its fields are the relations that it may have. A list or
-    set has several objects at once; of any other type, a new object closes the old one. Enums and
-    literals are the objects to choose from. Descriptions are shown to the model.
-
-    Args:
-        entities: the models; models that their fields refer to are added. Without any, every
-            relation is kept; some, such as "works at" and "price", have one object at a time.
-
-    Attributes:
-        relations: the relations of the models, by name; none if all are kept.
-
-    Raises:
-        ConfigurationError: One is no pydantic model, or none has a field.
-
-    Examples:
-        >>> from pydantic import BaseModel, Field
-        >>> from memagent_graph import Facts
-        >>> class Lease(BaseModel):
-        ...     rent: str = Field(description="rent a month")
-        ...     tenant: list[str] = []
-        >>> print(Facts(Lease).described)
-        Lease: rent (rent a month), tenant
-    """
-
-    def __init__(self, *entities: type[BaseModel]) -> None:
-        self.relations: dict[str, Relation] = {}
-        for entity in entities:
-            if not (isinstance(entity, type) and issubclass(entity, BaseModel)):
-                message = f"Facts takes pydantic models of entities, not {entity!r}."
-                raise ConfigurationError(message)
-        refs, plain = models_json_schema([(entity, "validation") for entity in entities])
-        kinds = plain.get("$defs", {})
-        waiting = [_name_of(refs[entity, "validation"]) for entity in entities]
-        for kind in waiting:  # grows within the loop
-            for name, field in kinds[kind].get("properties", {}).items():
-                relation, others = _relation(kind, name, field, kinds)
-                known = self.relations.get(relation.name)
-                if known is not None and not (known.single and relation.single):
-                    relation = replace(relation, single=False)
-                self.relations[relation.name] = relation
-                waiting += [one for one in others if one not in waiting]
-        if entities and not self.relations:
-            names = ", ".join(entity.__name__ for entity in entities)
-            message = f"No relation to keep: {names} has no field. Add one for each relation."
-            raise ConfigurationError(message)
-
-    @classmethod
-    def of(cls, schema: type[Facts] | Facts) -> Facts:
-        """Return the schema itself, or that of any facts for the class."""
-        return schema() if isinstance(schema, type) else schema
-
-    @property
-    def described(self) -> str:
-        """The relations of each kind of entity, for a model; "" if all are kept."""
-        kinds: dict[str, list[str]] = {}
-        for relation in self.relations.values():
-            kinds.setdefault(relation.subject, []).append(relation.described)
-        return "\n".join(f"{kind}: {', '.join(told)}" for kind, told in kinds.items())
-
-    def is_single(self, relation: str) -> bool:
-        """Whether a subject has one object of this relation at a time."""
-        known = self.relations.get(relation)
-        return relation in SINGLE if known is None else known.single
-
-    def fit(self, fact: Fact) -> Fact | None:
-        """Return the fact as the schema writes it; None if it has no place for it."""
-        if not self.relations or fact.relation == SAME_AS:
-            return fact
-        bare = fact.relation.removeprefix("is ").removeprefix("has ").removeprefix("the ")
-        relation = self.relations.get(fact.relation) or self.relations.get(bare)
-        if relation is None:
-            return None
-        chosen = {one.lower(): one for one in relation.choices}
-        thing = chosen.get(fact.object.lower()) if chosen else fact.object
-        is_number = any(map(str.isdigit, fact.object)) and not _is_day(fact.object)
-        is_of_kind = {"date": bool(read_date(fact.object)), "number": is_number}
-        if thing is None or not is_of_kind.get(relation.object, True):
-            return None
-        return replace(fact, relation=relation.name, object=thing)
-
-
-def lacks_object(fact: Fact, schema: Facts) -> bool:
-    """Return whether a fact's object is none, and no choice of the schema.
-
-    It says that it is not said, or it is a date where an amount belongs.
-    """
-    known = schema.relations.get(fact.relation)
-    choices = map(str.lower, known.choices) if known else ()
-    is_none = is_not_said(fact.object) or (fact.relation in _AMOUNTS and _is_day(fact.object))
-    return bool(is_none) and fact.object.lower() not in choices
-
-
-def _is_day(text: str) -> bool:
+def names_day(text: str) -> bool:
     """Whether a text is a day or a month, maybe with "since" before it; a year may be a number."""
     found = _BEHIND.fullmatch(text)
     return "-" in (read_date(found["rest"] if found else text) or "")
-
-
-def _name_of(schema: Mapping[str, Any]) -> str:
-    """The name of the definition that a JSON schema refers to; "" if it refers to none."""
-    return str(schema.get("$ref", "")).rpartition("/")[2]
-
-
-def _relation(
-    kind: str, name: str, field: Mapping[str, Any], kinds: Mapping[str, Any]
-) -> tuple[Relation, list[str]]:
-    """The relation of a field, from its JSON schema, and the models that it refers to."""
-    many, parts, choices, models, thing = False, [field], list[str](), list[str](), "text"
-    for one in parts:  # grows within the loop
-        inner = [*one.get("anyOf", ()), one.get("items"), one.get("additionalProperties")]
-        parts += [part for part in inner if isinstance(part, Mapping)]
-        other, values = _name_of(one), [one["const"]] if "const" in one else one.get("enum", ())
-        if other and "properties" in kinds[other]:
-            models.append(other)
-        elif other:
-            parts.append(kinds[other])
-        many |= one.get("type") in {"array", "object"}
-        choices += map(str, values)
-        if one.get("format") in {"date", "date-time"}:
-            thing = "date"
-        elif one.get("type") in {"integer", "number"} and not values:
-            thing = "number"
-    objects = " or ".join(kinds[model]["title"] for model in models) or thing
-    # What stands in braces or tags would be read as a field or a delimiter of the prompt.
-    described = " ".join(field.get("description", "").translate(_PLAIN).split())
-    return Relation(
-        _words(name), kinds[kind]["title"], objects, not many, described, (*choices,)
-    ), models
-
-
-_PLAIN = str.maketrans("{}<>", "()()")
 
 
 def drop_facts(text: str, subject: Collection[str]) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""The rules by which new facts overwrite old ones: in reading order, without a model.
+"""Which facts are wanted, and the rules by which new ones overwrite old ones, without a model.
 
 Of two objects of a relation that has one at a time, the newer one closes the older one, which stays
 as history; `until` closes a fact with nothing in its place. Where nothing says which is newer, both
@@ -9,25 +9,204 @@ from __future__ import annotations
 
 from calendar import monthrange
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import is_later, statements
 from memagent_graph.facts.graph import Entities
 from memagent_graph.facts.record import (
     SAME_AS,
     Fact,
-    Facts,
     facts_of,
     find_said,
     find_times,
-    lacks_object,
+    names_day,
     read_date,
+    to_words,
 )
+from memagent_graph.readers.replies import is_not_said
 from memagent_graph.text.terms import specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+
+
+_SINGLE = """
+works at, works for, employer, job, job title, position, lives in, born in, born on, died in,
+died on, birthday, date of birth, place of birth, age, name, married to, spouse, partner,
+status, ceo, capital, population, headquarters, seat, based in, located in, address, phone,
+email, owner, owned by, landlord, tenant, reports to, manager, price, rent, monthly rent,
+salary, fee, budget, deadline, due date, start date, end date, term, duration, notice period,
+interest rate, governing law, jurisdiction, currency, version, diet, time zone,
+miete, monatliche miete, kaltmiete, kaution, preis, gehalt, laufzeit, kündigungsfrist, mieter,
+vermieter, eigentümer, adresse, loyer, loyer mensuel, caution, prix, salaire, durée, préavis,
+locataire, bailleur, propriétaire, 租金, 月租金, 押金, 价格, 工资, 月薪, 租期, 期限, 通知期,
+承租人, 出租人, 所有人, 地址
+"""
+"""Relations that have one object at a time, where no schema says otherwise."""
+SINGLE = frozenset(" ".join(_SINGLE.split()).split(", "))
+
+
+_MEASURED = "age budget duration fee interest_rate monthly_rent notice_period price rent salary"
+_AMOUNTS = frozenset(map(to_words, _MEASURED.split()))
+"""Relations whose objects are no dates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation of a schema.
+
+    Its name is that of lines ("works at" for a field `works_at`); its subject and object are names
+    of models, or "date", "number" or "text"; with choices, no other object is allowed.
+    """
+
+    name: str
+    subject: str
+    object: str
+    single: bool
+    description: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def described(self) -> str:
+        """The words that describe it to a model."""
+        objects = " or ".join(self.choices) or ("" if self.object == "text" else f"a {self.object}")
+        about = "; ".join(filter(None, (objects, self.description)))
+        return f"{self.name} ({about})" if about else self.name
+
+
+class Facts:
+    """The facts that a memory keeps: `schema=Facts` for any, `Facts(Person, Company)` for those.
+
+    A pydantic model is a kind of entity; its fields are the relations that it may have. A list or
+    set has several objects at once; of any other type, a new object closes the old one. Enums and
+    literals are the objects to choose from. Descriptions are shown to the model.
+
+    Args:
+        entities: the models; models that their fields refer to are added. Without any, every
+            relation is kept; some, such as "works at" and "price", have one object at a time.
+
+    Attributes:
+        relations: the relations of the models, by name; none if all are kept.
+
+    Raises:
+        ConfigurationError: One is no pydantic model, or none has a field.
+
+    Examples:
+        >>> from pydantic import BaseModel, Field
+        >>> from memagent_graph import Facts
+        >>> class Lease(BaseModel):
+        ...     rent: str = Field(description="rent a month")
+        ...     tenant: list[str] = []
+        >>> print(Facts(Lease).described)
+        Lease: rent (rent a month), tenant
+    """
+
+    def __init__(self, *entities: type[BaseModel]) -> None:
+        self.relations: dict[str, Relation] = {}
+        for entity in entities:
+            if not (isinstance(entity, type) and issubclass(entity, BaseModel)):
+                message = f"Facts takes pydantic models of entities, not {entity!r}."
+                raise ConfigurationError(message)
+        refs, plain = models_json_schema([(entity, "validation") for entity in entities])
+        kinds = plain.get("$defs", {})
+        waiting = [_name_of(refs[entity, "validation"]) for entity in entities]
+        for kind in waiting:  # grows within the loop
+            for name, field in kinds[kind].get("properties", {}).items():
+                relation, others = _relation(kind, name, field, kinds)
+                known = self.relations.get(relation.name)
+                if known is not None and not (known.single and relation.single):
+                    relation = replace(relation, single=False)
+                self.relations[relation.name] = relation
+                waiting += [one for one in others if one not in waiting]
+        if entities and not self.relations:
+            names = ", ".join(entity.__name__ for entity in entities)
+            message = f"No relation to keep: {names} has no field. Add one for each relation."
+            raise ConfigurationError(message)
+
+    @classmethod
+    def of(cls, schema: type[Facts] | Facts) -> Facts:
+        """Return the schema itself, or that of any facts for the class."""
+        return schema() if isinstance(schema, type) else schema
+
+    @property
+    def described(self) -> str:
+        """The relations of each kind of entity, for a model; "" if all are kept."""
+        kinds: dict[str, list[str]] = {}
+        for relation in self.relations.values():
+            kinds.setdefault(relation.subject, []).append(relation.described)
+        return "\n".join(f"{kind}: {', '.join(told)}" for kind, told in kinds.items())
+
+    def is_single(self, relation: str) -> bool:
+        """Whether a subject has one object of this relation at a time."""
+        known = self.relations.get(relation)
+        return relation in SINGLE if known is None else known.single
+
+    def fit(self, fact: Fact) -> Fact | None:
+        """Return the fact as the schema writes it; None if it has no place for it."""
+        if not self.relations or fact.relation == SAME_AS:
+            return fact
+        bare = fact.relation.removeprefix("is ").removeprefix("has ").removeprefix("the ")
+        relation = self.relations.get(fact.relation) or self.relations.get(bare)
+        if relation is None:
+            return None
+        chosen = {one.lower(): one for one in relation.choices}
+        thing = chosen.get(fact.object.lower()) if chosen else fact.object
+        is_number = any(map(str.isdigit, fact.object)) and not names_day(fact.object)
+        is_of_kind = {"date": bool(read_date(fact.object)), "number": is_number}
+        if thing is None or not is_of_kind.get(relation.object, True):
+            return None
+        return replace(fact, relation=relation.name, object=thing)
+
+
+def lacks_object(fact: Fact, schema: Facts) -> bool:
+    """Return whether a fact's object is none, and no choice of the schema.
+
+    It says that it is not said, or it is a date where an amount belongs.
+    """
+    known = schema.relations.get(fact.relation)
+    if known and fact.object.lower() in map(str.lower, known.choices):
+        return False
+    return is_not_said(fact.object) or (fact.relation in _AMOUNTS and names_day(fact.object))
+
+
+def _name_of(schema: Mapping[str, Any]) -> str:
+    """The name of the definition that a JSON schema refers to; "" if it refers to none."""
+    return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
+def _relation(
+    kind: str, name: str, field: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> tuple[Relation, list[str]]:
+    """The relation of a field, from its JSON schema, and the models that it refers to."""
+    many, parts, choices, models, thing = False, [field], list[str](), list[str](), "text"
+    for one in parts:  # grows within the loop
+        inner = [*one.get("anyOf", ()), one.get("items"), one.get("additionalProperties")]
+        parts += [part for part in inner if isinstance(part, Mapping)]
+        other, values = _name_of(one), [one["const"]] if "const" in one else one.get("enum", ())
+        if other and "properties" in kinds[other]:
+            models.append(other)
+        elif other:
+            parts.append(kinds[other])
+        many |= one.get("type") in {"array", "object"}
+        choices += map(str, values)
+        if one.get("format") in {"date", "date-time"}:
+            thing = "date"
+        elif one.get("type") in {"integer", "number"} and not values:
+            thing = "number"
+    objects = " or ".join(kinds[model]["title"] for model in models) or thing
+    # What stands in braces or tags would be read as a field or a delimiter of the prompt.
+    described = " ".join(field.get("description", "").translate(_PLAIN).split())
+    title = kinds[kind]["title"]
+    return Relation(to_words(name), title, objects, not many, described, (*choices,)), models
+
+
+_PLAIN = str.maketrans("{}<>", "()()")
 
 
 def overwrite(
@@ -109,14 +288,14 @@ def _compare(new: Fact, old: Fact, names: Entities, *, latest: bool) -> int:
         return 1
     if new.since:
         return 0
-    known = [{item.source for item in fact.evidence} for fact in (new, old)]
-    return int(not all(known) or not known[0].isdisjoint(known[1]))
+    own, others = ({item.source for item in fact.evidence} for fact in (new, old))
+    return int(not (own and others) or not own.isdisjoint(others))
 
 
 def is_after(one: str | None, other: str | None) -> bool:
     """Return whether a time is known to be later than another."""
-    known = [read_date(time) if time else None for time in (one, other)]
-    return None not in known and str(known[0]) > str(known[1])
+    first, second = (read_date(time) if time else None for time in (one, other))
+    return first is not None and second is not None and first > second
 
 
 def _join(old: Fact, new: Fact) -> Fact:

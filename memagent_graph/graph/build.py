@@ -13,28 +13,34 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.documents import Document
 from langchain_core.runnables.config import ensure_config, merge_configs
-from langchain_core.runnables.graph import Graph
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Send
+from typing_extensions import TypedDict
 
 from memagent_graph.config import LEXICAL, ReadingConfig
 from memagent_graph.errors import MemAgentError, QuestionError
-from memagent_graph.graph.events import begin_attempt
+from memagent_graph.graph.fold import (
+    after_search,
+    first_step,
+    make_node,
+    next_step,
+    overwrite_memory,
+    until_it_stops,
+)
 from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.nodes import (
     begin_question,
     merge_memories,
     open_document,
-    overwrite_memory,
     search,
     write_answer,
 )
-from memagent_graph.graph.reading import Reading, check_window
+from memagent_graph.graph.reading import Reading, Run, check_window
 from memagent_graph.graph.state import (
     Answered,
     Fold,
@@ -42,52 +48,65 @@ from memagent_graph.graph.state import (
     ReadingInput,
     ReadingOutput,
     ReadingState,
-    Run,
     fold_name,
 )
 from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import RunnableCallable, as_kind, checkpointer_of, runtime_of
-from memagent_graph.sync import wait_for
-from memagent_graph.templates import replace_surrogates
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.runtime import Runtime
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
     from memagent_graph.evidence.verify import Verify
-    from memagent_graph.facts.record import Facts
-    from memagent_graph.models.structured import ResponseFormat
+    from memagent_graph.facts.rules import Facts
+    from memagent_graph.graph.state import Changes
+    from memagent_graph.models.structured import ResponseFormat, Shape
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
     _Builder = StateGraph[ReadingState, Run, Any, Any]
     _Stops = tuple[list[str], list[str]]
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterator,
-        Mapping,
-    )
-
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-    from langgraph.runtime import Runtime
-
-    from memagent_graph.graph.state import Changes
-    from memagent_graph.models.structured import Shape
-
     Questioning = CompiledStateGraph[ReadingState, Run, QuestionState, Answered]
     Segmenting = CompiledStateGraph[ReadingState, Run, Fold, Fold]
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Options that `create_memagent` takes beside a model, and so all that make such a graph."""
+
+    config: ReadingConfig | None
+    store: BaseStore | None
+    namespace: Sequence[str]
+    prompts: Prompts | None
+    tokenizer: TokenizerLike
+    verify: Verify | None
+    response_format: ResponseFormat | None
+
+
+class AgentOptions(ReadingOptions, total=False):
+    """Options that a node takes as well."""
+
+    schema: type[Facts] | Facts | None
+    interrupt_before: Sequence[str] | None
+    interrupt_after: Sequence[str] | None
+    name: str
 
 
 def create_memagent(
@@ -123,7 +142,7 @@ def create_memagent(
             or a tokenizer.json. None takes the reader's own, otherwise an estimate.
         verify: decides which statements of a chat model's memory are supported, if the document has
             a passage for them: a function that takes passage and statement and returns a
-            probability, 0 to 1, and may be asynchronous, or `"cross-encoder/<hub id or folder>"`.
+            probability, 0 to 1, and may be asynchronous, or a decision model of LangChain.
             None goes by names and numbers.
         response_format: form of a chat model's answers: a pydantic model, a dataclass, a TypedDict,
             or the JSON schema of an object. They are in `structured_response`, and as JSON in
@@ -165,7 +184,7 @@ def create_memagent(
     if config.how == "auto" and config.skim is None and reader.shows_passages:
         config = config.model_copy(update={"skim": LEXICAL})
     if config.pictures:
-        from memagent_graph.pictures.sight import check_sight
+        from memagent_graph.pictures import check_sight
 
         check_sight(getattr(reader, "model", None))
     cut: Callable[[str, int, Tokenizer], str] = cut_at_sentence
@@ -183,19 +202,16 @@ def create_memagent(
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=ReadingInput, output_schema=ReadingOutput
     )
-    builder.add_node("open_document", async_node(open_document, reading))
+    builder.add_node("open_document", make_node(open_document, reading))
     stops = list(interrupt_before or ()), list(interrupt_after or ())
     builder.add_node("question", question_node(_question_graph(reading, stops)))
     builder.add_edge(START, "open_document")
     builder.add_edge("question", END)
     steps = _add_steps(builder, reading, stops)
-    builder.add_conditional_edges("open_document", _edge(_first_step), [*steps, "question"])
+    builder.add_conditional_edges("open_document", _edge(first_step), [*steps, "question"])
+    before, after = stops
     compiled = builder.compile(
-        checkpointer,
-        store=store,
-        interrupt_before=stops[0],
-        interrupt_after=stops[1],
-        name=name,
+        checkpointer, store=store, interrupt_before=before, interrupt_after=after, name=name
     )
     graph = as_kind(ReadingGraph, compiled)
     graph.shape = getattr(reader, "shape", None)
@@ -207,49 +223,49 @@ def _question_graph(reading: Reading, stops: _Stops) -> Questioning:
     builder = StateGraph(
         ReadingState, context_schema=Run, input_schema=QuestionState, output_schema=Answered
     )
-    builder.add_node("begin_question", async_node(begin_question, reading))
+    builder.add_node("begin_question", make_node(begin_question, reading))
     builder.add_edge(START, "begin_question")
     steps = _add_steps(builder, reading, stops)
-    builder.add_conditional_edges("begin_question", _edge(_next_step), steps)
-    before, after = _stops_of(builder, stops)
-    return builder.compile(name="question", interrupt_before=before, interrupt_after=after)
+    builder.add_conditional_edges("begin_question", _edge(next_step), steps)
+    graph: Questioning = _compile("question", builder, stops)
+    return graph
 
 
 def _fold_graph(reading: Reading, stops: _Stops) -> Segmenting:
-    """The graph of one segment."""
     builder = StateGraph(ReadingState, context_schema=Run, input_schema=Fold, output_schema=Fold)
-    builder.add_node("overwrite_memory", async_node(overwrite_memory, reading))
+    builder.add_node("overwrite_memory", make_node(overwrite_memory, reading))
     builder.add_edge(START, "overwrite_memory")
-    again = ["overwrite_memory", END]
-    builder.add_conditional_edges("overwrite_memory", _edge(_until_it_stops), again)
-    before, after = _stops_of(builder, stops)
-    return builder.compile(name="fold", interrupt_before=before, interrupt_after=after)
+    builder.add_conditional_edges("overwrite_memory", _edge(until_it_stops), _AGAIN)
+    graph: Segmenting = _compile("fold", builder, stops)
+    return graph
 
 
-def _stops_of(builder: _Builder, stops: _Stops) -> _Stops:
-    """The interrupts whose nodes a graph has."""
-    before, after = ([name for name in names if name in builder.nodes] for names in stops)
-    return before, after
+def _compile(name: str, builder: _Builder, stops: _Stops) -> Any:
+    """Compile a graph, with the interrupts whose nodes it has."""
+    before, after = ([node for node in names if node in builder.nodes] for names in stops)
+    return builder.compile(name=name, interrupt_before=before, interrupt_after=after)
+
+
+_AGAIN = ["overwrite_memory", END]
 
 
 def _add_steps(builder: _Builder, reading: Reading, stops: _Stops) -> list[str]:
     """Add the steps that read for a question and answer it; return those that can be first."""
     steps = ["overwrite_memory", "write_answer"]
-    builder.add_node("overwrite_memory", async_node(overwrite_memory, reading))
-    builder.add_conditional_edges("overwrite_memory", _edge(_next_step), [*steps])
+    builder.add_node("overwrite_memory", make_node(overwrite_memory, reading))
+    builder.add_conditional_edges("overwrite_memory", _edge(next_step), [*steps])
     if reading.config.merges:
         steps += ["fold", "merge_memories"]
         builder.add_node("fold", fold_node(_fold_graph(reading, stops)))
-        builder.add_node("merge_memories", async_node(merge_memories, reading))
+        builder.add_node("merge_memories", make_node(merge_memories, reading))
         builder.add_edge("fold", "merge_memories")
-        builder.add_conditional_edges("merge_memories", _edge(_next_step), ["fold", "write_answer"])
-    builder.add_node("write_answer", async_node(write_answer, reading))
+        builder.add_conditional_edges("merge_memories", _edge(next_step), ["fold", "write_answer"])
+    builder.add_node("write_answer", make_node(write_answer, reading))
     # What was skipped, or was read since a version that a user edited, may be read after all.
-    again = ["overwrite_memory", END]
-    builder.add_conditional_edges("write_answer", _edge(_until_it_stops), again)
+    builder.add_conditional_edges("write_answer", _edge(until_it_stops), _AGAIN)
     if reading.searches:
-        builder.add_node("search", async_node(search, reading))
-        builder.add_conditional_edges("search", _edge(_after_search), [*steps, END])
+        builder.add_node("search", make_node(search, reading))
+        builder.add_conditional_edges("search", _edge(after_search), [*steps, END])
         steps.append("search")
     return steps
 
@@ -263,43 +279,6 @@ def _edge(choose: Callable[[Any], str | list[Send]]) -> RunnableCallable:
     return RunnableCallable(choose, from_async, trace=False)
 
 
-def _first_step(state: ReadingState) -> str | list[Send]:
-    questions = state.get("questions")
-    if state["question"] or not questions:
-        return _next_step(state)
-    return [
-        Send(
-            "question",
-            QuestionState(
-                number=number,
-                question=replace_surrogates(question),
-                source=state["source"],
-                scope={**state["scope"], "number": number + 1},
-                version=state.get("version"),
-            ),
-        )
-        for number, question in enumerate(questions)
-    ]
-
-
-def _next_step(state: ReadingState) -> str | list[Send]:
-    if folds := state.get("folds"):
-        going = (fold for fold in folds.values() if not fold["progress"]["stopped"])
-        return [Send("fold", fold) for fold in going] or "merge_memories"
-    steps = {None: "overwrite_memory", "search": "search"}
-    return steps.get(state["progress"]["stopped"], "write_answer")
-
-
-def _after_search(state: ReadingState) -> str | list[Send]:
-    return END if state["progress"]["stopped"] == "search" else _next_step(state)
-
-
-def _until_it_stops(state: ReadingState) -> str:
-    return END if state["progress"]["stopped"] else "overwrite_memory"
-
-
-State = TypeVar("State")
-
 NO_LIMIT = 2**31
 """Recursion limit in supersteps: a reading ends with the document."""
 
@@ -308,12 +287,10 @@ def question_node(asking: Questioning) -> RunnableCallable:
     """Return a node that answers one of several questions; its failure does not end the others."""
 
     def record(state: QuestionState, output: Changes, error: MemAgentError | None) -> Changes:
-        failure = {
-            "error": None if error is None else str(error),
-            "error_type": None if error is None else type(error).__name__,
-        }
-        who = {"number": state["number"], "question": state["question"], **failure}
-        return {"answers": [{**who, **output}]}
+        failed = (None, None) if error is None else (str(error), type(error).__name__)
+        record: Changes = {"number": state["number"], "question": state["question"]}
+        record["error"], record["error_type"] = failed
+        return {"answers": [{**record, **output}]}
 
     return _subgraph_node("question", asking, record)
 
@@ -351,29 +328,6 @@ def _subgraph_node(
         return record(state, output, None)
 
     return RunnableCallable(sync, from_async, name=name, trace=False)
-
-
-def async_node(
-    work: Callable[[Reading, State, Run, RunnableConfig], Awaitable[Changes]],
-    reading: Reading,
-) -> RunnableCallable:
-    """Return a node that waits for the reader or the store."""
-
-    async def from_async(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        run = runtime.context
-        run.config = config
-        if run.write is None:
-            run.write = runtime.stream_writer
-        if run.store is None:
-            run.store = reading.store or runtime.store
-            run.namespace = reading.namespace
-        begin_attempt(config)
-        return await work(reading, state, run, config)
-
-    def sync(state: State, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        return wait_for(from_async(state, config, runtime))
-
-    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
 
 
 _THREADS = 256
@@ -415,10 +369,7 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         return found
 
     def stream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        **options: Any,
+        self, input: Any, config: RunnableConfig | None = None, **options: Any
     ) -> Iterator[Any]:
         """Stream a reading; arguments are those of `CompiledStateGraph.stream`.
 
@@ -431,45 +382,29 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         config, saver = self._lift(config)
         if config.get("max_concurrency") is None:  # the default is the size of the thread pool
             config["max_concurrency"] = _THREADS
-        run = _new_run(config, options)
+        run = _new_run(config, options, options.get("stream_mode") or self.stream_mode)
         if saver is not None and run.document is None and _continues(input):
             _take_input(run, next(saver.list(_thread_of(config), filter=_FIRST, limit=1), None))
         input = _carry(input, run)
         yield from super().stream(input, config, **_with_run(options, run, saver))
 
     async def astream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        **options: Any,
+        self, input: Any, config: RunnableConfig | None = None, **options: Any
     ) -> AsyncIterator[Any]:
         """Stream a reading from async code; see `stream`."""
         config, saver = self._lift(config)
-        run = _new_run(config, options)
+        run = _new_run(config, options, options.get("stream_mode") or self.stream_mode)
         if saver is not None and run.document is None and _continues(input):
-            saved = cast(
-                "AsyncGenerator[CheckpointTuple]",
-                saver.alist(_thread_of(config), filter=_FIRST, limit=1),
-            )
+            found = saver.alist(_thread_of(config), filter=_FIRST, limit=1)
+            saved = cast("AsyncGenerator[CheckpointTuple]", found)
             async with aclosing(saved):
                 _take_input(run, await anext(saved, None))
         input = _carry(input, run)
-        parts = cast(
-            "AsyncGenerator[Any]", super().astream(input, config, **_with_run(options, run, saver))
-        )
+        streamed = super().astream(input, config, **_with_run(options, run, saver))
+        parts = cast("AsyncGenerator[Any]", streamed)
         async with aclosing(parts):
             async for part in parts:
                 yield part
-
-    def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
-        """Return the graph to draw; with `xray`, its steps for a question and for a segment too."""
-        return _flat(super().get_graph(config, xray=xray))
-
-    async def aget_graph(
-        self, config: RunnableConfig | None = None, *, xray: int | bool = False
-    ) -> Graph:
-        """Return the graph to draw; see `get_graph`."""
-        return _flat(await super().aget_graph(config, xray=xray))
 
     def _lift(
         self, config: RunnableConfig | None
@@ -478,34 +413,22 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         return config, checkpointer_of(self, config)
 
 
-def _flat(drawn: Graph) -> Graph:
-    """The drawing without boxes in it: Mermaid draws no two of one name, as two readings have."""
-    named = {id: id.replace(":", "/") for id in drawn.nodes}
-    nodes = {
-        named[id]: node._replace(id=named[id], name=named[id] if ":" in id else node.name)
-        for id, node in drawn.nodes.items()
-    }
-    edges = [
-        edge._replace(source=named[edge.source], target=named[edge.target]) for edge in drawn.edges
-    ]
-    return Graph(nodes=nodes, edges=edges)
-
-
 def _continues(input: object) -> bool:
     return input is None or isinstance(input, Command)
 
 
-def _new_run(config: RunnableConfig, options: Mapping[str, Any]) -> Run:
-    context = options.get("context")
+def _new_run(config: RunnableConfig, options: Mapping[str, Any], modes: Sequence[str]) -> Run:
+    context, streams = options.get("context"), "custom" in modes
     if isinstance(context, Run):
+        context.streams = streams
         return context
-    run = Run(document=context.get("document")) if isinstance(context, dict) else Run()
+    run = Run(context.get("document") if isinstance(context, dict) else None, streams=streams)
     host = runtime_of(config)
     if host is not None and host.execution_info is not None:
         run.task = host.execution_info.task_id
         if config["configurable"].get("checkpoint_ns"):  # a node of its host, not a tool
             run.host = config
-    if host is not None and "custom" not in (options.get("stream_mode") or ()):
+    if host is not None and not streams:
         run.write = host.stream_writer  # otherwise the host needs subgraphs=True to see events
     return run
 
@@ -514,20 +437,17 @@ def _carry(input: Any, run: Run) -> Any:
     """The input with its document moved to the run; plain documents also stay for checkpoints."""
     given = input.update if isinstance(input, Command) else input
     if not isinstance(given, dict):
-        if input is None or isinstance(input, Command):
+        if _continues(input):
             return input
-        message = (
-            'The input of a reading is {"question": str, "document": ...}, not '
-            f"{type(input).__name__}."
-        )
+        form = '{"question": str, "document": ...}'
+        message = f"The input of a reading is {form}, not {type(input).__name__}."
         raise QuestionError(message)
-    fresh = _fresh(given)
-    if given.get("document") is None:
-        return input if isinstance(input, Command) else {**fresh, **input}
-    run.document = given["document"]
+    fresh, document = _fresh(given), given.get("document")
+    run.document = run.document if document is None else document
     if isinstance(input, Command):
         return input
-    return {**fresh, **input, "document": run.document if _plain(run.document) else None}
+    kept = {} if document is None else {"document": document if _plain(document) else None}
+    return {**fresh, **input, **kept}
 
 
 def _fresh(given: Mapping[str, object]) -> dict[str, object]:
@@ -550,10 +470,8 @@ def _with_run(
 
 
 def _thread_of(config: RunnableConfig) -> RunnableConfig:
-    """The config that finds the checkpoints of a run."""
     keys = ("thread_id", "checkpoint_ns")
-    place = {key: config["configurable"].get(key, "") for key in keys}
-    return {"configurable": place}
+    return {"configurable": {key: config["configurable"].get(key, "") for key in keys}}
 
 
 _FIRST = {"source": "input"}

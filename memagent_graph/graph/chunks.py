@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError
-from memagent_graph.sync import in_thread
 from memagent_graph.text.chunks import Chunk, chunks, next_chunk, table_header
 from memagent_graph.text.source import TextSource, parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.readers.base import Reader
@@ -49,46 +49,33 @@ def starts(
     """Return the chunks at which segments begin, counted from 0.
 
     Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
-    Segments of an earlier reading, when the document may have been shorter, are kept; only the part
-    after the last of them is cut again: they began at the chunks that are `known`. With
+    Segments of an earlier reading are kept, which began at the chunks that are `known`: only what
+    has grown to more than twice the size, and the part after the last of them, are cut again. With
     `segments="auto"` there are as many as the calls that the model answers at once allow.
     """
     if config.segments == "auto":
-        most, least = max(concurrency // questions, 1), _LEAST_ALONE
-    else:
-        most, least = config.segments, 1
-    return cut_evenly(chunks, most, least, known)
+        return cut_evenly(chunks, max(concurrency // questions, 1), _LEAST_ALONE, known)
+    return cut_evenly(chunks, config.segments, 1, known)
 
 
 def cut_evenly(chunks: int, most: int, least: int, known: Collection[int] = ()) -> list[int]:
     """Return what `starts` does, for at most `most` segments of at least `least` chunks."""
-    found, size = [0], least
-    while True:
-        at = found[-1]
-        size = max(size, _size(chunks - at, most), _size(chunks, _SLACK * most))
-        older = next((older for older in _sizes(size) if at + older in known), None)
-        if older is None:
-            return [*found, *range(at + size, chunks, size)]
-        size = older
-        found.append(at + size)
+    found, size = [0], max(_size(chunks, most), least)
+    for older in sorted({*known} - {0}):
+        found += [*range(found[-1] + size, older - size + 1, size), older]
+    at, sizes = found[-1], [end - start for start, end in pairwise(found)]
+    size = max(least, _size(chunks - at, most), _size(chunks, _SLACK * most), *sizes)
+    return [*found, *range(at + size, chunks, size)]
 
 
 def _size(chunks: int, segments: int) -> int:
     """The smallest size with which at most so many segments are needed."""
-    least = -(-chunks // segments)
-    step = _step(least)
+    step = _step(least := -(-chunks // segments))
     return -(-least // step) * step
 
 
-def _sizes(most: int) -> Iterator[int]:
-    """1 to 8, 10, 12, 14, 16, 20, ...: each at most a quarter more than the one before."""
-    size = 1
-    while size <= most:
-        yield size
-        size += _step(size + 1)
-
-
 def _step(size: int) -> int:
+    """The step of the series 1 to 8, 10, 12, 14, 16, 20, ... at a size."""
     return 1 << max((size - 1).bit_length() - 3, 0)
 
 
@@ -104,8 +91,12 @@ class Cutter:
         shared: int = 1,
     ) -> None:
         self.source = source
-        self._reader, self._config, self._tokenizer = reader, config, tokenizer
-        self._shared = shared
+        self._reader, self._config, self._shared = reader, config, shared
+        self._sizes: Any = {
+            "tokenizer": tokenizer,
+            "chunk_tokens": config.chunk_tokens,
+            "exact_cuts": config.exact_cuts,
+        }
         self._few = type(source) is TextSource and config.chunk_tokens <= _FEW_TOKENS
         self._begun: dict[int, Future[Chunk | None]] = {}
         self._segments = 1
@@ -113,14 +104,23 @@ class Cutter:
         self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
 
     @cached_property
+    def origins(self) -> dict[int, tuple[str, str]]:
+        """Each chunk's digest, and what a segment that begins there is known by, by its start.
+
+        That is the digest, and how many chunks before have the same.
+        """
+        seen, found = Counter[str](), {}
+        for start in self.cuts:
+            chunk = self.cut(start)
+            assert chunk is not None  # noqa: S101 - it was cut
+            found[start] = chunk.digest, f"{chunk.digest}-{seen[chunk.digest]}"
+            seen[chunk.digest] += 1
+        return found
+
+    @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:
         """End and tokens of each chunk, by start; cuts the whole document at the first use."""
-        cut = chunks(
-            self.source,
-            tokenizer=self._tokenizer,
-            chunk_tokens=self._config.chunk_tokens,
-            exact_cuts=self._config.exact_cuts,
-        )
+        cut = chunks(self.source, **self._sizes)
         return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
 
     def spans(self, known: Collection[int] = ()) -> list[tuple[int, int]]:
@@ -134,20 +134,21 @@ class Cutter:
         self._segments = max(len(places), 1)
         return [*pairwise([*(begins[place] for place in places), self.source.length])]
 
-    def chunk(self, position: int) -> Chunk:
-        """Return the chunk at the position of a fold."""
-        if (chunk := self._begin(position, lambda cut: cut()).result()) is None:
-            message = (
-                f"{self.source.name} ends before the position that the reading had reached: start "
-                "over with the question and the document."
-            )
+    async def chunk(self, position: int, seconds: float | None = None) -> Chunk:
+        """Return the chunk at the position of a fold; another thread cuts a long one.
+
+        Raises:
+            TimeoutError: It was not cut after these seconds.
+            SourceChangedError: The document ends before the position.
+        """
+        begun = self._begin(position)
+        if not begun.done():  # shielded: other folds may wait for the same chunk
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(begun)), seconds)
+        if (chunk := begun.result()) is None:
+            what = f"{self.source.name} ends before the position that the reading had reached"
+            message = f"{what}: start over with the question and the document."
             raise SourceChangedError(message)
         return chunk
-
-    def at_once(self, position: int) -> bool:
-        """Whether the chunk at a position is cut already, or faster to cut than in a thread."""
-        begun = self._begun.get(position)
-        return self._few or (begun is not None and begun.done())
 
     @contextmanager
     def ahead(self, chunk: Chunk, end: int) -> Iterator[None]:
@@ -155,16 +156,13 @@ class Cutter:
         if self._few or chunk.end >= end:
             yield
             return
-        start = partial(self._begin, chunk.end, in_thread)
-        starting = asyncio.get_running_loop().call_later(_PATIENCE, start)
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end)
         try:
             yield
         finally:
             starting.cancel()
 
-    def _begin(
-        self, position: int, how: Callable[[Callable[[], None]], object]
-    ) -> Future[Chunk | None]:
+    def _begin(self, position: int) -> Future[Chunk | None]:
         """The chunk at a position, for all folds that need it; the first caller has it cut."""
         with self._lock:
             if (known := self._begun.get(position)) is not None:
@@ -173,6 +171,7 @@ class Cutter:
             done = [at for at, one in self._begun.items() if one.done()]
             for at in done[: max(len(self._begun) - _KEPT * self._segments, 0)]:
                 del self._begun[at]
+        begun.set_running_or_notify_cancel()  # no fold that gives up cancels it
 
         def settle() -> None:
             try:
@@ -180,7 +179,10 @@ class Cutter:
             except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
                 begun.set_exception(error)
 
-        how(settle)
+        if self._few:
+            settle()
+        else:  # a pool's threads would not survive a fork
+            threading.Thread(target=settle, name="memagent-cut", daemon=True).start()
         return begun
 
     def cut(self, position: int) -> Chunk | None:
@@ -189,7 +191,7 @@ class Cutter:
         model = getattr(self._reader, "model", None)
         if chunk is None or not most or model is None:
             return chunk
-        from memagent_graph.pictures.sight import between, within
+        from memagent_graph.pictures import between, within
 
         parts = parts_with_offsets(self.source, chunk.start, chunk.end)
         found = between(parts, chunk.start, chunk.end)
@@ -197,20 +199,13 @@ class Cutter:
         return replace(chunk, pictures=shown, crowded_out=len(found) - len(shown))
 
     def _cut(self, position: int) -> Chunk | None:
-        config = self._config
         known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
         if known is not None:
             end, tokens = known
             text = self.source.read(position, end - position)
-            header = "" if config.exact_cuts else table_header(self.source, position, text)
+            header = "" if self._config.exact_cuts else table_header(self.source, position, text)
             return Chunk(text, position, end, tokens, self.source, header)
-        chunk = next_chunk(
-            self.source,
-            position,
-            tokenizer=self._tokenizer,
-            chunk_tokens=config.chunk_tokens,
-            exact_cuts=config.exact_cuts,
-        )
+        chunk = next_chunk(self.source, position, **self._sizes)
         if chunk is not None and self._shared > 1:
             self._cuts[position] = chunk.end, chunk.tokens
         return chunk

@@ -1,8 +1,8 @@
-"""The events of a reading, in `stream_mode="custom"`."""
+"""What a reading reports: its events, in `stream_mode="custom"`, and warnings on its output."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
@@ -12,20 +12,21 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
+from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.state import count_covered, fold_name
-from memagent_graph.readers.completion import Listener
+from memagent_graph.models.reply import Listener
+from memagent_graph.templates import plural
+from memagent_graph.text.source import sources_of, warnings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from uuid import UUID
-
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.reading import FoldUpdate, Reading
-    from memagent_graph.graph.state import Fold, How, Progress, Run
+    from memagent_graph.evidence.places import Memory, Unsupported
+    from memagent_graph.graph.reading import FoldUpdate, Reading, Run
+    from memagent_graph.graph.state import Fold, How, Progress
     from memagent_graph.readers.base import Answer
     from memagent_graph.text.chunks import Chunk
-    from memagent_graph.text.source import OpenedSource
+    from memagent_graph.text.source import OpenedSource, Source
 
 
 class OpenedEvent(TypedDict):
@@ -95,14 +96,10 @@ class ChunkEvent(FoldEvent):
     removed: list[str]
 
 
-class AnswerEvent(TypedDict):
-    """The answer was written; for the fields, see the events above and `Answered`."""
+class AnswerEvent(FoldEvent):
+    """The answer was written; for the fields, see `Answered`."""
 
     event: Literal["answer"]
-    agent: str
-    task: str
-    question: str
-    source: str
     answer: str
     how: How
     coverage: float
@@ -169,62 +166,6 @@ Event = (
 )
 
 
-class Observer:
-    """A mixin for a `BaseCallbackHandler` that observes readings; all methods are optional.
-
-    `step` is the run id of a node: model calls in it are its children, and its parent is the run of
-    its fold. An error in a method ends the run.
-    """
-
-    def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
-        """The document was opened; `fold` begins, and `about` is the run's metadata."""
-
-    def on_begin(self, step: UUID) -> None:
-        """The reader is about to be called, for the first time or again: what failed is void."""
-
-    def on_refuse(self, step: UUID, reply: int) -> None:
-        """A reply was refused, because it was empty or over the budget; another was asked for.
-
-        It was the last (-1) of the attempt, or of its current `part`, or the one before (-2).
-        """
-
-    def on_overwrite(self, step: UUID, before: Fold, after: Fold) -> None:
-        """A chunk was read."""
-
-    def on_merge(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
-        """The memories of the segments were merged into that of `after`."""
-
-    def on_answer(self, step: UUID, answer: Answer) -> None:
-        """The answer was written."""
-
-
-part: ContextVar[object] = ContextVar("part", default=None)
-"""The current one of several concurrent calls of a step."""
-
-
-def observers(config: RunnableConfig) -> list[Observer]:
-    """Return the observers in a node's config."""
-    handlers = getattr(config.get("callbacks"), "handlers", ())
-    return [handler for handler in handlers if isinstance(handler, Observer)]
-
-
-def is_exact(reading: Reading, config: RunnableConfig | None) -> bool:
-    """Whether replies are taken word for word, as in the paper: recorded runs are too."""
-    return reading.config.exact_cuts or bool(config and observers(config))
-
-
-def step_of(config: RunnableConfig) -> UUID:
-    """Return the run id of the node with this config."""
-    found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
-    return found
-
-
-def begin_attempt(config: RunnableConfig) -> None:
-    """Tell the observers in a node's config that its reader is about to be called."""
-    for observer in observers(config):
-        observer.on_begin(step_of(config))
-
-
 class Speech:
     """Puts the pieces of an answer into the message stream.
 
@@ -260,36 +201,43 @@ class Speech:
             context.run(push_message, message, state_key=None)
 
 
-def about(reading: Reading, run: Run, fold: Fold) -> FoldEvent:
-    """Return what all events of a fold report."""
-    return FoldEvent(
+def open_event(reading: Reading, run: Run, source: Source) -> OpenedEvent:
+    """Return what was opened and what was skipped."""
+    return OpenedEvent(
+        event="opened",
         agent=reading.name,
         task=run.task,
-        question=fold["question"],
-        fold=fold_name(fold["scope"]),
-        source=fold["source"]["name"],
+        source=source.name,
+        length=source.length,
+        skipped=getattr(source, "skipped", 0),
+        warnings=[*warnings_of(source)],
+        sources=sources_of(source),
     )
 
 
+def _about(reading: Reading, run: Run, fold: Fold) -> FoldEvent:
+    name, source, question = fold_name(fold["scope"]), fold["source"]["name"], fold["question"]
+    return FoldEvent(agent=reading.name, task=run.task, question=question, fold=name, source=source)
+
+
+def _span(fold: Fold) -> tuple[int, int]:
+    return fold["scope"]["start"], fold["scope"]["end"]
+
+
 def chunk_event(
-    reading: Reading,
-    run: Run,
-    chunk: Chunk,
-    before: Fold,
-    after: Fold,
-    update: FoldUpdate,
+    reading: Reading, run: Run, chunk: Chunk, before: Fold, after: Fold, update: FoldUpdate
 ) -> ChunkEvent:
     """Return what an update read and changed."""
     progress, same = after["progress"], after["memory"] == before["memory"]
     closed = reading.has_update_gate and update.memory is None
     old, new = ([], []) if same else (fold["memory"].splitlines() for fold in (before, after))
-    start, end = after["scope"]["start"], after["scope"]["end"]
+    start, end = _span(after)
     step, read = progress["step"], count_covered(progress, start, end)
     left = end - start - read if progress["again"] else end - chunk.end
     passed = read if progress["again"] else chunk.end - start
     return ChunkEvent(
         event="chunk",
-        **about(reading, run, after),
+        **_about(reading, run, after),
         chunk=step,
         chunks=step + ceil(left * step / passed),
         position=passed,
@@ -303,35 +251,89 @@ def chunk_event(
 
 
 def skip_event(reading: Reading, run: Run, chunk: Chunk, after: Fold) -> SkipEvent:
-    """A chunk that was skipped, and the position after it."""
-    start, end = after["scope"]["start"], after["scope"]["end"]
-    return SkipEvent(
-        event="skip",
-        **about(reading, run, after),
-        start=chunk.start,
-        end=chunk.end,
-        position=chunk.end - start,
-        length=end - start,
-    )
+    """Return a chunk that was skipped, and the position after it."""
+    (start, end), about = _span(after), _about(reading, run, after)
+    first, last = chunk.start, chunk.end
+    position, length = last - start, end - start
+    return SkipEvent(event="skip", **about, start=first, end=last, position=position, length=length)
 
 
 def edit_event(reading: Reading, run: Run, fold: Fold, memory: str) -> EditedEvent:
     """Return what a fold continues from after an edit of its memory."""
-    return EditedEvent(
-        event="edited",
-        **about(reading, run, fold),
-        memory=memory,
-        version=str(fold["progress"]["version"]),
-    )
+    about, version = _about(reading, run, fold), str(fold["progress"]["version"])
+    return EditedEvent(event="edited", **about, memory=memory, version=version)
 
 
 def fallback_event(reading: Reading, run: Run, fold: Fold, further: Progress) -> FallbackEvent:
-    """The return to skipped chunks, because the answer was not found without them."""
-    start, end = fold["scope"]["start"], fold["scope"]["end"]
-    read = count_covered(further, start, end)
-    return FallbackEvent(
-        event="fallback",
-        **about(reading, run, fold),
-        position=read,
-        length=end - start,
-    )
+    """Return the way back to skipped chunks, because the answer was not found without them."""
+    (start, end), about = _span(fold), _about(reading, run, fold)
+    position = count_covered(further, start, end)
+    return FallbackEvent(event="fallback", **about, position=position, length=end - start)
+
+
+def merge_event(reading: Reading, run: Run, fold: Fold, memories: int, calls: int) -> MergeEvent:
+    """Return the merge of so many memories into that of a fold."""
+    about, tokens = _about(reading, run, fold), reading.tokenizer.count(fold["memory"])
+    return MergeEvent(event="merge", **about, memories=memories, calls=calls, memory_tokens=tokens)
+
+
+def answer_event(
+    reading: Reading, run: Run, fold: Fold, answer: str, how: How, coverage: float
+) -> AnswerEvent:
+    """Return the answer of a fold."""
+    about = _about(reading, run, fold)
+    return AnswerEvent(event="answer", **about, answer=answer, how=how, coverage=coverage)
+
+
+_SHOWN = 80
+"""Code points quoted of a statement in a warning."""
+
+
+def drop_from_answer(answer: Answer) -> Answer:
+    """Return the answer without its unsupported statements; a structured one stays as it is."""
+    if not answer.unsupported or answer.structured is not None:
+        return answer
+    texts = {item.text for item in answer.unsupported}
+    final = "" if answer.final in texts else leave_out(answer.final, texts)
+    if final.strip():
+        return replace(answer, final=final)
+    return replace(answer, final=NOTHING_SUPPORTED, found=False, evidence=())
+
+
+NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
+"""The answer in place of one of which every statement was dropped."""
+
+
+def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
+    """Return a warning about an answer of which the memory does not hold all."""
+    if not answer.unsupported:
+        return []
+    first = _quote(answer.unsupported[0])
+    if dropped:
+        return [f"Left out of the answer, without support in what was read: {first}."]
+    if answer.is_beside:
+        return [f"The text that the answer comes from does not speak of the question: {first}."]
+    what = "The answer has" if answer.found is False else "A statement of the answer has"
+    return [f"{what} no support in what was read: {first}."]
+
+
+def _quote(item: Unsupported) -> str:
+    """Return the beginning of a statement in quotes, with its names that have no support."""
+    quoted = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
+    names = f" ({', '.join(item.missing)})" if item.missing else ""
+    return f'"{quoted}"{names}'
+
+
+def warn(memory: Memory) -> list[str]:
+    """Return warnings about unsupported statements in the final memory, kept or left out."""
+    warnings, kept, dropped = [], memory.unsupported, memory.dropped
+    read = "support in what was read"
+    if kept:
+        has, end = ("has", ".") if len(kept) == 1 else ("have", ", for example.")
+        said = f"{plural(len(kept), 'statement')} of the memory {has} no {read}"
+        warnings.append(f"{said}: {_quote(kept[0])}{end}")
+    if dropped:
+        were = "was" if dropped == 1 else "were"
+        said = f"{plural(dropped, 'statement')} {were} left out of the memory, without {read}."
+        warnings.append(said)
+    return warnings

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from memagent_graph.errors import BadRecordError
-from memagent_graph.evidence.places import Memory
+from memagent_graph.evidence.places import Memory, locate
 from memagent_graph.graph.state import VERSIONS, is_segmented, memory_of
 from memagent_graph.memory.version import (
     ChunkRead,
@@ -23,15 +24,15 @@ from memagent_graph.sync import see_checkpoints, wait_for
 from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Document, Fold, Scope
-    from memagent_graph.memory.version import Documents
     from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.source import Source
 
 _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
 """Channels of a fold that has begun."""
@@ -44,24 +45,17 @@ class Lineage:
         fingerprint: distinguishes its versions from those of other settings; if memories are not
             reused, from those of any other run.
         reuses: whether versions are taken over from readings of the same.
-        thins: whether only the newest versions are kept.
         is_segment: whether it is that of a segment, which is merged into `whole`.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        fold: Fold,
-        *,
-        reuses: bool,
-        whole: Lineage | None = None,
+        self, reading: Reading, fold: Fold, *, reuses: bool, whole: Lineage | None = None
     ) -> None:
         known, question = _fingerprint(reading, fold["scope"]), fold["question"]
         self.question, self.reuses = question, reuses
         self.fingerprint = known if reuses else make_fingerprint(known, uuid4())
-        self.thins = reading.config.keep_versions is not None
         self.is_segment = whole is not None
         self.is_listed = not any(layer.depends_on_memory(question) for layer in reading.layers)
         self.root = root_id(question, self.fingerprint)
@@ -85,18 +79,22 @@ class Lineage:
     def first_of_each(self, cutter: Cutter) -> list[str]:
         """Return for each chunk the first id of a segment that begins there."""
         found = []
-        for start in cutter.cuts:
-            chunk = cutter.cut(start)
-            assert chunk is not None  # noqa: S101 - it was cut
-            fingerprint = _from(self._reading.fingerprint, start)
+        for start, (digest, _) in cutter.origins.items():
+            fingerprint = _from(self._reading.fingerprint, self.origin(cutter, start))
             root = root_id(self.question, fingerprint)
-            found.append(child_id(root, chunk.digest, fingerprint))
+            found.append(child_id(root, digest, fingerprint))
         return found
+
+    def origin(self, cutter: Cutter, start: int) -> str:
+        """Return what a segment is known by: its place, if what it skips is not in its ids."""
+        if not start:
+            return ""  # a first segment is read as the beginning of the document is
+        return cutter.origins[start][1] if self.is_listed else str(start)
 
     def id_of_merge(self, parts: Sequence[Fold]) -> str | None:
         """Return the id of what is merged from segments; None if nothing was read of them."""
-        ids = _read_versions(parts)
-        return merge_id(ids, self.fingerprint) if ids else None
+        ids, starts = _read_versions(parts), (part["scope"]["start"] for part in parts)
+        return merge_id(ids, make_fingerprint(self.fingerprint, *starts)) if ids else None
 
     def make_root(self, source: Document) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
@@ -118,23 +116,43 @@ class Lineage:
     ) -> MemoryVersion:
         """Return the version after a chunk, from the id that it was read from, and its version.
 
-        `made` are further fields: what made it, its length in tokens, and what has the same text.
+        `made` are further fields: what made it, its length in tokens, and whether it is unchanged.
         """
         parent, at = before
-        sources = _others(() if at is None else at.documents, fold)
-        fields = {"id": self.child(parent, chunk), "parent": parent, "sources": sources, **made}
-        return self._make(fold, chunk.end, fields)
+        others = () if at is None else at.documents
+        made |= {"id": self.child(parent, chunk), "parent": parent}
+        digest = fold["source"]["digest"]
+        sources = tuple(dict.fromkeys(row for row in others if row[0] != digest))
+        return self._make(fold, chunk.end, sources=sources, **made)
 
-    def _make(self, fold: Fold, end: int, fields: Mapping[str, Any]) -> MemoryVersion:
+    def after_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
+        """Return the version that is merged from segments; None if nothing was read of them."""
+        key = self.id_of_merge(parts)
+        if key is None:  # the deadline came before the first chunk
+            return None
+        return self._make(
+            fold,
+            fold["progress"]["position"],
+            id=key,
+            parent=self.root,
+            tokens=self._reading.count(fold["memory"]),
+            made_by=VersionMerge(_read_versions(parts)),
+        )
+
+    def _make(self, fold: Fold, end: int, **made: Any) -> MemoryVersion:
+        """The version of a fold that has read up to `end`; `made` are further fields."""
+        source, progress = fold["source"], fold["progress"]
+        about = source["digest"], source["name"], source["length"]
+        skipped = tuple((first, last) for first, last in progress["skipped"])
         return MemoryVersion(
             root=self.root,
             question=self.question,
             fingerprint=self.fingerprint,
-            step=fold["progress"]["step"],
-            document=_read_up_to(end, fold),
+            step=progress["step"],
+            document=ReadDocument(*about, end, skipped, progress["again"], fold["scope"]["start"]),
             memory=memory_of(fold),
-            cut=fold["progress"]["cut"],
-            **fields,
+            cut=progress["cut"],
+            **made,
         )
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
@@ -145,22 +163,6 @@ class Lineage:
         kept = fold["layers"].get(VERSIONS, {})
         layers = {**fold["layers"], VERSIONS: {**kept, "made": made}}
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
-
-    def after_merge(
-        self, fold: Fold, parts: Sequence[Fold], sources: Documents
-    ) -> MemoryVersion | None:
-        """Return the version that is merged from segments; None if nothing was read of them."""
-        ids = _read_versions(parts)
-        if not ids:  # the deadline came before the first chunk
-            return None
-        fields = {
-            "id": merge_id(ids, self.fingerprint),
-            "parent": self.root,
-            "tokens": self._reading.count(fold["memory"]),
-            "made_by": VersionMerge(ids),
-            "sources": _others(sources, fold),
-        }
-        return self._make(fold, fold["progress"]["position"], fields)
 
 
 def version_of(fold: Fold) -> MemoryVersion | None:
@@ -205,34 +207,28 @@ def versions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
 
 
 def _fingerprint(reading: Reading, scope: Scope) -> str:
-    """The fingerprint of a reading; a first segment is read as the beginning of the document is."""
-    known = _from(reading.fingerprint, scope["start"])
+    """The fingerprint of a reading, or of one of its segments."""
+    known = _from(reading.fingerprint, scope["origin"])
     if is_segmented(scope):
         known = make_fingerprint(known, "segments", reading.config.segments, "rounds", 1)
     return known
 
 
-def _from(fingerprint: str, start: int) -> str:
-    return make_fingerprint(fingerprint, "from", start) if start else fingerprint
+def _from(fingerprint: str, origin: str) -> str:
+    return make_fingerprint(fingerprint, "from", origin) if origin else fingerprint
 
 
-def _others(sources: Documents, fold: Fold) -> Documents:
-    """Those of some documents that are not the fold's own, each once."""
-    own = fold["source"]["digest"]
-    return tuple(dict.fromkeys(row for row in sources if row[0] != own))
-
-
-def _read_up_to(end: int, fold: Fold) -> ReadDocument:
-    """The document of a fold that has read up to `end`."""
-    source, progress = fold["source"], fold["progress"]
-    return ReadDocument(
-        source["digest"],
-        source["name"],
-        source["length"],
-        end,
-        skipped=tuple((start, end) for start, end in progress["skipped"]),
-        again=progress["again"],
+def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersion:
+    """Return a stored version of a segment with the places that its text has in a fold's source."""
+    document, memory = version.document, version.memory
+    by = fold["scope"]["start"] - document.begin
+    if document.digest == source.digest or not fold["scope"]["segment"]:
+        return version
+    evidence = tuple(
+        locate(item.text, source, item.start + by, item.end + by) for item in memory.evidence
     )
+    read = replace(document, begin=document.begin + by, end=document.end + by)
+    return replace(version, document=read, memory=replace(memory, evidence=evidence))
 
 
 def _fields_of(fold: Fold) -> dict[str, Any]:

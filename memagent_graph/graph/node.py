@@ -13,32 +13,27 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command
 
 from memagent_graph.errors import ConfigurationError, SourceChangedError
-from memagent_graph.evidence.places import Evidence, Memory, cite
+from memagent_graph.evidence.answers import cite
+from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.evidence.statements import notes
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.graph.state import ReadingInput, Run
-from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.graph.reading import Run
 from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointer
 from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
-    from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
+    from typing_extensions import Unpack
 
-    from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.verify import Verify
-    from memagent_graph.facts.record import Facts
-    from memagent_graph.graph.build import ReadingGraph
-    from memagent_graph.models.structured import ResponseFormat
-    from memagent_graph.prompts import Prompts
+    from memagent_graph.graph.build import AgentOptions, ReadingGraph
+    from memagent_graph.graph.state import ReadingInput
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
-    from memagent_graph.text.tokens import TokenizerLike
 
 Update = dict[str, object]
 """An update of the host's state."""
@@ -66,18 +61,10 @@ class MemAgentNode(RunnableCallable):
         memory: key for the final memory; None leaves it out.
         evidence: key for the evidence; None leaves it out.
         usage: key for the usage; None leaves it out.
-        config: budgets and switches of the reading.
-        store: store for memories; the host's store by default.
-        namespace: labels of the memories in the store.
         checkpointer: checkpointer of the reading; the host's by default.
-        prompts: prompts for a chat model.
-        tokenizer: counts tokens and cuts chunks.
-        verify: decides which statements are supported, as for `create_memagent`.
-        response_format: the shape of the answer, as for `create_memagent`.
-        schema: facts to keep, as for `create_memagent`.
-        interrupt_before: nodes of the reading to stop before.
-        interrupt_after: nodes of the reading to stop after.
-        name: the node's name, which its events carry.
+        options: all others of `create_memagent`: `config`, `store` (the host's by default),
+            `namespace`, `prompts`, `tokenizer`, `verify`, `response_format`, `schema`,
+            `interrupt_before`, `interrupt_after`, and `name`, which is the node's.
 
     Raises:
         ConfigurationError: When the node is called, before anything is read: the state has not got
@@ -111,33 +98,10 @@ class MemAgentNode(RunnableCallable):
         memory: str | None = None,
         evidence: str | None = None,
         usage: str | None = None,
-        config: ReadingConfig | None = None,
-        store: BaseStore | None = None,
-        namespace: Sequence[str] = NAMESPACE,
         checkpointer: Checkpointer = None,
-        prompts: Prompts | None = None,
-        tokenizer: TokenizerLike = None,
-        verify: Verify | None = None,
-        response_format: ResponseFormat | None = None,
-        schema: type[Facts] | Facts | None = None,
-        interrupt_before: list[str] | None = None,
-        interrupt_after: list[str] | None = None,
-        name: str = "memagent",
+        **options: Unpack[AgentOptions],
     ) -> None:
-        agent = create_memagent(
-            model,
-            config=config,
-            store=store,
-            namespace=namespace,
-            prompts=prompts,
-            tokenizer=tokenizer,
-            verify=verify,
-            response_format=response_format,
-            schema=schema,
-            interrupt_before=interrupt_before,
-            interrupt_after=interrupt_after,
-            name=name,
-        )
+        agent = create_memagent(model, **options)
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
         written = {**wanted, "answer": None if callable(answer) else answer}
 
@@ -155,7 +119,8 @@ class MemAgentNode(RunnableCallable):
             run = Run(document=text, write=runtime.stream_writer, task=task, host=config)
             return {"question": asked}, run
 
-        result = "answer" if response_format is None else "structured_response"
+        shaped = options.get("response_format") is not None
+        result = "structured_response" if shaped else "answer"
 
         def update_of(
             output: dict[str, Any], run: Run, config: RunnableConfig
@@ -185,12 +150,11 @@ class MemAgentNode(RunnableCallable):
             output = await agent.ainvoke(asked, lend(config), context=run)
             return update_of(output, run, config)
 
-        super().__init__(read, aread, name=name, trace=False)
+        super().__init__(read, aread, name=agent.name, trace=False)
         self.agent = agent
 
 
 def _value(state: object, argument: str, key: Key, channels: Mapping[str, object]) -> Any:
-    """Return a value from the host's state."""
     if callable(key):
         return key(state)
     try:
@@ -230,14 +194,9 @@ def _annotate(start: int, end: int, item: Evidence, source: Source | None) -> Ci
             cited = source.read(item.start, item.end - item.start) or cited
             parts = parts_with_offsets(source, item.start, item.end)
             url = next((part.uri for part, _ in parts), None)
-    citation = Citation(
-        type="citation",
-        title=item.source,
-        start_index=start,
-        end_index=end,
-        cited_text=cited,
-        extras={name: value for name, value in asdict(item).items() if value is not None},
-    )
+    place = {name: value for name, value in asdict(item).items() if value is not None}
+    citation = Citation(type="citation", title=item.source, cited_text=cited, extras=place)
+    citation |= {"start_index": start, "end_index": end}
     return citation if url is None else {**citation, "url": url}
 
 
@@ -247,12 +206,10 @@ def _with_update(
     """Return what a function made of the reading's output, with an update added."""
     given: Any = dict(made.update or {}) if isinstance(made, Command) else made
     elsewhere = isinstance(made, Command) and made.graph is not None
-    wrong = None
-    if not isinstance(given, Mapping):
-        wrong = type(given).__name__
-    elif channels and not elsewhere and (unknown := given.keys() - channels.keys()):
+    wrong = "" if isinstance(given, Mapping) else type(given).__name__
+    if channels and not (wrong or elsewhere) and (unknown := given.keys() - channels.keys()):
         wrong = f"an update of {_names(unknown)}"
-    if wrong is not None:
+    if wrong:
         message = (
             f"MemAgentNode(answer=...): the function returned {wrong}; return an update of the "
             f"state's keys ({_names(channels)}) or a Command. The answer was: {answer}"
@@ -266,15 +223,11 @@ def _no_key(
     argument: str, key: str, state: object, channels: Mapping[str, object]
 ) -> ConfigurationError:
     given = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    reason = f"the state has no such key: name one of its own, or add {key!r} to it"
     if key in channels:
         reason = "it has no value: give it one in the input, or in an earlier node"
-    else:
-        reason = f"the state has no such key: name one of its own, or add {key!r} to it"
-    message = (
-        f"MemAgentNode({argument}={key!r}): {reason}. The state's keys: {_names(channels)}; with a "
-        f"value: {_names(given)}."
-    )
-    return ConfigurationError(message)
+    keys = f"The state's keys: {_names(channels)}; with a value: {_names(given)}."
+    return ConfigurationError(f"MemAgentNode({argument}={key!r}): {reason}. {keys}")
 
 
 def _names(keys: Iterable[str]) -> str:
@@ -289,5 +242,4 @@ def _question_of(value: Any) -> Any:
 
 
 def _has_messages(key: str, channels: Mapping[str, object]) -> bool:
-    """Whether the values under a key of the host's state are messages."""
     return key == "messages" or getattr(channels.get(key), "operator", None) is add_messages

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import random
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.errors import (
     ConfigurationError,
@@ -16,9 +23,10 @@ from memagent_graph.errors import (
     SourceError,
     TransientModelError,
 )
-from memagent_graph.evidence.places import with_text
+from memagent_graph.evidence.places import to_plain, with_text
 from memagent_graph.evidence.statements import leave_out
 from memagent_graph.graph.chunks import Cutter
+from memagent_graph.graph.state import add_usage, move, skip
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.readers.base import Step, Update
@@ -27,65 +35,24 @@ from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from uuid import UUID
 
-    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory, Unsupported
+    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.state import (
         Document,
         Fold,
-        FoldVersions,
         LayerState,
         Progress,
-        Run,
         Scope,
         Stopped,
     )
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
-
-
-_SHOWN = 80
-"""Code points quoted of a statement in a warning."""
-
-
-def drop_from_answer(answer: Answer) -> Answer:
-    """Return the answer without its unsupported statements; a structured one stays as it is."""
-    if not answer.unsupported or answer.structured is not None:
-        return answer
-    texts = {item.text for item in answer.unsupported}
-    final = "" if answer.final in texts else leave_out(answer.final, texts)
-    if final.strip():
-        return replace(answer, final=final)
-    return replace(answer, final=NOTHING_SUPPORTED, found=False, evidence=())
-
-
-NOTHING_SUPPORTED = "Nothing in what was read supports an answer."
-"""The answer in place of one of which every statement was dropped."""
-
-
-def warn_of_answer(answer: Answer, *, dropped: bool) -> list[str]:
-    """Return a warning about an answer of which the memory does not hold all."""
-    if not answer.unsupported:
-        return []
-    first = _quote(answer.unsupported[0])
-    if dropped:
-        return [f"Left out of the answer, without support in what was read: {first}."]
-    if answer.is_beside:
-        return [f"The text that the answer comes from does not speak of the question: {first}."]
-    what = "The answer has" if answer.found is False else "A statement of the answer has"
-    return [f"{what} no support in what was read: {first}."]
-
-
-def _quote(item: Unsupported) -> str:
-    """Return the beginning of a statement in quotes, with its names that have no support."""
-    quoted = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
-    names = f" ({', '.join(item.missing)})" if item.missing else ""
-    return f'"{quoted}"{names}'
 
 
 def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
@@ -97,34 +64,111 @@ def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
     return [f"What was left out: {', '.join(lines)}."] if lines else []
 
 
-def warn(memory: Memory) -> list[str]:
-    """Return warnings about unsupported statements in the final memory, kept or left out."""
-    warnings = []
-    if memory.unsupported:
-        first, count = _quote(memory.unsupported[0]), len(memory.unsupported)
-        has = "statement of the memory has" if count == 1 else "statements of the memory have"
-        end = "." if count == 1 else ", for example."
-        warnings.append(f"{count} {has} no support in what was read: {first}{end}")
-    if memory.dropped:
-        were = "statement was" if memory.dropped == 1 else "statements were"
-        warnings.append(
-            f"{memory.dropped} {were} left out of the memory, without support in what was read."
-        )
-    return warnings
+class Observer:
+    """A mixin for a `BaseCallbackHandler` that observes readings; all methods are optional.
+
+    `step` is the run id of a node: model calls in it are its children, and its parent is the run of
+    its fold. An error in a method ends the run.
+    """
+
+    def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
+        """The document was opened; `fold` begins, and `about` is the run's metadata."""
+
+    def on_begin(self, step: UUID) -> None:
+        """The reader is about to be called, for the first time or again: what failed is void."""
+
+    def on_refuse(self, step: UUID, reply: int) -> None:
+        """A reply was refused, because it was empty or over the budget; another was asked for.
+
+        It was the last (-1) of the attempt, or of its current `part`, or the one before (-2).
+        """
+
+    def on_overwrite(self, step: UUID, before: Fold, after: Fold) -> None:
+        """A chunk was read."""
+
+    def on_merge(self, step: UUID, parts: Sequence[Fold], after: Fold) -> None:
+        """The memories of the segments were merged into that of `after`."""
+
+    def on_answer(self, step: UUID, answer: Answer) -> None:
+        """The answer was written."""
+
+
+part: ContextVar[object] = ContextVar("part", default=None)
+"""The current one of several concurrent calls of a step."""
+
+
+def observers(config: RunnableConfig) -> list[Observer]:
+    """Return the observers in a node's config."""
+    handlers = getattr(config.get("callbacks"), "handlers", ())
+    return [handler for handler in handlers if isinstance(handler, Observer)]
+
+
+def step_of(config: RunnableConfig) -> UUID:
+    """Return the run id of the node with this config."""
+    found: UUID = config["callbacks"].parent_run_id  # type: ignore[assignment,union-attr]
+    return found
+
+
+def begin_attempt(config: RunnableConfig) -> None:
+    """Tell the observers in a node's config that its reader is about to be called."""
+    for observer in observers(config):
+        observer.on_begin(step_of(config))
+
+
+@dataclass
+class Run:
+    """The context of one call of the graph, passed to all nodes.
+
+    Attributes:
+        document: the document as given by the caller; None if only its record is known.
+        memory_name: the named memory of a run that is resumed before its document was opened.
+        write: writes events to the stream; None if nobody streams them, or until a node knows how.
+        streams: whether the caller streams events.
+        started: time when the call began, in seconds of the monotonic clock.
+        config: config of the current node.
+        store: store of the versions; None without one.
+        namespace: namespace of the versions in the store.
+        chains: the `Chain` of each fold, by name of the fold.
+        cutter: cuts the chunks; None until the document is open.
+        opening: held while the document is opened again.
+        task: id of the host's task that the graph runs in; "" without a host.
+        host: config of the host's node, to stream the answer as its message.
+        message_id: id of the answer as a message of the stream.
+    """
+
+    document: Any = None
+    memory_name: str | None = None
+    write: Callable[[object], None] | None = None
+    streams: bool = False
+    started: float = field(default_factory=monotonic)
+    config: RunnableConfig = field(default_factory=RunnableConfig)
+    store: BaseStore | None = None
+    namespace: tuple[str, ...] = NAMESPACE
+    chains: dict[str, object] = field(default_factory=dict)
+    cutter: Cutter | None = None
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    task: str = ""
+    host: RunnableConfig | None = None
+    message_id: str | None = None
+
+    def emit(self, event: Mapping[str, object]) -> None:
+        """Send an event to the stream of this run."""
+        if self.write is not None:
+            self.write(event)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """The call of the graph that a step is part of.
 
-    `seconds_left` returns the seconds until the deadline, None without one; `chain` has the fold's
-    versions in the store; the step is not tried again if the last attempt fails.
+    `seconds_left` returns the seconds until the deadline, None without one; `chain` is the fold's
+    `Chain`, its versions in the store; the step is not tried again if the last attempt fails.
     """
 
     reading: Reading
     config: RunnableConfig | None = None
     seconds_left: Callable[[], float | None] = lambda: None
-    chain: FoldVersions | None = None
+    chain: object | None = None
     is_last: bool = True
 
 
@@ -155,6 +199,44 @@ class FoldUpdate(Update):
     layers: Mapping[str, LayerState] = field(default_factory=dict)
 
 
+def apply_update(step: FoldStep, update: FoldUpdate) -> Fold:
+    """Return the fold after a step. Nothing else overwrites a memory."""
+    fold, chunk, usage = step.fold, step.chunk, update.usage
+    before, end = fold["progress"], fold["scope"]["end"]
+    after: Progress = {**before, "stopped": None}
+    if update.chunk == "skipped":
+        after = skip(before, chunk)
+    elif update.chunk == "read":
+        position, skipped = move(before, chunk, end)
+        after = {
+            **add_usage(after, usage),
+            "position": position,
+            "skipped": skipped,
+            "step": before["step"] + 1,
+            "tokens": before["tokens"] + chunk.tokens,
+            "gated": before["gated"] + (step.update_gate and update.memory is None),
+            "cut": before["cut"] or update.unfinished,
+            "version": update.version or before["version"],
+        }
+        if update.left_out:
+            after["left_out"] = {**Counter(before.get("left_out")) + Counter(update.left_out)}
+        if chunk.crowded_out:
+            after["not_shown"] = before.get("not_shown", {}) | {str(chunk.start): chunk.crowded_out}
+    layers = {**fold["layers"], **update.layers} if update.layers else fold["layers"]
+    after["stopped"] = update.stopped or _stop(fold, after)
+    changed: Fold = {**fold, "progress": after, "layers": layers}
+    return changed if update.memory is None else {**changed, **to_plain(update.memory)}
+
+
+def _stop(fold: Fold, after: Progress) -> Stopped | None:
+    """Why a fold ends after a step; None if it continues."""
+    if after["position"] >= fold["scope"]["end"]:
+        return "end"
+    most = fold["scope"]["calls"]
+    return "max_calls" if most is not None and after["calls"] >= most else None
+
+
+T = TypeVar("T")
 Advance = Callable[[FoldStep], Awaitable[FoldUpdate]]
 
 
@@ -164,10 +246,12 @@ class Layer:
     Attributes:
         name: its key in `Fold.layers`.
         needs_store: whether it is left out of folds without a store.
+        needs_gate: whether it is left out of folds without an update gate.
     """
 
     name: ClassVar[str]
     needs_store: ClassVar[bool] = False
+    needs_gate: ClassVar[bool] = False
 
     async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
         """Take a step by `read`, the layers below, or without it."""
@@ -182,8 +266,8 @@ class Layer:
         return False
 
     def join(self, states: Sequence[Any]) -> LayerState:
-        """Return the state of a document's fold from those of its segments that have one."""
-        raise NotImplementedError
+        """Return the state of a document's fold from those of its segments; nothing by default."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -215,6 +299,10 @@ class Reading:
         """Whether a reply may say that a chunk adds nothing; one of what it adds always may."""
         return self.config.update_gate or self.reader.adds
 
+    def is_exact(self, config: RunnableConfig | None) -> bool:
+        """Whether replies are taken word for word, as in the paper: recorded runs are too."""
+        return self.config.exact_cuts or bool(config and observers(config))
+
     @property
     def is_watched(self) -> bool:
         """Whether a language model looks for an answer, and may misuse a way out."""
@@ -225,29 +313,26 @@ class Reading:
         """Digest of everything that shapes the memories of this reading."""
         config = self.config
         budgets: list[object] = [config.chunk_tokens, config.memory_tokens, config.exact_cuts]
-        if config.pictures:
-            budgets.append(f"pictures {config.pictures}")
-        if config.unsupported == "drop":
-            budgets.append(config.unsupported)
+        budgets += [f"pictures {config.pictures}"] if config.pictures else []
+        budgets += [config.unsupported] if config.unsupported == "drop" else []
+        budgets += ["update gate"] if self.has_update_gate else []
         budgets += [setting for layer in self.layers for setting in layer.settings()]
         return make_fingerprint(self.reader.identity.fingerprint, self.tokenizer.name, *budgets)
 
     def check_question(self, question: str | None) -> int:
         """Check a question, and return its length in tokens."""
         if question is not None and not isinstance(question, str):
-            message = (
-                f"A question is a string, not {type(question).__name__}: ask several with "
-                '{"questions": [...]}.'
-            )
+            kind, several = type(question).__name__, '{"questions": [...]}'
+            message = f"A question is a string, not {kind}: ask several with {several}."
             raise QuestionError(message)
         if not question or not question.strip():
             message = 'The question is empty: ask one, such as "Who signed the lease?".'
             raise QuestionError(message, question=question)
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
+            hint = "shorten it, move text to be read into the document, or raise question_tokens."
             message = (
-                f"The question has {plural(tokens, 'token')}, but its budget is {budget}: shorten "
-                "it, move text to be read into the document, or raise question_tokens."
+                f"The question has {plural(tokens, 'token')}, but its budget is {budget}: {hint}"
             )
             raise QuestionError(message, question=question)
         return tokens
@@ -260,8 +345,7 @@ class Reading:
         self, step: int | None, scope: Scope, error: ModelError, attempt: int
     ) -> ModelError:
         """Return the lasting error to raise, which names the chunk."""
-        place = "answering" if step is None else f"reading chunk {step}"
-        place += where(scope)
+        place = ("answering" if step is None else f"reading chunk {step}") + where(scope)
         times = f" after {attempt} attempts" if attempt > 1 else ""
         said = str(error) or type(error).__name__
         said += "" if said.endswith((".", "!", "?")) else "."
@@ -318,17 +402,13 @@ class Reading:
 
 def _reopen(document: Any, record: Document) -> Source:
     if document is None and record["uri"] is None:
-        message = (
-            f"{record['name']} cannot be opened again: resume with "
-            'invoke(None, config, context={"document": ...}).'
-        )
+        hint = 'invoke(None, config, context={"document": ...})'
+        message = f"{record['name']} cannot be opened again: resume with {hint}."
         raise SourceError(message)
     source = open_source({"uri": record["uri"]} if document is None else document)
     if source.digest != record["digest"]:
-        message = (
-            f"{record['name']} has changed since the reading began. Start over by invoking with "
-            "the question and the document."
-        )
+        hint = "Start over by invoking with the question and the document."
+        message = f"{record['name']} has changed since the reading began. {hint}"
         raise SourceChangedError(message)
     return source
 
@@ -356,15 +436,60 @@ def check_window(identity: Identity, config: ReadingConfig, question_tokens: int
     holds = identity.window_tokens
     if holds is None or holds >= needed:
         return
-    smallest = config.model_copy(update={"chunk_tokens": 1}).window_tokens
-    advice = (
-        f"Lower chunk_tokens to {config.chunk_tokens - config.window_tokens + holds} or less"
-        if smallest <= holds
-        else "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
-    )
+    advice = "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
+    if config.model_copy(update={"chunk_tokens": 1}).window_tokens <= holds:
+        most = config.chunk_tokens - config.window_tokens + holds
+        advice = f"Lower chunk_tokens to {most} or less"
     message = (
         f"The budgets need a context of {needed} tokens for this question, and up to "
         f"{config.window_tokens} for a longer one, but that of {identity.name} holds {holds}. "
         f"{advice}, or serve the model with a longer context."
     )
     raise ConfigurationError(message)
+
+
+_LONGEST_PAUSE = 60.0
+"""Longest pause in seconds, both for a server's Retry-After and for our own interval."""
+_LONGEST_LOOK = 5.0
+"""Longest pause in seconds while a server may be starting again."""
+_MOST_DOUBLINGS = 30
+
+
+async def repeat(
+    call: Callable[[int], Awaitable[T]],
+    config: ReadingConfig,
+    explain: Callable[[ModelError, int], ModelError] | None = None,
+) -> T:
+    """Make a call, and repeat it after transient errors, with doubling intervals.
+
+    This alone decides on it: no other code repeats calls of a model, or waits for one. A server's
+    Retry-After is waited for in addition. A server that answered before and became unreachable is
+    asked for as long as the error's `patience`, however many attempts that takes.
+
+    Args:
+        call: makes an attempt; it takes its number, from 1.
+        config: gives `max_attempts` and `retry_interval`, in seconds.
+        explain: returns the error to raise for the last one and the number of attempts.
+    """
+    attempt, failed = 1, float("inf")
+    while True:
+        try:
+            return await call(attempt)
+        except ModelError as error:
+            failed = min(failed, monotonic())
+            transient = error if isinstance(error, TransientModelError) else None
+            if transient is None or (
+                attempt >= config.max_attempts and monotonic() - failed >= transient.patience
+            ):
+                if explain is not None:
+                    raise explain(error, attempt) from error
+                if transient is None:
+                    raise
+                times = f" after {attempt} attempts" if attempt > 1 else ""
+                message = f"The model call failed{times}: {error}"
+                raise ModelError(message) from error
+            longest = _LONGEST_LOOK if transient.patience else _LONGEST_PAUSE
+            pause = min(config.retry_interval * 2 ** min(attempt - 1, _MOST_DOUBLINGS), longest)
+            pause = random.uniform(pause / 2, pause)  # noqa: S311 - no secret
+            await asyncio.sleep(pause + min(transient.retry_after or 0.0, _LONGEST_PAUSE))
+        attempt += 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from memagent_graph.errors import (
     BadRecordError,
@@ -13,25 +13,27 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.evidence.places import to_plain
+from memagent_graph.evidence.places import Memory, to_plain
+from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
-from memagent_graph.memory import forget, runs
-from memagent_graph.memory.lookup import find, newest_edit
+from memagent_graph.memory import runs
+from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
 from memagent_graph.memory.owners import adopt
-from memagent_graph.memory.version import is_thinned, make_reading_key
+from memagent_graph.memory.version import MemoryVersion, make_reading_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
-    from memagent_graph.graph.register import Entry
-    from memagent_graph.graph.state import Fold, Scope
+    from memagent_graph.graph.state import Fold, Progress, Scope
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.version import MemoryVersion, ReadDocument
+    from memagent_graph.memory.leases import Lease
+    from memagent_graph.memory.version import ReadDocument
+    from memagent_graph.memory.writer import Fence
     from memagent_graph.text.chunks import Chunk
-    from memagent_graph.text.source import Source
 
 
 _CLOSED = (
@@ -42,6 +44,8 @@ _NOT_KEPT = {"calls", "input_tokens", "output_tokens", "seconds", "version"}
 """Fields of the progress that a reading that has ended is not answered again from."""
 _IDS_AT_ONCE = 1000
 """Versions that the store is asked for in one round trip."""
+_FIRST = 2
+"""Versions that it is asked for in the first, before it is known whether it has any."""
 
 
 class Reuse:
@@ -49,24 +53,18 @@ class Reuse:
 
     Attributes:
         begun: the stored version that it began after; None without one.
-        noticed: number of the last notice of forgotten documents before it began; None if unknown.
+        record: its record as it was found; None if it is not known.
         missed: why the store was not asked; None if it was.
-        mends: whether versions after a gap are stored: the gap is read, and they are taken over.
     """
 
-    def __init__(self, lineage: Lineage, bank: MemoryBank, entry: Entry) -> None:
-        self._lineage, self._bank, self._entry = lineage, bank, entry
+    def __init__(self, lineage: Lineage, bank: MemoryBank, lease: Lease, fence: Fence) -> None:
+        self._lineage, self._bank, self._lease, self._fence = lineage, bank, lease, fence
         self.begun: MemoryVersion | None = None
-        self.noticed: int | None = None
+        self.record: Value | None = None
         self.missed: str | None = None
-        self.mends = False
+        self._ran: dict[str | None, object] = {}  # runs of a named memory, by its head then
 
-    async def begin(
-        self,
-        cutter: Cutter,
-        new: Fold,
-        name: str | None = None,
-    ) -> Fold:
+    async def begin(self, cutter: Cutter, new: Fold, name: str | None = None) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
 
         Only a named memory needs the store, and raises its error: other folds continue without it.
@@ -74,20 +72,26 @@ class Reuse:
         fold = begin_fold(new["question"], new["source"], {**new["scope"]})
         fold["progress"]["version"] = self._lineage.root
         try:
-            if name or not self._lineage.reuses:
-                await self._look(None, None)
             if name:
-                self._entry.memory = name
-                head = await self._bank.ahead(name)
-                fold["scope"] |= {"memory_name": name, "head": head.id if head else None}
+                places = self._fence.place, runs.place_of_runs(self._bank, name)
+                head, (notices, ran) = await read_head(self._bank, name, *places)
+                if not self._fence.given:
+                    self._fence.see(notices)
+                at = None if head is None else head.id
+                self._ran = {at: ran}
+                fold["scope"] |= {"memory_name": name, "head": at}
+                await self._lease.move_to(key_of(self._lineage, fold))
                 if head is not None:
                     self.begun = head
                     fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
-                    ended = await self._find_end(fold, name, head)
+                    ended = await self._find_end(fold, head)
                     if ended is not None:
                         return ended
-            return await self._past_what_is_known(cutter, fold) if self._lineage.reuses else fold
+            if not self._lineage.reuses:
+                await self._look()
+            else:
+                fold = await self._past_what_is_known(cutter, fold)
         except MemoryConflictError:  # the name was moved meanwhile
             return await self.begin(cutter, new, name)
         except StoreError as error:
@@ -96,33 +100,39 @@ class Reuse:
             if name:
                 raise StoreError(_CLOSED.format(name=name, error=error)) from error
             self.missed = str(error)
-            return fold
+        return fold
 
     async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
         """Point a named memory to the fold's version; return whether the memory has it now."""
-        records, progress = self._bank.records, fold["progress"]
+        records, progress = self._bank, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
-        noted = await runs.note(records, name, runs.EndedRun(asked, version, kept))
-        if await self._bank.amove_head(name, version, expected=expected, also=[noted]):
+        place = runs.place_of_runs(records, name)
+        if expected not in self._ran:
+            (self._ran[expected],) = await records.values([place])
+        value = runs.add_run(self._ran[expected], runs.EndedRun(asked, version, kept))
+        also = [records.put(*place, value)]
+        if await self._bank.amove_head(name, version, expected=expected, also=also):
             return True
         # It may have been moved there by a run that was killed, and on from there by others.
-        run, head = await runs.find(records, name, asked), await self._bank.ahead(name)
+        head, (ran,) = await read_head(records, name, place)
+        run = runs.find_run(ran, asked)
         if run is None or run.version != version or head is None:
             return False
         return version in {one.id for one in await self._bank.ahistory(head.id)}
 
-    async def _find_end(self, fold: Fold, name: str, head: MemoryVersion) -> Fold | None:
+    async def _find_end(self, fold: Fold, head: MemoryVersion) -> Fold | None:
         """The fold at the end of an earlier run of this reading; None if it is to be read.
 
         That is one which was killed before its answer, or the last that moved the memory's head.
         """
-        run = await runs.find(self._bank.records, name, self._lineage.identify(fold["source"]))
-        if run is None or (run.answered and not self._lineage.reuses):
+        run = runs.find_run(self._ran[head.id], self._lineage.identify(fold["source"]))
+        if run is None:
             return None
-        history = [head] if run.version == head.id else []
-        if not (history or run.answered):
-            history = await self._bank.ahistory(head.id)
+        is_head = run.version == head.id
+        if not (is_head and self._lineage.reuses) and await runs.has_answer(self._bank, run):
+            return None
+        history = [head] if is_head else await self._bank.ahistory(head.id)
         version = next((one for one in history if one.id == run.version), None)
         if version is None:
             return None
@@ -139,11 +149,9 @@ class Reuse:
         found: set[int] = set()
         try:
             for first in range(0, len(ids), _IDS_AT_ONCE):
-                places = [(self._bank.records.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
-                values = await self._bank.records.values(places, refresh=False)
-                found |= {
-                    first + number for number, value in enumerate(values) if value is not None
-                }
+                places = [(self._bank.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
+                values = await self._bank.values(places, refresh=False)
+                found |= {at for at, value in enumerate(values, first) if value is not None}
         except StoreError as error:
             self.missed = str(error)
         return found - {0}
@@ -152,21 +160,12 @@ class Reuse:
         """A stored memory as the end of a fold, to be answered from."""
         version = await self._bank.aget(reference)
         read = version.document
-        document = Document(
-            name=read.name, digest=read.digest, length=read.length, uri=None, warnings=[]
-        )
-        scope: Scope = {**new["scope"], "end": read.length}
-        fold = begin_fold(new["question"], document, scope)
-        fold["progress"] |= {
-            "position": read.end,
-            "step": version.step,
-            "stopped": "end",
-            "version": version.id,
-            "cut": version.cut,
-            "skipped": [[*span] for span in read.skipped],
-            "again": read.again,
-        }
-        return {**fold, **to_plain(version.memory)}
+        name, digest, length = read.name, read.digest, read.length
+        document = Document(name=name, digest=digest, length=length, uri=None, warnings=[])
+        fold = begin_fold(new["question"], document, {**new["scope"], "end": length})
+        after = progress_at(version, fold["progress"])
+        after |= {"position": read.end, "stopped": "end", "cut": version.cut}
+        return {**fold, **to_plain(version.memory), "progress": after}
 
     async def _past_what_is_known(
         self, cutter: Cutter, fold: Fold, *, edited: bool = False
@@ -175,53 +174,54 @@ class Reuse:
 
         `edited` says whether it begins at an edit of what is known.
         """
-        name, memory = fold["scope"]["memory_name"], self._entry.memory
-        segmented = is_segmented(fold["scope"])
+        name, memory = fold["scope"]["memory_name"], self._lineage.memory(fold)
+        segmented, records = is_segmented(fold["scope"]), self._bank
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
         listed = self._lineage.is_listed and not segmented
         alone = not (name or edited or self._lineage.is_segment)
-        first = await asyncio.to_thread(next, ids, None) if listed else None
-        found = ended = None
-        knows, ended_before = await self._look(first, cutter.source if alone else None)
-        if first is not None and knows:
-            found = await find(self._bank.records, chain([first], ids), memory)
-        if alone:
-            ended = await self._read_to_its_end(cutter.source) if ended_before else None
-            found = await self._last_known(found, ended)
+        first = await asyncio.to_thread(list, islice(ids, _FIRST)) if listed else []
+        key = make_reading_key(self._lineage.root, cutter.source.digest)
+        places = [(records.readings, key)] * alone + [(records.versions, one) for one in first]
+        values = await self._look(*places)
+        ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
+        known = [*zip(first, values[alone:], strict=True)]
+        size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
+        found, self.record = await find_prefix(records, known, ids, memory, size)
+        if ended and (found is None or found.document.end < ended[0].document.end):
+            found, self.record = ended  # though versions before it are gone
         if found is None:
+            self._lease.absent = first[0] if first else None
             return fold
-        edit = await newest_edit(self._bank.records, found.id, memory)
+        edit = await newest_edit(records, found.id, memory, self.record)
+        found = relocate(found, fold, cutter.source)
+        edit = edit and relocate(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
         end = length if document.again else document.end
         if segmented and end < length:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
-        known = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
-        await adopt(self._bank.records, memory, found.id)
+        chunks = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
+        await adopt(records, memory, found.id, self.record)
         self.begun = found = edit or found
-        document = found.document
-        if document.again and document.skipped:
-            end = document.skipped[0][0]
-        whole = end >= fold["scope"]["end"]
+        before, after = fold["progress"], progress_at(found, fold["progress"])
+        whole = after["position"] >= fold["scope"]["end"]
         if whole and ended is None and alone:
             await self._bank.arecord_reading(found)  # the run that read it was killed before
-        before = fold["progress"]
-        fold["progress"] |= {
-            "position": end,
-            "step": before["step"] + len(known),
-            "tokens": before["tokens"] + sum(chunk.tokens for chunk in known),
-            "version": found.id,
+        after |= {
+            "step": before["step"] + len(chunks),
+            "tokens": before["tokens"] + sum(chunk.tokens for chunk in chunks),
             "stopped": "end" if whole else None,
             "cut": found.cut,
-            "skipped": [[*span] for span in document.skipped],
-            "again": document.again,
         }
-        if crowded := {str(one.start): one.crowded_out for one in known if one.crowded_out}:
-            fold["progress"]["not_shown"] = crowded
-        fold = {**fold, **to_plain(found.memory)}
-        if name and whole:
-            await self._name_known(fold, name)
+        if crowded := {str(one.start): one.crowded_out for one in chunks if one.crowded_out}:
+            after["not_shown"] = crowded
+        fold = {**fold, **to_plain(found.memory), "progress": after}
+        if name and whole:  # read before, by another name or by a run that was killed
+            if not await self.move_head(fold, name, fold["scope"]["head"]):
+                message = f"{name!r} was moved on meanwhile."
+                raise MemoryConflictError(message)
+            fold["scope"]["head"] = found.id
         if edit is None or whole:
             return fold
         return await self._past_what_is_known(cutter, mark_taken(fold, edit.id), edited=True)
@@ -236,59 +236,33 @@ class Reuse:
             yield parent
             position = chunk.end
 
-    async def _name_known(self, fold: Fold, name: str) -> None:
-        """Name what was read before, by another name or by a run that was killed."""
-        if not await self.move_head(fold, name, fold["scope"]["head"]):
-            message = f"{name!r} was moved on meanwhile."
-            raise MemoryConflictError(message)
-        fold["scope"]["head"] = fold["progress"]["version"]
+    async def _look(self, *places: Place) -> list[Value | BadRecordError | None]:
+        """Return the values in places and, once, see in the same round trip what notices there are.
 
-    async def _last_known(
-        self, found: MemoryVersion | None, ended: MemoryVersion | None
-    ) -> MemoryVersion | None:
-        """The version to read on from: the end of an earlier reading, or one before a gap."""
-        if ended is None or (found is not None and found.document.end >= ended.document.end):
-            return found
-        self.mends = found is not None or await self._has_gap(ended)
-        return found if self.mends else ended
-
-    async def _look(self, first: str | None, source: Source | None) -> tuple[bool, bool]:
-        """Look in one round trip whether the store knows anything, and once which notices it has.
-
-        The notices come first: what is forgotten later is found as the reading goes on. Return
-        whether the store has the version `first`, and the end of a reading of `source`.
+        The notices come first: what is forgotten later is found as the reading goes on.
         """
-        records = self._bank.records
-        places: dict[str, Place] = {}
-        if self.noticed is None:
-            places["notices"] = forget.notice_place(records)
-        if first is not None:
-            places["first"] = (records.versions, first)
-        if source is not None:
-            key = make_reading_key(self._lineage.root, source.digest)
-            places["end"] = (records.readings, key)
-        found = dict(zip(places, await records.values([*places.values()]), strict=True))
-        if self.noticed is None:
-            self.noticed = forget.last_notice(found["notices"])
-        return found.get("first") is not None, found.get("end") is not None
+        fence, records = self._fence, self._bank
+        if fence.given:
+            return await records.values(places)
+        notices, *found = await records.values([fence.place, *places])
+        fence.see(notices)
+        return found
 
-    async def _read_to_its_end(self, source: Source) -> MemoryVersion | None:
-        """The end of a reading of this very document, whose earlier versions were thinned out."""
-        root, digest = self._lineage.root, source.digest
-        with suppress(BadRecordError, MemoryNotFoundError):
-            found = await self._bank.aget(make_reading_key(root, digest))
-            return found if (found.root, found.document.digest) == (root, digest) else None
+    async def _find_ended(self, pointer: object, digest: str) -> tuple[MemoryVersion, Value] | None:
+        """The end of an earlier reading of this very document, and its record, from its pointer."""
+        key = pointer.get("version") if isinstance(pointer, dict) else None
+        if isinstance(key, str):
+            ((_, value),) = await self._bank.by_id([key])
+            with suppress(BadRecordError):
+                found = MemoryVersion.from_record(value, key)
+                if (found.root, found.document.digest) == (self._lineage.root, digest):
+                    return found, cast("Value", value)
         return None
 
-    async def _has_gap(self, found: MemoryVersion) -> bool:
-        """Whether what led to a version is lost, and was neither thinned out nor has expired."""
-        records = self._bank.records
-        if self._lineage.thins or records.lives is not None:
-            return False
-        history = await self._bank.ahistory(found.id)
-        gone = {*history.gaps}  # but what was only shown with a chunk may have been forgotten
-        after = [one.id for one in history if gone & {*one.parents}]
-        return any(not is_thinned(value) for _, value in await records.by_id(after))
+
+def key_of(lineage: Lineage, fold: Fold) -> str:
+    """Return the key that readings of the same text from the same version share."""
+    return f"{fold['scope']['head'] or ''}-{lineage.root}-{fold['source']['digest']}"
 
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
@@ -298,5 +272,57 @@ def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:
 
 
 def _is_within(chunk: Chunk, document: ReadDocument) -> bool:
-    """Whether a chunk is part of what was skipped."""
     return any(start <= chunk.start < end for start, end in document.skipped)
+
+
+def move_to(fold: Fold, edit: MemoryVersion, edited: str) -> Fold:
+    """Return a fold at an edit of the version `edited`, which it is at or has read on from."""
+    scope, progress = fold["scope"], fold["progress"]
+    at, stopped = progress["version"], progress["stopped"]
+    if edited == at:
+        named = scope["memory_name"] and scope["head"] == at
+        after: Fold = {
+            **fold,
+            **to_plain(edit.memory),
+            "scope": {**scope, "head": edit.id} if named else scope,
+            "progress": {**progress, "version": edit.id},
+        }
+    elif edited == scope["head"]:
+        after = begin_anew(fold, edit, edit.id)
+    else:
+        back = progress_at(edit, progress)
+        if stopped in {"end", None}:
+            back["stopped"] = "end" if back["position"] >= scope["end"] else None
+        after = {**fold, **to_plain(edit.memory), "progress": back}
+    return after
+
+
+def progress_at(version: MemoryVersion, progress: Progress) -> Progress:
+    """Return the progress of a fold that has read what a version has."""
+    document = version.document
+    skipped = [[*span] for span in document.skipped]
+    return {
+        **progress,
+        "position": skipped[0][0] if document.again and skipped else document.end,
+        "step": version.step,
+        "skipped": skipped,
+        "again": document.again,
+        "version": version.id,
+    }
+
+
+def begin_anew(fold: Fold, head: MemoryVersion | None, at: str) -> Fold:
+    """Return a fold at the beginning of its span, at the head of a named memory or the root."""
+    return {
+        **fold,
+        **to_plain(Memory() if head is None else head.memory),
+        "scope": {**fold["scope"], "head": None if head is None else head.id},
+        "progress": {
+            **fold["progress"],
+            "position": fold["scope"]["start"],
+            "stopped": None,
+            "version": at,
+            "skipped": [],
+            "again": False,
+        },
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap, Counter
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from time import perf_counter
@@ -11,17 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
-from memagent_graph.evidence.align import join_memories
-from memagent_graph.evidence.places import Memory, to_plain, with_text
-from memagent_graph.graph.events import is_exact, observers, part, step_of
-from memagent_graph.graph.state import (
-    Progress,
-    add_usage,
-    memory_of,
-    merge_spans,
-    usage_of,
-)
-from memagent_graph.models.failures import repeat
+from memagent_graph.evidence.places import Memory, join_memories, to_plain, with_text
+from memagent_graph.graph.reading import observers, part, repeat, step_of
+from memagent_graph.graph.state import Progress, add_usage, cost_of, memory_of, merge_spans
 from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import with_lost_statements
 
@@ -40,13 +33,10 @@ _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "end")
 
 
 class Merged(NamedTuple):
-    """The result of merging the memories of several segments.
+    """The one memory that those of several segments were merged to; none if all are empty.
 
-    Attributes:
-        memories: one memory at the end; none if all were empty.
-        usage: cost of the calls.
-        cut: whether a memory was over its budget and lost its end.
-        faulty: number of merges that still had a fault when they were asked for again.
+    It has the cost of the calls, whether a memory was over its budget and `cut`, and the number of
+    merges that still had a fault when they were asked for again.
     """
 
     memories: list[Memory]
@@ -56,12 +46,8 @@ class Merged(NamedTuple):
 
     def with_(self, other: Merged) -> Merged:
         """Return both, in order."""
-        return Merged(
-            [*self.memories, *other.memories],
-            self.usage + other.usage,
-            self.cut or other.cut,
-            self.faulty + other.faulty,
-        )
+        memories, usage = [*self.memories, *other.memories], self.usage + other.usage
+        return Merged(memories, usage, self.cut or other.cut, self.faulty + other.faulty)
 
 
 async def merge(
@@ -79,7 +65,7 @@ async def merge(
         sizes = [reading.tokenizer.count(memory.text) for memory in whole.memories]
         calls = [
             asyncio.ensure_future(_merge(reading, question, whole.memories[start:end], config))
-            for start, end in groups(sizes, reading.config.merge_tokens)
+            for start, end in merge_groups(sizes, reading.config.merge_tokens)
         ]
         try:
             level = await asyncio.gather(*calls)
@@ -96,8 +82,8 @@ async def _merge(
     """Merge one group to one memory, or to two if the context cannot hold all."""
     if len(memories) == 1:
         return Merged(memories)
-    exact = is_exact(reading, config)
-    call = partial(_ask, reading, question, memories, config, exact=exact)
+    exact = reading.is_exact(config)
+    call = partial(_ask, reading, question, memories, config)
 
     async def ask(_attempt: int) -> Merged:
         started = perf_counter()
@@ -121,29 +107,19 @@ async def _merge(
     except ContextLengthError:
         if len(memories) <= 2:  # noqa: PLR2004 - a group has at least two
             raise
-        half = len(memories) // 2
-        halves = [
-            await _merge(reading, question, some, config)
-            for some in (memories[:half], memories[half:])
-        ]
-        return reduce(Merged.with_, halves, Merged([], Usage(1)))
+        half, whole = len(memories) // 2, Merged([], Usage(1))
+        for some in (memories[:half], memories[half:]):
+            whole = whole.with_(await _merge(reading, question, some, config))
+        return whole
 
 
 async def _ask(
-    reading: Reading,
-    question: str,
-    memories: list[Memory],
-    config: RunnableConfig | None,
-    *,
-    exact: bool,
+    reading: Reading, question: str, memories: list[Memory], config: RunnableConfig | None
 ) -> Merge:
     """Make one call. An empty reply is one with a fault, unless replies are taken word for word."""
-    made = Merge(Memory(""))
-    try:
+    made, exact = Merge(Memory("")), reading.is_exact(config)
+    with nullcontext() if exact else suppress(EmptyReplyError):
         made = await reading.reader.merge(question, memories, config=config)
-    except EmptyReplyError:
-        if exact:
-            raise
     if made.memory.text.strip():
         return made
     if exact:
@@ -163,13 +139,12 @@ async def _settle(
     usage = made.usage + again.usage
     if again.fault is None:
         return replace(again, usage=usage), 2
-    memory = before
-    if made.fault == "loss":
-        memory = with_text(whole, join_memories([before, made.memory]))
+    is_loss = made.fault == "loss"
+    memory = with_text(whole, join_memories([before, made.memory])) if is_loss else before
     return replace(made, memory=memory, usage=usage), 2
 
 
-def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+def merge_groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     """Yield starts and ends of the groups of memories, of these tokens, that one call merges.
 
     A call has `room` for so many tokens, with the text around each, and always for two memories.
@@ -186,7 +161,7 @@ def groups(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
 def merge_levels(segments: int, config: ReadingConfig) -> Iterator[list[int]]:
     """Yield the number of memories in each merge, by level, if all have the longest length."""
     while segments > 1:
-        together = [*groups([config.memory_tokens] * segments, config.merge_tokens)]
+        together = [*merge_groups([config.memory_tokens] * segments, config.merge_tokens)]
         yield [end - start for start, end in together if end - start > 1]
         segments = len(together)
 
@@ -227,13 +202,14 @@ def join_parts(whole: Fold, parts: Sequence[Fold], merged: Merged, layers: Seque
         [[progress["position"], end] for progress, end in spans if progress["position"] < end]
     )
     progress: Progress = {
-        **add_usage(whole["progress"], sum(map(usage_of, ended), merged.usage)),
+        **add_usage(whole["progress"], sum(map(cost_of, ended), merged.usage)),
         "position": whole["scope"]["end"] - sum(end - start for start, end in unreached),
         "step": sum(progress["step"] for progress in ended),
         "tokens": sum(progress["tokens"] for progress in ended),
         "skipped": merge_spans([span for progress in ended for span in progress["skipped"]]),
         "unreached": unreached,
         "again": False,
+        "gated": sum(progress["gated"] for progress in ended),
         "cut": merged.cut or any(progress["cut"] for progress in ended),
         "stopped": next((stop for stop in _BY_URGENCY if stop in stops), "end"),
     }

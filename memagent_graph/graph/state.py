@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypeVar, cast
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.errors import EmptyChannelError
 from typing_extensions import TypedDict
 
 from memagent_graph.evidence.places import Memory, Row, from_plain, to_plain, with_text
-from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.readers.base import Usage
-from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import OpenedSource, warnings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from langgraph.store.base import BaseStore
-
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
 
@@ -73,6 +64,7 @@ class Scope(TypedDict):
         segments: number of segments that the document is read in; 0 if it is read as a whole.
         start: first code point of its span.
         end: one past the last code point of its span.
+        origin: what a segment is known by, wherever it stands; see `Cutter.origins`; "" for others.
         calls: most calls of the fold, including its segments; None for no limit.
         memory_name: the named memory that it continues; None for none.
         head: that memory's version when the reading began; None for none.
@@ -84,6 +76,7 @@ class Scope(TypedDict):
     segments: int
     start: int
     end: int
+    origin: str
     calls: int | None
     memory_name: str | None
     head: str | None
@@ -103,6 +96,7 @@ class Progress(TypedDict):
         skipped: spans that were skimmed and not read, in code points of the document.
         unreached: spans that were not reached, for a reading in segments.
         again: whether skipped and unreached spans are being read after all.
+        gated: number of chunks for which the update gate left the memory unchanged.
         cut: whether the memory, or one before it, was over its budget and lost its end.
         stopped: why the reading ended; None while it continues.
         version: id of the memory's version, or of the chain's root; None without a store.
@@ -120,6 +114,7 @@ class Progress(TypedDict):
     skipped: list[list[int]]
     unreached: list[list[int]]
     again: bool
+    gated: int
     cut: bool
     stopped: Stopped | None
     version: str | None
@@ -163,6 +158,7 @@ def begin_fold(question: str, source: Document, scope: Scope) -> Fold:
         skipped=[],
         unreached=[],
         again=False,
+        gated=0,
         cut=False,
         stopped=None,
         version=None,
@@ -180,14 +176,10 @@ def mark_taken(fold: Fold, edit: str) -> Fold:
     return {**fold, "layers": {**fold["layers"], VERSIONS: state}}
 
 
-def usage_of(progress: Progress) -> Usage:
+def cost_of(progress: Progress) -> Usage:
     """Return the cost of a fold so far."""
-    return Usage(
-        progress["calls"],
-        progress["input_tokens"],
-        progress["output_tokens"],
-        progress["seconds"],
-    )
+    calls, seconds = progress["calls"], progress["seconds"]
+    return Usage(calls, progress["input_tokens"], progress["output_tokens"], seconds)
 
 
 def add_usage(progress: Progress, usage: Usage) -> Progress:
@@ -203,12 +195,9 @@ def add_usage(progress: Progress, usage: Usage) -> Progress:
 
 def document_of(source: Source) -> Document:
     """Return the record of an opened document."""
+    name, digest, length, uri = source.name, source.digest, source.length, source.uri
     return Document(
-        name=source.name,
-        digest=source.digest,
-        length=source.length,
-        uri=source.uri,
-        warnings=[*warnings_of(source)],
+        name=name, digest=digest, length=length, uri=uri, warnings=[*warnings_of(source)]
     )
 
 
@@ -223,6 +212,7 @@ def whole_scope(
         segments=segments,
         start=0,
         end=length,
+        origin="",
         calls=calls,
         memory_name=None,
         head=None,
@@ -431,64 +421,10 @@ class QuestionState(TypedDict):
     version: str | None
 
 
-class FoldVersions(Protocol):
-    """The versions of a fold in the store, as steps and layers use them; `Chain` is it."""
-
-    async def end(self, fold: Fold) -> Fold:
-        """End a fold with its last version; move a named memory's head to it."""
-
-
-@dataclass
-class Run:
-    """The context of one call of the graph, passed to all nodes.
-
-    Attributes:
-        document: the document as given by the caller; None if only its record is known.
-        memory_name: the named memory of a run that is resumed before its document was opened.
-        write: writes events to the stream; None until a node knows the run's stream.
-        started: time when the call began, in seconds of the monotonic clock.
-        config: config of the current node.
-        store: store of the versions; None without one.
-        namespace: namespace of the versions in the store.
-        chains: versions of each fold, by name of the fold.
-        cutter: cuts the chunks; None until the document is open.
-        opening: held while the document is opened again.
-        task: id of the host's task that the graph runs in; "" without a host.
-        host: config of the host's node, to stream the answer as its message.
-        message_id: id of the answer as a message of the stream.
-    """
-
-    document: Any = None
-    memory_name: str | None = None
-    write: Callable[[object], None] | None = None
-    started: float = field(default_factory=monotonic)
-    config: RunnableConfig = field(default_factory=RunnableConfig)
-    store: BaseStore | None = None
-    namespace: tuple[str, ...] = NAMESPACE
-    chains: dict[str, FoldVersions] = field(default_factory=dict)
-    cutter: Cutter | None = None
-    opening: threading.Lock = field(default_factory=threading.Lock)
-    task: str = ""
-    host: RunnableConfig | None = None
-    message_id: str | None = None
-
-    def emit(self, event: Mapping[str, object]) -> None:
-        """Send an event to the stream of this run."""
-        if self.write is not None:
-            self.write(event)
-
-
 def fold_of(state: ReadingState) -> Fold:
     """Return the fold in the graph's channels."""
-    return Fold(
-        question=state["question"],
-        source=state["source"],
-        scope=state["scope"],
-        memory=state["memory"],
-        places=state["places"],
-        progress=state["progress"],
-        layers=state["layers"],
-    )
+    values: Mapping[str, object] = state
+    return cast("Fold", {name: values[name] for name in Fold.__annotations__})
 
 
 _MOST_RUNS = 256
@@ -520,17 +456,8 @@ def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
 
 def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> list[list[int]]:
     """Return the intersection of two sorted lists of spans without overlaps."""
-    found, left, right = list[list[int]](), iter(spans), iter(others)
-    one, other = next(left, None), next(right, None)
-    while one and other:
-        start, end = max(one[0], other[0]), min(one[1], other[1])
-        if start < end:
-            found.append([start, end])
-        if one[1] == end:
-            one = next(left, None)
-        else:
-            other = next(right, None)
-    return found
+    pairs = ((max(one[0], two[0]), min(one[1], two[1])) for one in spans for two in others)
+    return [[start, end] for start, end in pairs if start < end]
 
 
 def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:

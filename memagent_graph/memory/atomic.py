@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from langgraph.store.base import PutOp, validate_op_namespace
 
+from memagent_graph.errors import MemoryConflictError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -30,6 +32,12 @@ _LONGEST_PAUSE = 0.02
 async def pause(lost: int) -> None:
     """Wait before the next try: a random time of up to 20 ms for each race lost."""
     await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
+
+
+def race_error(what: str, name: str) -> MemoryConflictError:
+    """Return the error of a writer that gives up."""
+    message = f"{what} {name!r} changed {MOST_LOST_RACES} times meanwhile: try again."
+    return MemoryConflictError(message)
 
 
 @runtime_checkable

@@ -10,10 +10,9 @@ from memagent_graph.memory import forget as removal
 from memagent_graph.memory import lookup, maintenance, owners, writer
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records
+from memagent_graph.memory.items import Records, owners_of
 from memagent_graph.memory.leases import continues_from, find_readings, note_edit
 from memagent_graph.memory.lookup import EDITS
-from memagent_graph.memory.owners import owners_of
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -62,16 +61,16 @@ async def replace_for(
         if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
-        names = sorted({*owners_of(stored[new]), memory})
         notes = {
             place: note_edit(found, before.id, after.id)
             for place in noted
             if isinstance(found := stored[place], dict)  # else the commit fails: it has ended
         }
+        known = {before.id: value, after.id: stored[new]}
+        edited = after.to_record({*owners_of(stored[new]), memory})
+        both = {before.id: {**value, EDITS: edits}, after.id: edited}
         puts = [
-            records.put(*new, {**after.to_record(), "owners": names}),
-            records.put(records.members(memory), after.id, {}),
-            records.put(*own, {**value, EDITS: edits}),
+            *records.changes(known, both)[0],
             *(records.put(*place, {"version": after.id}) for place in moved),
             *(records.put(*place, note) for place, note in notes.items()),
         ]
@@ -126,22 +125,21 @@ class MemoryBank(Records):
     """
 
     aappend = writer.append_version
-    aadvance = writer.advance
-    aget = lookup.get
+    aadvance = writer.advance_head
+    aget = lookup.get_version
     ahead = lookup.head
     amove_head = owners.move_head
-    ahistory = lookup.history
-    adelete = removal.delete_name
+    ahistory = lookup.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
-    adigests_of = removal.digests_of
+    adigests_of = removal.find_digests
     athin = removal.thin
     acollect = maintenance.collect
-    acheck = maintenance.check
+    acheck = maintenance.check_bank
     aclear = removal.clear
-    alist = lookup.list_memories
-    aexport = maintenance.export
-    aimport = maintenance.import_lines
+    alist = lookup.list_bank
+    aexport = maintenance.export_lines
+    aimport = maintenance.store_lines
 
     async def abranch(self, reference: str, name: str) -> MemoryVersion:
         """Give a memory another name; from now on, the two are independent.
@@ -192,12 +190,22 @@ class MemoryBank(Records):
         found = await find_readings(self, memory)
         return sorted(found.values(), key=lambda fold: (fold.since, fold.memory, fold.fold))
 
-    async def arecord_reading(self, version: MemoryVersion) -> bool:
-        """List a reading without a name, under its key, with its newest version; return whether."""
+    async def arecord_reading(self, version: MemoryVersion) -> Value | None:
+        """List a reading without a name, under its key, with its newest version.
+
+        Return the version's record; None if it was edited, or is gone.
+        """
         key = make_reading_key(version.root, version.document.digest)
-        newest = await lookup.newest_edit(self, version.id, key) or version
-        put = self.put(self.readings, key, {"version": newest.id})
-        return await self.commit([put], {(self.versions, newest.id): ...})
+        place, written = (self.versions, version.id), version.to_record([key])
+        put = self.put(self.readings, key, {"version": version.id})
+        if await self.commit([put], {place: written}):
+            return written
+        (value,) = await self.values([place])
+        edit = await lookup.newest_edit(self, version.id, key, value)
+        newest = version.id if edit is None else edit.id
+        put = self.put(self.readings, key, {"version": newest})
+        done = await self.commit([put], {(self.versions, newest): ...})
+        return value if done and edit is None and isinstance(value, dict) else None
 
     async def watch(self, name: str, *, after: str = "$") -> AsyncIterator[MemoryVersion]:
         """Yield a memory's new versions, the oldest first, without end; it looks 4 times a second.
@@ -228,7 +236,6 @@ class MemoryBank(Records):
     branch = to_sync(abranch)
     edit = to_sync(aedit)
     under_way = to_sync(aunder_way)
-    delete = to_sync(adelete)
     forget = to_sync(aforget)
     forget_source = to_sync(aforget_source)
     digests_of = to_sync(adigests_of)

@@ -1,4 +1,4 @@
-"""A circuit breaker per store: no caller waits for an unreachable store."""
+"""How long a store is waited for, and a circuit breaker per store: no caller waits in vain."""
 
 from __future__ import annotations
 
@@ -25,10 +25,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIRST_PAUSE = 0.5
-"""Seconds before the first retry of an unreachable store. Each further pause is twice as long."""
-LONGEST_PAUSE = 5.0
-"""Longest pause between retries, in seconds."""
+
+class Pauses(NamedTuple):
+    """Pauses between tries, in seconds: each is twice as long as the one before."""
+
+    first: float
+    longest: float
+
+    def after(self, tries: int) -> float:
+        """Return the pause after so many tries, at least one."""
+        return min(self.first * 2.0 ** min(tries - 1, _MOST_DOUBLED), self.longest)
+
+
+_MOST_DOUBLED = 20
+AWAY = Pauses(0.5, 5.0)
+"""Pauses between tests whether a store is back."""
+FAILING = Pauses(0.1, 1.0)
+"""Pauses between repeats of a call of Redis, of each a random part."""
+FOLLOWED = Pauses(0.01, 0.2)
+"""Pauses between looks at what another reading has stored."""
+_LOOK = 0.1
+"""Seconds between looks whether another caller found a store to be back."""
 _LONGEST_WAIT = 120.0
 """Longest time of an operation while others are answered, in seconds: a burst is not an outage."""
 _PARTS = 16
@@ -66,17 +83,21 @@ class StoreGuard:
     """The state of a store: whether it answers, and counts of its calls.
 
     Thread-safe, and usable from any event loop. `failures` are those since the store last answered;
-    the other counts are those of `StoreMetrics`.
+    the other counts are those of `StoreMetrics`. `alone` is held by who reads and then writes in a
+    store without conditional writes; `led_to` has where names led when this process looked last;
+    `seconds` is `store_seconds` as it was when the store was first used.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = self.retries = self.pending = self.lost_races = 0
+        self.alone = threading.Lock()
+        self.led_to: dict[tuple[tuple[str, ...], str], str] = {}
+        self.seconds: float = store_seconds()
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._openings = 0
         self._answers = 0
         self._testing = False
-        self._pause = FIRST_PAUSE
         self._next_try = 0.0
         self._reason = ""
 
@@ -84,13 +105,17 @@ class StoreGuard:
     def away(self) -> bool:
         """Whether a call would be refused: the last one failed, and the next test is not due."""
         with self._lock:
-            return self._refuses()
+            return self.failures > 0 and (self._testing or self._clock() < self._next_try)
 
     @property
     def refusal(self) -> StoreError | None:
         """The error with which a call would be refused; None if it would be made."""
-        with self._lock:
-            return self._refusal()
+        if not self.away:
+            return None
+        message = (
+            f"The memory store is unreachable ({self._reason}). It is retried every few seconds."
+        )
+        return StoreError(message)
 
     @property
     def circuit(self) -> Literal["closed", "open", "half-open"]:
@@ -98,7 +123,12 @@ class StoreGuard:
         with self._lock:
             if not self.failures:
                 return "closed"
-            return "half-open" if self._testing or not self._refuses() else "open"
+            return "half-open" if self._testing or not self.away else "open"
+
+    async def wait(self) -> None:
+        """Wait until a call would be made: until the next test, or another caller's answer."""
+        while self.away:  # noqa: ASYNC110 - callers in other event loops find out too
+            await asyncio.sleep(_LOOK)
 
     def count(self, *, pending: int = 0, lost_races: int = 0) -> None:
         """Add to the counts; a negative number subtracts."""
@@ -118,7 +148,7 @@ class StoreGuard:
             operation: starts the operation. It must not use this guard itself.
             patience: time in which the store must answer any call, in seconds. While it answers
                 others, as in a burst, the operation may take longer, unless `patience` is below
-                `store_seconds`. Time in which this event loop is blocked does not count.
+                `seconds`. Time in which this event loop is blocked does not count.
         """
         openings, is_test = self._admit()
         try:
@@ -168,7 +198,7 @@ class StoreGuard:
 
         A wait in parts: time in which the loop is blocked, and receives nothing, ends one of them.
         """
-        longest = time.monotonic() + (_LONGEST_WAIT if patience >= store_seconds() else patience)
+        longest = time.monotonic() + (_LONGEST_WAIT if patience >= self.seconds else patience)
         answers, left = self._answers, _PARTS
         while left and not (task.done() or time.monotonic() >= longest):
             await asyncio.wait([task], timeout=patience / _PARTS)
@@ -176,22 +206,10 @@ class StoreGuard:
             answers, left = self._answers, _PARTS if answered else left - 1
         return task.done()
 
-    def _refuses(self) -> bool:
-        return self.failures > 0 and (self._testing or self._clock() < self._next_try)
-
-    def _refusal(self) -> StoreError | None:
-        if not self._refuses():
-            return None
-        message = (
-            f"The memory store is unreachable ({self._reason}). It is retried every few seconds."
-        )
-        return StoreError(message)
-
     def _admit(self) -> tuple[int, bool]:
         """How often the circuit had opened before, and whether the call is a test."""
         with self._lock:
-            refusal = self._refusal()
-            if refusal is not None:
+            if (refusal := self.refusal) is not None:
                 raise refusal
             test = self.failures > 0
             if test:
@@ -204,7 +222,6 @@ class StoreGuard:
             was_away = self.failures > 0
             self._answers += 1
             self.failures = 0
-            self._pause = FIRST_PAUSE
         if was_away:
             _log.debug("store back")
 
@@ -214,9 +231,8 @@ class StoreGuard:
                 return  # the call began before a failure that is counted already
             self._openings += 1
             self.failures += 1
-            first, pause = self.failures == 1, self._pause
+            first, pause = self.failures == 1, AWAY.after(self.failures)
             self._next_try = self._clock() + pause
-            self._pause = min(2 * pause, LONGEST_PAUSE)
             self._reason = reason.rstrip(".")
         _log.debug("store unreachable: %s; retried in %g s", reason, pause)
         if first:

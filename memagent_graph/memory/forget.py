@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -16,22 +17,21 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph.errors import (
     BadRecordError,
     ConfigurationError,
-    MemoryConflictError,
     MemoryNotFoundError,
 )
 from memagent_graph.memory import lookup, owners, runs
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import find_readings
 from memagent_graph.memory.owners import above, delete_versions, rows_of, take_inventory
-from memagent_graph.memory.version import MemoryVersion, follows_of, text_of, walk
+from memagent_graph.memory.version import MemoryVersion, follows_of, walk
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
-from memagent_graph.text.source import digests_of as digests_in
+from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -41,42 +41,41 @@ if TYPE_CHECKING:
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 
-_KEY = "sources"
+_KEY, LAST = "sources", "last"
 _KEPT = 20
 """Notices kept."""
 
 
 async def post_notice(records: Records, digests: Sequence[str]) -> None:
     """Post that documents are forgotten, for readings that began before."""
-    place = notice_place(records)
+    places = [(records.forgotten, key) for key in (_KEY, LAST)]
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        (found,) = await records.values([place])
-        notices = [notice for notice in _notices(found) if notice[1] != [*digests]]
-        value = {"notices": [*notices, [last_notice(found) + 1, [*digests]]][-_KEPT:]}
-        given = found if isinstance(found, dict) or found is None else ...
-        if await records.commit([records.put(*place, value)], {place: given}):
+        found = await records.values(places)
+        number = 1 + number_of(found[1])
+        others = [[one, row] for one, row in _notices(found[0]) if row != [*digests]]
+        notices = [*others, [number, [*digests]]][-_KEPT:]
+        values: list[Value] = [{"notices": notices}, {"number": number}]
+        puts = [records.put(*place, value) for place, value in zip(places, values, strict=True)]
+        given = {
+            place: ... if isinstance(value, BadRecordError) else value
+            for place, value in zip(places, found, strict=True)
+        }
+        if await records.commit(puts, given):
             return
-    message = "Other documents are being forgotten at the same time: try again."
-    raise MemoryConflictError(message)
+    raise race_error("The notice of", digests[0])
 
 
-def notice_place(records: Records) -> Place:
-    """Return the place of the notices in the store."""
-    return records.forgotten, _KEY
+def number_of(value: Value | Exception | None) -> int:
+    """Return the number of the last notice; 0 without one."""
+    number = value.get("number") if isinstance(value, dict) else None
+    return number if isinstance(number, int) else 0
 
 
-def last_notice(value: Value | Exception | None) -> int:
-    """Return the number of the last of the notices in a record; 0 if there is none."""
-    return max((number for number, _ in _notices(value)), default=0)
-
-
-async def notices_since(records: Records, seen: int) -> set[str]:
-    """Return the documents' digests in notices after `seen`; in all if some have expired."""
-    (found,) = await records.values([notice_place(records)])
-    newest = last_notice(found)
-    later = [row for number, row in _notices(found) if number > seen or newest < seen]
-    return {digest for row in later for digest in row}
+async def list_forgotten(records: Records, seen: int = 0) -> set[str]:
+    """Return the digests of the documents that were forgotten last, in notices after `seen`."""
+    (found,) = await records.values([(records.forgotten, _KEY)])
+    return {digest for number, row in _notices(found) if number > seen for digest in row}
 
 
 def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
@@ -142,18 +141,6 @@ class Forgotten(NamedTuple):
     shared: dict[str, int]
 
 
-async def delete_name(records: Records, name: str) -> None:
-    """Delete a name; its versions stay until `collect` finds that no name leads to them.
-
-    Raises:
-        MemoryNotFoundError: There is no such name.
-    """
-    if not any((await records.pointers(name)).values()):
-        raise _nameless(name)
-    await _unname(records, name)
-    await owners.release(records, name, await records.keys(records.members(name)), {}, spare=True)
-
-
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
     """Delete a name, and those of its versions that no other memory has or needs.
 
@@ -174,17 +161,18 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if not ids and not any(pointers.values()):
             break
         if not preview:
-            await _unname(records, name)
+            puts = [records.put(*place, None) for place in pointers]
+            await records.items([*puts, records.put(*runs.place_of_runs(records, name), None)])
         given = dict.fromkeys(pointers)
         released = await owners.release(records, name, ids, given, preview=preview)
         if preview:
             return Forgotten(released.deleted, dict(released.shared))
         deleted, shared = deleted + released.deleted, shared + released.shared
     else:
-        message = f"{name!r} kept being written meanwhile: forget it again."
-        raise MemoryConflictError(message)
+        raise race_error("Memory", name)
     if lost == 0:
-        raise _nameless(name)
+        message = f"There is no memory named {name!r}."
+        raise MemoryNotFoundError(message)
     await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
 
@@ -210,40 +198,30 @@ async def thin(
     if replaced is None and (keep is None or len(ids) <= keep):
         return 0
     pointers = await records.pointers(name)
-    values = {key: value for key, value in await records.by_id(ids) if isinstance(value, dict)}
-    stored = await lookup.with_texts(records, values)
-    known = {version.id: version for version in _sound(values, stored)}
+    stored = await lookup.versions(records, ids)
+    known = {version.id: version for version in stored if isinstance(version, MemoryVersion)}
     heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
     tip = known.get(str(heads[0])) if heads else None
     if tip is None:
         return 0
-    whole = walk(tip, known, ())
-    kept = {version.id for version in _fresh(whole, replaced)[:keep]}
+    kept: dict[str, Value] = {
+        version.id: {} for version in _fresh(walk(tip, known, ()), replaced)[:keep]
+    }
     if preview:
         return len(ids) - len(kept)
     readable = {
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
-    gone = values.keys() - kept
-
-    def stays(key: str, value: Value) -> Value:
-        follows_gone = tip.thread is None and not gone.isdisjoint(follows_of(value))
-        if not follows_gone and text_of(value) not in gone:
-            return value
-        version = known[key]
-        lost = [one for one in above(values, [key]) if one in gone] if follows_gone else []
-        rows = ((digest, name) for one in lost for digest, name in rows_of(values[one]))
-        whole = replace(
-            version,
-            unchanged=None if text_of(value) in gone else version.unchanged,
-            sources=tuple(dict.fromkeys((*version.sources, *rows))),
-        )
-        after = {**value, **whole.to_record()}
-        if whole.unchanged is None:
-            after.pop("unchanged", None)
-        return {**after, "thinned": True} if follows_gone else after
-
-    return (await owners.release(records, name, ids, readable, kept, stays=stays)).deleted
+    gone = {*ids} - kept.keys()
+    values = {key: version.to_record() for key, version in known.items()}
+    for key in kept if tip.thread is None else ():
+        if not gone.isdisjoint(follows_of(values[key])):
+            lost = [one for one in above(values, [key]) if one in gone]
+            rows = ((digest, name) for one in lost for digest, name in rows_of(values[one]))
+            sources = dict.fromkeys((*known[key].sources, *rows))
+            whole = replace(known[key], sources=tuple(sources))
+            kept[key] = {**whole.to_record(), "thinned": True}
+    return (await owners.release(records, name, ids, readable, kept)).deleted
 
 
 def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
@@ -275,23 +253,7 @@ async def clear(records: Records) -> int:
     return count
 
 
-def _sound(values: Mapping[str, Value], stored: Mapping[str, object]) -> Iterator[MemoryVersion]:
-    for key, value in values.items():
-        with suppress(BadRecordError):
-            yield MemoryVersion.from_record(value, key, stored)
-
-
-async def _unname(records: Records, name: str) -> None:
-    puts = [records.put(*place, None) for place in records.places_of(name)]
-    await records.items([*puts, runs.forget(records, name)])
-
-
-def _nameless(name: str) -> MemoryNotFoundError:
-    return MemoryNotFoundError(f"There is no memory named {name!r}.")
-
-
-_DIGITS = 64
-_AGAIN = "Memories of this document kept being written meanwhile: forget it again."
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class ForgottenSource(NamedTuple):
@@ -316,20 +278,6 @@ class ForgottenSource(NamedTuple):
     unreadable: tuple[str, ...] = ()
     unsure: tuple[str, ...] = ()
 
-    def plus(self, more: ForgottenSource) -> ForgottenSource:
-        """Return the sum of both."""
-        forgotten = dict.fromkeys(self.forgotten + more.forgotten)
-        fell_back = dict.fromkeys(self.fell_back + more.fell_back)
-        return ForgottenSource(
-            self.versions + more.versions,
-            tuple(name for name in fell_back if name not in forgotten),
-            tuple(forgotten),
-            tuple(dict.fromkeys(self.unread + more.unread)),
-            self.cached + more.cached,
-            self.unreadable + more.unreadable,
-            self.unsure + more.unsure,
-        )
-
 
 async def forget_source(
     records: Records, *documents: str | Path | Source, preview: bool = False
@@ -338,8 +286,8 @@ async def forget_source(
 
     Versions of readings that had a document, also among others, are deleted with all that
     followed them. A named memory falls back to what it was before; `unread` of the result says
-    which other documents to read into it again. A reading that is under way removes what it
-    writes when it ends. When it was broken off, forget again: it continues where it was.
+    which other documents to read into it again. A reading of them that is under way stores nothing
+    from then on. When it was broken off, forget again: it continues where it was.
 
     Args:
         records: the bank.
@@ -355,9 +303,9 @@ async def forget_source(
     digests: list[str] = []
     for document in documents:
         digests += [document] if isinstance(document, str) else await _open_digests(document)
-    if wrong := [digest for digest in digests if not _is_digest(digest)]:
+    if wrong := [digest for digest in digests if not _DIGEST.fullmatch(digest)]:
         message = (
-            f"{wrong[0]!r} is not a digest of a document: give the {_DIGITS} hexadecimal digits of "
+            f"{wrong[0]!r} is not a digest of a document: give the 64 hexadecimal digits of "
             "`Source.digest`, or the opened document."
         )
         raise ConfigurationError(message)
@@ -368,7 +316,7 @@ async def forget_source(
     return await _forget(records, digests)
 
 
-async def digests_of(records: Records, name: str) -> list[str]:
+async def find_digests(records: Records, name: str) -> list[str]:
     """Return the digests of the documents of this name that memories were made from."""
     found: set[str] = set()
     async for item in records.scan(records.versions):
@@ -383,11 +331,7 @@ async def _open_digests(document: Path | Source) -> list[str]:
         from memagent_graph.text.files import open_source
 
         document = await to_thread(partial(open_source, document))
-    return digests_in(document)
-
-
-def _is_digest(digest: str) -> bool:
-    return len(digest) == _DIGITS and not digest.strip("0123456789abcdef")
+    return digests_of(document)
 
 
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
@@ -415,48 +359,58 @@ async def _copy(records: Records) -> tuple[Records, list[str]]:
 async def _forget(
     records: Records, digests: Sequence[str], *, rehearsed: bool = False
 ) -> ForgottenSource:
-    done = ForgottenSource()
+    touched, versions, cached = {*digests}, 0, 0
+    moved: dict[str, bool] = {}  # whether a name has an older version now
+    unread: dict[tuple[str, str], None] = {}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        await post_notice(records, digests)
-        found = await take_inventory(records, digests)
-        touched = {*digests, *found.sources}
+        # Of joined documents, what is gone no longer says that they had it.
+        await post_notice(records, sorted(touched))
+        found = await take_inventory(records, sorted(touched))
+        touched |= found.sources
         if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
-            cached = await asyncio.to_thread(_uncache, touched, preview=rehearsed)
-            done = done.plus(ForgottenSource(cached=cached))
-        unreadable = tuple(error.key for error in found.contents.bad)
-        done = done._replace(unreadable=unreadable, unsure=tuple(found.unsure))
+            cached += await asyncio.to_thread(_uncache, touched, preview=rehearsed)
         if not found.gone:
             await _unlist(records, sources=touched)
-            return done
-        done = done.plus(await _remove(records, found))
-    raise MemoryConflictError(_AGAIN)
+            return ForgottenSource(
+                versions,
+                tuple(name for name, fell_back in moved.items() if fell_back),
+                tuple(name for name, fell_back in moved.items() if not fell_back),
+                tuple(unread),
+                cached,
+                tuple(error.key for error in found.contents.bad),
+                tuple(found.unsure),
+            )
+        for name, (before, documents) in (await _move_names(records, found)).items():
+            moved[name] = moved.get(name, True) and before is not None
+            unread |= dict.fromkeys((name, document) for document in documents)
+        versions += await delete_versions(records, found.contents, found.gone)
+        for name, fell_back in moved.items():
+            if not fell_back:  # unless the name exists again
+                ids = await records.keys(records.members(name))
+                given = dict.fromkeys(records.places_of(name))
+                versions += (await owners.release(records, name, ids, given)).deleted
+    raise race_error("Memories of", digests[0])
 
 
-async def _remove(records: Records, found: Inventory) -> ForgottenSource:
-    """Delete what was found, until another writer interferes."""
-    done = ForgottenSource()
-    pointers = found.contents.pointers.items()
-    targets = [(place, str((value or {}).get("version"))) for place, value in pointers]
+async def _move_names(
+    records: Records, found: Inventory
+) -> dict[str, tuple[str | None, Sequence[str]]]:
+    """Move names off what goes, until another writer interferes.
+
+    Return what each led to before, and what is to be read into it again; see `fall_back`.
+    """
+    done: dict[str, tuple[str | None, Sequence[str]]] = {}
     gone = {*found.gone}
-    pointing = [(place, target) for place, target in targets if target in gone]
-    for place, target in pointing:
-        name, is_named = place[1], place[0] == records.heads
-        before, unread = found.fall_back(name, target) if is_named else (None, [])
-        if not await _repoint(records, found, place, before):
-            return done
-        moved, lost = (name,), tuple((name, document) for document in unread)
-        done = done.plus(
-            ForgottenSource(forgotten=moved, unread=lost)
-            if before is None
-            else ForgottenSource(fell_back=moved, unread=lost)
-        )
-    versions = await delete_versions(records, found.contents, found.gone)
-    for name in done.forgotten:  # unless the name exists again
-        ids = await records.keys(records.members(name))
-        given = dict.fromkeys(records.places_of(name))
-        versions += (await owners.release(records, name, ids, given)).deleted
-    return done.plus(ForgottenSource(versions=versions))
+    for place, value in [*found.contents.pointers.items()]:
+        key, name = str((value or {}).get("version")), place[1]
+        if key in gone:
+            is_named = place[0] == records.heads
+            before, unread = found.fall_back(name, key) if is_named else (None, [])
+            if not await _repoint(records, found, place, before):
+                break
+            done[name] = before, unread
+    return done
 
 
 async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
@@ -464,7 +418,8 @@ async def _repoint(records: Records, found: Inventory, place: Place, before: str
 
     Which readings moved it is forgotten as well: each is to be read again.
     """
-    name, also = place[1], runs.forget(records, place[1])
+    name = place[1]
+    also = records.put(*runs.place_of_runs(records, name), None)
     seen = found.contents.pointers.pop(place) or {}
     if before is None:
         return await records.commit([records.put(*place, None), also], {place: seen})

@@ -8,7 +8,7 @@
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | underway | what is being read, or who reads | the fold's progress: see `Lease`, `UnderWay` |
 | runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
-| forgotten | "sources" | `notices`: documents that were forgotten last; see `notices` |
+| forgotten | "sources", "last" | documents that were forgotten last, and how often; see `Fence` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | proposals | an id | what a fold would change in a user's memory: see `Proposal` |
 | threads | a thread's id | `messages`: those that were folded last; see `UserMemory` |
@@ -23,19 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import warnings
 from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Namespace, agrees, arrange
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op
 
     from memagent_graph.memory.atomic import Given, Value
+
+    Stored = Value | BadRecordError | None
 
 
 def atomic(store: BaseStore) -> AtomicStore:
@@ -75,7 +75,7 @@ class GetThenPut:
         self._store = store
         self._alone: AbstractContextManager[object] = nullcontext()
         if isinstance(store, InMemoryStore):
-            self._alone = _locks.setdefault(store, threading.Lock())
+            self._alone = guard_of(store).alone
         else:
             message = (
                 f"{type(store).__name__} has no compare-and-put: if two writers update the same "
@@ -108,11 +108,7 @@ class GetThenPut:
         return await self.abatch(ops)
 
 
-_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
-
-
 T = TypeVar("T")
-Namespace = tuple[str, ...]
 Place = tuple[Namespace, str]
 
 NAMESPACE = ("memagent",)
@@ -139,9 +135,8 @@ def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
     return labels
 
 
-_led_to: dict[Place, str] = {}
-"""Where names led when this process looked last: a guess that saves a reader one round trip."""
 _MOST_NAMES = 10_000
+"""Names of which a process knows where they led last, at most."""
 
 
 class Records:
@@ -197,13 +192,13 @@ class Records:
 
     def led_to(self, name: str) -> str | None:
         """Return the id of the version that a name led to when this process looked last."""
-        return _led_to.get((self.heads, name))
+        return self.guard.led_to.get((self.heads, name))
 
     def note(self, name: str, version: str) -> None:
-        """Note where a name leads."""
-        if len(_led_to) > _MOST_NAMES:
-            _led_to.clear()
-        _led_to[self.heads, name] = version
+        """Note where a name leads: a guess that saves a reader one round trip."""
+        if len(self.guard.led_to) > _MOST_NAMES:
+            self.guard.led_to.clear()
+        self.guard.led_to[self.heads, name] = version
 
     def put(self, namespace: Namespace, key: str, value: Mapping[str, object] | None) -> PutOp:
         """Return the operation that sets an item, or deletes it if the value is None."""
@@ -269,6 +264,23 @@ class Records:
         """Return where the pointers of a memory are: as a name, and as a reading without one."""
         return [(self.heads, name), (self.readings, name)]
 
+    def changes(
+        self, before: Mapping[str, Stored], after: Mapping[str, Stored]
+    ) -> tuple[list[PutOp], dict[Place, Value | None]]:
+        """Return the puts that change versions' records, and the lists of their memories with them.
+
+        And the records that they depend on, which are those from before that can be read.
+        """
+        puts: list[PutOp] = []
+        for key, value in after.items():
+            if value != before[key] and not isinstance(value, BadRecordError):
+                puts.append(self.put(self.versions, key, value))
+                old, new = {*owners_of(before[key])}, {*owners_of(value)}
+                puts += [self.put(self.members(name), key, None) for name in old - new]
+                puts += [self.put(self.members(name), key, {}) for name in new - old]
+        values = {(self.versions, key): before[key] for key in after}
+        return puts, {at: one for at, one in values.items() if not isinstance(one, BadRecordError)}
+
     async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         """Yield all items in and below a namespace; for an unreadable one, an error.
 
@@ -322,6 +334,12 @@ class Records:
             return  # others find labels by looking at every item
         below = MatchCondition("prefix", self.namespace[:1])
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
+
+
+def owners_of(value: object) -> list[str]:
+    """Return the memories that a stored version belongs to; [] for an unreadable record."""
+    owners = value.get("owners") if isinstance(value, dict) else None
+    return [name for name in owners if isinstance(name, str)] if isinstance(owners, list) else []
 
 
 def label(name: str) -> str:

@@ -8,35 +8,35 @@ fold continues from it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import socket
 import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from langgraph.store.base import GetOp, Item
+from langgraph.store.base import Item
 from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
-from memagent_graph.errors import BadRecordError, MemoryNotFoundError
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, StoreError
 from memagent_graph.memory import lookup
-from memagent_graph.memory.atomic import NO_CONDITIONS
+from memagent_graph.memory.circuit import FOLLOWED
 from memagent_graph.memory.items import GetThenPut
+from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
 
@@ -44,16 +44,14 @@ LAPSE = 5.0
 """Seconds without a sign of life after which anybody can take a lease."""
 BEAT = 1.0
 """Seconds between signs of life while the holder waits for a model."""
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.2
-"""Seconds between looks at what the holder of a lease has stored."""
 
-_log = logging.getLogger(__name__)
 _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
 _live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
 
-Found = TypeVar("Found")
+
+class EditedError(Exception):
+    """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +69,7 @@ class UnderWay:
         length: length of the fold's span, in code points.
         version: id of its memory as it is now, edits included; None before the first chunk.
         since: time of its beginning, ISO 8601, UTC.
+        head: id of the version that a named memory was at when it began.
         holder: machine, process and a number of its own: who reads.
         of: id of the version of which `edit` is the edit.
         edit: id of the last edit of its memory; empty without one.
@@ -88,6 +87,7 @@ class UnderWay:
     length: int
     version: str | None
     since: str
+    head: str = ""
     holder: str = ""
     of: str = ""
     edit: str = ""
@@ -105,8 +105,8 @@ class UnderWay:
 class Lease:
     """The record of a fold: its holder reads, and others follow what the holder stores.
 
-    It saves work and protects nothing: after a lapse, two can read for a moment. One task uses an
-    instance at a time, apart from the one that writes.
+    It saves work and protects nothing: after a lapse, two can read for a moment, and errors of the
+    store are ignored. One task uses an instance at a time, apart from the one that writes.
 
     Args:
         records: records of the store that has it.
@@ -116,6 +116,14 @@ class Lease:
     Attributes:
         held: whether this instance had the lease when it last looked.
         seen: the record as it was when it was last seen, at `place`.
+        turn: the version from which the fold is to continue, in the place of one of its own.
+        ends: what is put in the step that writes the fold's last version, in which the record is
+            deleted, unless an edit is noted in it; None before that version is made.
+        ended: the `ends` that was put; None before.
+        due: whether its version may have been edited while nothing was noted: before this call, or
+            when it was not listed.
+        resumed: whether what is listed may be of the call that this one resumes.
+        absent: id of a version that the store did not have a moment ago; None if it was not asked.
     """
 
     def __init__(
@@ -125,15 +133,28 @@ class Lease:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.held = False
+        self.held = self.due = self.resumed = False
+        self.absent: str | None = None
+        self.ends: PutOp | None = None
+        self.ended: PutOp | None = None
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
+        self._process, self._name = 0, ""
         _live[self._nonce] = self
         self.place: Place = (records.leases, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay | None = None
         self.seen: Value | None = None
+        self.turn: MemoryVersion | None = None
+        self._gone: str | None = None  # an edit that cannot be read
         self._since = clock()
+
+    async def move_to(self, key: str) -> None:
+        """Be listed under another key, unless it has one of its own, and no more where it was."""
+        await self.release()
+        self.held, self.seen = False, None
+        if self.place[1] != self._nonce:
+            self.place = (self.place[0], key)
 
     async def acquire(self, fold: UnderWay) -> bool:
         """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
@@ -142,16 +163,14 @@ class Lease:
         """
         self._fold, held = fold, self.held
         self.held = False
-        with _ignore_failures():
-            if (held or not self._beats) and await self._put():  # free, as mostly at first
-                self.held = True
-                return True
-            await self.look()
-            ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
-            if self.is_free or (ours and held):
-                self.held = await self._put() or ours
-            else:
-                self.held = ours
+        with suppress(Exception):
+            if held or not self._beats:  # free, as mostly at first
+                self.held = await self._swap(self._value())
+            if not self.held:
+                await self.look()
+                ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
+                takes = self.is_free or (ours and held)
+                self.held = (takes and await self._swap(self._value())) or ours
         return self.held
 
     @property
@@ -168,48 +187,42 @@ class Lease:
         return is_gone(str(value.get("holder"))) or self._clock() - self._since >= LAPSE
 
     def see(self, value: object) -> None:
-        """Take in what the record is now."""
+        """Take in what the record is now; if it is another's, `held` becomes False."""
         now = value if isinstance(value, dict) else None
         if now != self.seen:
             self.seen, self._since = now, self._clock()
+        self.held = self.held and self._is_ours(now)
 
     async def look(self) -> None:
-        """Read the record; if somebody took the lease over, `held` becomes False."""
-        try:
-            (item,) = await self._records.items([GetOp(*self.place, refresh_ttl=False)])
-        except BadRecordError:  # nobody's: make room
+        """Read the record."""
+        (value,) = await self._records.values([self.place], refresh=False)
+        if isinstance(value, BadRecordError):  # nobody's: make room
             await self._records.items([self._records.put(*self.place, None)])
-            item = None
-        self.see(None if item is None else item.value)
-        self.held = self.held and self._is_ours(self.seen)
+        self.see(value)
 
     def alive(self) -> None:
         """Note another sign of life of the holder, such as a new version."""
         self._since = self._clock()
 
-    async def confirm(self) -> bool:
-        """Return whether it is still held.
-
-        The store is asked only after `LAPSE` without a sign of life, as when the process was
-        stopped: somebody may have taken it over.
-        """
-        if self.held:
-            if self._clock() - self._since >= LAPSE:
-                with _ignore_failures():
-                    await self.beat()
-            self.alive()
-        return self.held
-
     async def beat(self) -> None:
         """Give a sign of life; if somebody took the lease over, `held` becomes False."""
-        if self.held and not (self._is_ours(self.seen) and await self._put()):
+        if self.held and not (self._is_ours(self.seen) and await self._swap(self._value())):
             await self.look()  # still ours if the reply to an earlier put was lost
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
         """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
         done = asyncio.Event()
-        task = asyncio.create_task(self._beat_until(done))
+
+        async def beat() -> None:
+            while self.held and not done.is_set():
+                try:
+                    await asyncio.wait_for(done.wait(), BEAT)
+                except TimeoutError:
+                    with suppress(Exception):  # the store may be back for the next beat
+                        await self.beat()
+
+        task = asyncio.create_task(beat())
         try:
             yield
         finally:
@@ -220,48 +233,54 @@ class Lease:
 
     async def release(self) -> None:
         """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
-        if not self._answers():
-            return
-        with _ignore_failures():
-            while self._is_ours(self.seen) and not await self.drop():
-                pass
-        self.held = False
-
-    async def drop(self, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
-        """Delete the record, and make further puts, if it is as it was seen last; say whether."""
-        if await self._swap(None, *also, given=given):
+        if self._records.guard.circuit == "closed":
+            with suppress(Exception):
+                while self._is_ours(self.seen) and not await self.drop():
+                    pass
             self.held = False
+
+    async def drop(self) -> bool:
+        """Delete the record if it is as it was seen last; say whether."""
+        if await self._swap(None):
             return True
         await self.look()
         return False
 
-    async def move(self, key: str | None) -> None:
-        """Free the lease, and be that of another key from now on, unless it is its own."""
-        await self.release()
-        self.held, self.seen = False, None
-        self.place = (self._records.leases, self.place[1] if key is None else key)
-
     async def follow(
         self,
         fold: UnderWay,
-        look: Callable[[], Awaitable[Found | None]],
+        ids: tuple[str, str],
         left: Callable[[], float | None],
-    ) -> Found | None:
-        """Return what another has made; None to make it here.
+        *,
+        replays: bool = False,
+    ) -> MemoryVersion | None:
+        """Return the version that another reading makes of the next chunk; None to make it here.
 
         Waits as long as the other shows that it lives, and no longer than the deadline.
 
         Args:
-            fold: what to show others when the lease is taken.
-            look: finds what is wanted; None if it is not stored.
+            fold: the fold before the chunk, shown to others when the lease is taken.
+            ids: those of that version and of the one before.
             left: returns the seconds until the deadline, None without one.
+            replays: whether a reading that was broken off may have stored it.
+
+        Raises:
+            TimeoutError: The deadline came first.
+            EditedError: The fold has yet to continue from an edit.
         """
-        if await self.confirm():
-            return None
-        pause = _FIRST_PAUSE
-        while self._answers():
-            await self.acquire(fold)
-            found = await look()
+        if self.held and self._clock() - self._since >= LAPSE:  # as when the process was stopped
+            with suppress(Exception):
+                await self.beat()
+        if self.held:
+            self.alive()
+            return await self.find(fold, *ids) if replays else None
+        unread = fold.version is None and ids[0] == self.absent
+        looks = 0
+        while self._records.guard.circuit == "closed":
+            if await self.acquire(fold) and unread:  # nobody reads: no look is needed
+                return None
+            unread = False
+            found = await self.find(fold, *ids)
             if found is not None:
                 self.held = False  # the next one may be stored as well
                 self.alive()
@@ -271,38 +290,95 @@ class Lease:
             seconds = left()
             if seconds is not None and seconds <= 0:
                 raise TimeoutError
+            looks += 1
+            pause = FOLLOWED.after(looks)
             await asyncio.sleep(pause if seconds is None else min(pause, seconds))
-            pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    def renew(self, fold: UnderWay) -> tuple[list[PutOp], dict[Place, Value | None]]:
-        """Return the write that shows others how far the fold is, and what it depends on.
+    async def find(self, fold: UnderWay, key: str, parent: str) -> MemoryVersion | None:
+        """Return a stored version that follows `parent`; None without one.
 
-        It writes nothing if the lease is another's. `see` what was written.
+        Raises:
+            EditedError: The fold has yet to continue from an edit.
+        """
+        records = self._records
+        places = [(records.versions, key), (records.versions, parent), self.place]
+        with suppress(StoreError):  # the chunk is read without it
+            child, before, noted = await records.values(places)
+            self.see(noted)
+            if parent == fold.version != fold.head and lookup.edit_of(before, fold.memory):
+                self.due = await lookup.newest_edit(records, parent, fold.memory) is not None
+            if self.due or self.get_pending(fold) is not None:
+                raise EditedError
+            return None if child is None else MemoryVersion.from_record(child, key)
+        return None
+
+    def get_pending(self, fold: UnderWay) -> UnderWay | None:
+        """Return the record with the edit that is noted, if the fold has not continued from it."""
+        if (self.seen or {}).get("edit", "") in ("", fold.edit, self._gone):
+            return None
+        noted = make_record(self.seen)
+        return None if noted is None or noted.memory != fold.memory else noted
+
+    async def find_edit(self, fold: UnderWay) -> tuple[MemoryVersion, str] | None:
+        """Return the edit to continue from, and the id of the version that was edited, if any."""
+        records, at = self._records, fold.version
+        if self.due:
+            await self.look()
+            self.due = False
+            if at is not None and at != fold.head:
+                edit = await lookup.newest_edit(records, at, fold.memory)
+                self.due = edit is not None  # it is found again if this attempt fails
+                if edit is not None:
+                    return edit, at
+        if (noted := self.get_pending(fold)) is None:
+            return None
+        (found,) = await lookup.versions(records, [noted.edit])
+        if isinstance(found, MemoryVersion):
+            return found, noted.of
+        self._gone = noted.edit
+        return None
+
+    async def leave(self, fold: UnderWay) -> bool:
+        """Remove the record, unless the fold has yet to continue from an edit; say whether."""
+        if self.is_gone:
+            return True
+        if not self.held:
+            await self.look()
+        if self.get_pending(fold) is not None:
+            return False
+        if self.foreign and not (self.is_free or self.resumed):
+            return True  # another reading of the same is listed
+        return await self.drop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it went as the fold's last version was written."""
+        return self.ends is not None and self.ended is self.ends
+
+    def renew(self, fold: UnderWay, ends: PutOp | None = None) -> tuple[Value | None, list[PutOp]]:
+        """Return what the record becomes as the fold's versions are written, and puts for that.
+
+        `see` it when it is written, which must depend on what was `seen`.
         """
         self._fold = fold
-        puts = [self._records.put(*self.place, self._value())] if self.held else []
-        return puts, {self.place: self.seen}
-
-    async def _beat_until(self, done: asyncio.Event) -> None:
-        while self.held and not done.is_set():
-            try:
-                await asyncio.wait_for(done.wait(), BEAT)
-            except TimeoutError:
-                with _ignore_failures():  # the store may be back for the next beat
-                    await self.beat()
-
-    async def _put(self) -> bool:
-        return await self._swap(self._value())
+        if not self.held:
+            return self.seen, []
+        value = self._value()
+        if ends is None or value["edit"] != fold.edit:
+            return value, [self._records.put(*self.place, value)]
+        return None, [self._records.put(*self.place, None), ends]
 
     def _value(self) -> Value:
         """The record, with an edit that is noted in it and that the fold has yet to take."""
         assert self._fold is not None  # noqa: S101 - it was acquired with one
-        fold, seen = self._fold, make_record(self.seen)
+        fold, seen = self._fold, None
+        if self.seen and self.seen.get("edit"):
+            seen = make_record(self.seen)
         self._beats += 1
         value = {**asdict(fold), "holder": self._holder(), "beat": self._beats}
         del value["seen"]  # the store's clock says it
-        if seen is None or not seen.edit or seen.memory != fold.memory:
+        if seen is None or seen.memory != fold.memory:
             return value
         if seen.edit == fold.edit:
             return {**value, "of": seen.of}
@@ -310,22 +386,20 @@ class Lease:
         edit = {"version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": seen.taken}
         return {**value, **edit}
 
-    async def _swap(self, value: Value | None, *also: PutOp, given: Given = NO_CONDITIONS) -> bool:
+    async def _swap(self, value: Value | None) -> bool:
         put = self._records.put(*self.place, value)
-        done = await self._records.commit([put, *also], {self.place: self.seen, **given})
+        done = await self._records.commit([put], {self.place: self.seen})
         if done:
             self.see(value)
         return done
 
     def _holder(self) -> str:
-        # Asked anew: the process may fork.
-        return f"{_machine()}:{os.getpid()}:{self._nonce}"
+        if self._process != (process := os.getpid()):  # the first time, and after a fork
+            self._process, self._name = process, f"{_machine()}:{process}:{self._nonce}"
+        return self._name
 
     def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
-
-    def _answers(self) -> bool:
-        return self._records.guard.circuit == "closed"
 
 
 def can_lease(records: Records) -> bool:
@@ -350,14 +424,6 @@ def is_gone(holder: str) -> bool:
     return False
 
 
-@contextmanager
-def _ignore_failures() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - whatever a store raises: a lease only saves work
-        _log.debug("A lease could not be read or written: %s", error)
-
-
 def _machine() -> str:
     """Identify the scope of process ids: containers can share a host's name and its boot.
 
@@ -380,7 +446,9 @@ async def find_readings(
         if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
             continue
         if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
-            found[tuple(item.namespace), item.key] = replace(fold, seen=_time(item))
+            at = item.updated_at
+            seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
     return found
 
 
@@ -389,12 +457,13 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await lookup.history(records, fold.version)}
+        known = {one.id: one for one in await lookup.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)
+    # Beyond its own versions, only that one counts which it began with.
     while at is not None and at.id != version:
-        at = known.get(at.parent)
+        at = known.get(at.parent) if at.document.digest == fold.source else None
     return at is not None
 
 
@@ -403,11 +472,6 @@ def note_edit(value: Value, of: str, edit: str) -> Value:
     waits = value.get("edit") and not value.get("taken")  # one that it has yet to take
     of = str(value.get("of")) if waits else of
     return {**value, "version": edit, "of": of, "edit": edit, "taken": ""}
-
-
-def _time(item: Item) -> str:
-    at = item.updated_at
-    return (at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 _record = TypeAdapter(UnderWay)

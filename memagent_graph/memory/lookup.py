@@ -5,43 +5,54 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
 from memagent_graph.memory import owners
-from memagent_graph.memory.owners import owners_of
-from memagent_graph.memory.version import History, MemoryVersion, text_of, walk
+from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.version import History, MemoryVersion, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+
+    Found = Value | BadRecordError
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
 
+_NOTHING: Mapping[str, Found | None] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
-async def find(records: Records, ids: Iterator[str], memory: str) -> MemoryVersion | None:
-    """Return the last version of the longest prefix of `ids` that is stored; None if none is.
+async def find_prefix(
+    records: Records,
+    first: Sequence[tuple[str, object]],
+    ids: Iterator[str],
+    memory: str,
+    size: int,
+) -> tuple[MemoryVersion, Value] | tuple[None, None]:
+    """Return the last version of the longest prefix that is stored, and its record.
 
-    It stops at a version that was edited in `memory`. It asks for 2, 4, 8, ... versions at once: if
-    nothing is stored, that costs one round trip, and a thousand chunks cost nine. `ids` is iterated
-    in a thread and no further than needed, since each id may require cutting a chunk.
+    It stops at a version that was edited in `memory`. The prefix begins with the `first` ids, which
+    have their records. It asks for `size` of the other `ids`, then for twice as many, and so on;
+    they are iterated in a thread and no further than needed, since each may need cutting a chunk.
     """
-    found: MemoryVersion | None = None
-    size = 2
-    while batch := await asyncio.to_thread(list, islice(ids, size)):
-        values = dict(await records.by_id(batch))
-        for version in (await _readable(records, values)).values():
-            if not isinstance(version, MemoryVersion):
+    found: tuple[MemoryVersion, Value] | tuple[None, None] = None, None
+    known = first
+    while known:
+        for key, value in known:
+            try:
+                found = MemoryVersion.from_record(value, key), cast("Value", value)
+            except BadRecordError:  # also where none is stored
                 return found
-            found = version
-            if edit_of(values[found.id], memory):
+            if edit_of(value, memory):
                 return found
+        known = await records.by_id(await asyncio.to_thread(list, islice(ids, size)))
         size *= 2
     return found
 
@@ -53,21 +64,27 @@ def edit_of(value: object, memory: str | None) -> str | None:
     return found if isinstance(found, str) else None
 
 
-async def newest_edit(records: Records, key: str, memory: str) -> MemoryVersion | None:
-    """Return the edit that a reading into a memory continues from instead; None without one."""
+async def newest_edit(
+    records: Records, key: str, memory: str, value: object = None
+) -> MemoryVersion | None:
+    """Return the edit that a reading into a memory continues from instead; None without one.
+
+    `value` is the record of the version `key`, if it is known.
+    """
     newest: MemoryVersion | None = None
-    ((_, value),) = await records.by_id([key])
+    if value is None:
+        ((_, value),) = await records.by_id([key])
     seen = {key}
     while (edit := edit_of(value, memory)) and edit not in seen:
         seen.add(edit)
         ((_, value),) = await records.by_id([edit])
         if value is None:  # it expired, or was evicted
             break
-        newest = await readable(records, edit, value)
+        newest = MemoryVersion.from_record(value, edit)
     return newest
 
 
-async def get(records: Records, reference: str) -> MemoryVersion:
+async def get_version(records: Records, reference: str) -> MemoryVersion:
     """Return the version of a reference.
 
     Raises:
@@ -83,7 +100,7 @@ async def get(records: Records, reference: str) -> MemoryVersion:
     elif of_reading is not None:
         found = await _follow(records, (records.readings, reference), of_reading)
     elif version is not None:
-        found = await readable(records, reference, version)
+        found = MemoryVersion.from_record(version, reference)
     if found is None:
         message = (
             f"There is no memory {reference!r}: it is neither a name nor a version's id. "
@@ -95,20 +112,26 @@ async def get(records: Records, reference: str) -> MemoryVersion:
 
 async def head(records: Records, name: str) -> MemoryVersion | None:
     """Return the newest version of a named memory; None if there is no such name."""
+    return (await read_head(records, name))[0]
+
+
+async def read_head(
+    records: Records, name: str, *places: Place
+) -> tuple[MemoryVersion | None, list[Found | None]]:
+    """Return what `head` does, and the values in other places, read just before."""
     place, likely = (records.heads, name), records.led_to(name)
-    places = [place] if likely is None else [place, (records.versions, likely)]
-    pointer, *more = await records.values(places)
-    if likely is not None and pointer == {"version": likely} and isinstance(more[0], dict):
-        return await _with_name(name, readable(records, likely, more[0]))
-    found = None if pointer is None else await _follow(records, place, pointer)
+    guess = [] if likely is None else [(records.versions, likely)]
+    values = await records.values([*places, place, *guess])
+    pointer, known = values[len(places)], {} if likely is None else {likely: values[-1]}
+    found = None if pointer is None else await _follow(records, place, pointer, known)
     if found is not None:
         records.note(name, found.id)
-    return found
+    return found, values[: len(places)]
 
 
-async def history(records: Records, reference: str) -> History:
+async def read_history(records: Records, reference: str) -> History:
     """Return all versions that led to a memory, newest first, and the gaps between them."""
-    tip = await get(records, reference)
+    tip = await get_version(records, reference)
     known, found = {tip.id: tip}, History()
     names, asked, wanted = set[str](), set[str](), [tip.id]
     while wanted:
@@ -126,51 +149,30 @@ async def history(records: Records, reference: str) -> History:
     return found
 
 
-async def list_memories(
-    records: Records, *, question: str | None = None, source: str | None = None
-) -> list[tuple[str, MemoryVersion]]:
+async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
     """Return names with their newest versions: named memories first, then readings.
 
     A memory that cannot be read is skipped, and a warning that names it is logged.
-
-    Args:
-        records: the bank.
-        question: only memories of this question.
-        source: only memories of the document with this digest.
     """
-    pointers = await list_names(records)
+    pointers: list[tuple[str, str]] = []
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                _log.warning("%s Run `memagent memory check`.", item)
+            elif isinstance(item.value.get("version"), str):
+                pointers.append((item.key, item.value["version"]))
+            else:
+                why = "Memory %r points to no version. Run `memagent memory check`."
+                _log.warning(why, item.key)
     heads = await versions(records, [key for _, key in pointers], refresh=False)
     found = []
     for (name, key), version in zip(pointers, heads, strict=True):
         if not isinstance(version, MemoryVersion):
             why = str(version or f"version {key} is gone").rstrip(".")
             _log.warning("Memory %r cannot be listed: %s. Run `memagent memory check`.", name, why)
-        elif question in (None, version.question) and source in (None, version.document.digest):
+        else:
             found.append((name, version))
     return found
-
-
-async def list_names(records: Records) -> list[tuple[str, str]]:
-    """Return names, and keys of readings, with the ids that they point to."""
-    found = []
-    for namespace in (records.heads, records.readings):
-        async for item in records.scan(namespace):
-            if isinstance(item, BadRecordError):
-                _log.warning("%s Run `memagent memory check`.", item)
-            elif isinstance(item.value.get("version"), str):
-                found.append((item.key, item.value["version"]))
-            else:
-                _log.warning(
-                    "Memory %r points to no version. Run `memagent memory check`.", item.key
-                )
-    return found
-
-
-async def list_owners(records: Records, key: str) -> list[str]:
-    """Return the memories that list a version, even if its record does not name them."""
-    names = [name for name, _ in await list_names(records)]
-    listed = await records.values([(records.members(name), key) for name in names])
-    return [name for name, entry in zip(names, listed, strict=True) if entry is not None]
 
 
 async def versions(
@@ -178,32 +180,17 @@ async def versions(
 ) -> list[MemoryVersion | BadRecordError | None]:
     """Return versions by id: an error for one that cannot be read, None for one that is gone."""
     places = [(records.versions, key) for key in keys]
-    values = await records.values(places, refresh=refresh)
-    stored = dict(zip(keys, values, strict=True))
-    found = await _readable(records, stored, refresh=refresh)
-    return [found[key] for key in keys]
-
-
-async def _readable(
-    records: Records, values: Mapping[str, Value | BadRecordError | None], *, refresh: bool = True
-) -> dict[str, MemoryVersion | BadRecordError | None]:
-    stored = await with_texts(records, values, refresh=refresh)
-    found: dict[str, MemoryVersion | BadRecordError | None] = {}
-    for key, value in values.items():
+    found: list[MemoryVersion | BadRecordError | None] = []
+    for key, value in zip(keys, await records.values(places, refresh=refresh), strict=True):
         try:
-            found[key] = None if value is None else _read(key, value, stored)
+            found.append(None if value is None else MemoryVersion.from_record(value, key))
         except BadRecordError as error:
-            found[key] = error
+            found.append(error)
     return found
 
 
-async def readable(records: Records, key: str, value: Value | BadRecordError) -> MemoryVersion:
-    """Return a stored version, with its text if another version has it."""
-    return _read(key, value, await with_texts(records, {key: value}))
-
-
 async def _follow(
-    records: Records, place: Place, pointer: Value | BadRecordError
+    records: Records, place: Place, pointer: Found, known: Mapping[str, Found | None] = _NOTHING
 ) -> MemoryVersion | None:
     """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
 
@@ -211,56 +198,35 @@ async def _follow(
         BadRecordError: The version cannot be read.
         MemoryNotFoundError: The version is gone, and the pointer is there.
     """
+    name = place[1]
     while True:
         try:
-            return await _with_name(place[1], _version(records, place[1], pointer))
-        except MemoryNotFoundError:
+            return await _version(records, name, pointer, known)
+        except (BadRecordError, MemoryNotFoundError) as error:
+            mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
+            message = f"Memory {name!r} cannot be read: {error}{mend}"
+            if isinstance(error, BadRecordError):
+                raise type(error)(message, key=name) from error
             (now,) = await records.values([place])
             if now is None:  # forgotten meanwhile
                 return None
             if now == pointer:
-                raise
+                raise MemoryNotFoundError(message) from error
             pointer = now
 
 
-async def _with_name(name: str, version: Awaitable[MemoryVersion]) -> MemoryVersion:
-    """The version; errors name the memory."""
-    try:
-        return await version
-    except (BadRecordError, MemoryNotFoundError) as error:
-        mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
-        message = f"Memory {name!r} cannot be read: {error}{mend}"
-        if isinstance(error, BadRecordError):
-            raise type(error)(message, key=name) from error
-        raise MemoryNotFoundError(message) from error
-
-
-async def _version(records: Records, name: str, pointer: Value | BadRecordError) -> MemoryVersion:
-    """The version that a name points to."""
+async def _version(
+    records: Records, name: str, pointer: Found, known: Mapping[str, Found | None]
+) -> MemoryVersion:
+    """The version that a name points to; its record may be known."""
     if isinstance(pointer, BadRecordError):
         raise pointer
     key = pointer.get("version")
     if not isinstance(key, str):
         raise BadRecordError("It points to no version.", key=name)
-    (value,) = await records.values([(records.versions, key)])
+    value = known.get(key)
+    if value is None:
+        (value,) = await records.values([(records.versions, key)])
     if value is None:
         raise owners.no_such_version(key)
-    return await readable(records, key, value)
-
-
-async def with_texts(
-    records: Records, values: Mapping[str, object], *, refresh: bool = True
-) -> Mapping[str, object]:
-    """Return stored versions by id, together with those that have the texts of some of them."""
-    wanted = sorted({holder for value in values.values() if (holder := text_of(value))} - {*values})
-    places = [(records.versions, key) for key in wanted]
-    more = await records.values(places, refresh=refresh)
-    return {**values, **dict(zip(wanted, more, strict=True))}
-
-
-def _read(
-    key: str, value: Value | BadRecordError, stored: Mapping[str, object] | None = None
-) -> MemoryVersion:
-    if isinstance(value, BadRecordError):
-        raise value
-    return MemoryVersion.from_record(value, key, stored)
+    return MemoryVersion.from_record(value, key)

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryNotFoundError,
-    NewerRecordError,
-    StoreError,
-)
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.forget import notices_since
-from memagent_graph.memory.items import UNKNOWN
+from memagent_graph.memory.forget import list_forgotten
+from memagent_graph.memory.items import UNKNOWN, owners_of
 from memagent_graph.memory.owners import (
+    above,
     delete_versions,
     move_head,
-    owners_of,
     rows_of,
     take_contents,
 )
-from memagent_graph.memory.version import (
-    History,
-    MemoryVersion,
-    follows_of,
-    is_thinned,
-    text_of,
-    walk,
-)
+from memagent_graph.memory.version import MemoryVersion, follows_of, is_thinned
 from memagent_graph.memory.writer import append_version
 
 if TYPE_CHECKING:
@@ -82,7 +69,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     return count
 
 
-async def check(
+async def check_bank(
     records: Records, *, repair: bool = False, spare: Iterable[MemoryVersion] = ()
 ) -> list[Finding]:
     """Find defects: heads that point to nothing, gaps in histories, unreadable records.
@@ -143,19 +130,17 @@ async def _restore(
     restored: dict[str, tuple[Value, str]] = {}
     if not spare or records.lives is not None:
         return restored
-    forgotten = await notices_since(records, 0)
+    forgotten = await list_forgotten(records)
     waiting = [(target, name, [name]) for name, target in found.targets.items() if target]
     waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
         key, leads, names = waiting.pop()
         if key in found.versions or key in restored or key not in spare:
             continue
-        record = {**spare[key].to_record(), "owners": names}
+        record = spare[key].to_record(names)
         if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
-            for name in names:
+            for name in names or (None,):
                 await append_version(records, spare[key], owner=name)
-            if not names:
-                await append_version(records, spare[key])
             restored[key] = record, leads
             waiting += _list_lost(key, record)
     return restored
@@ -207,53 +192,60 @@ async def _mend(records: Records, name: str, versions: list[MemoryVersion]) -> s
     return f"pointed to no version: restored as of {newest.created_at}, step {newest.step}"
 
 
-async def export(records: Records, names: Iterable[str] | None = None) -> list[str]:
+async def export_lines(
+    records: Records, names: Iterable[str] | None = None, *, markdown: bool = False
+) -> list[str]:
     """Return memories as JSON lines: versions, oldest first, and then names.
 
     Args:
         records: the bank.
         names: names of the memories; all that can be read by default.
+        markdown: whether to return lines of Markdown, which nothing imports: the newest versions,
+            with the places of their statements.
     """
     lines: dict[str, None] = {}
-    for name, history in await _histories(records, names):
+    if names is None:
+        names = [name for name, _ in await lookup.list_bank(records)]
+    histories = {name: await lookup.read_history(records, name) for name in names}
+    if markdown:
+        return [line for name, found in histories.items() for line in to_markdown(name, found[0])]
+    for name, history in histories.items():
         for version in reversed(history):
-            whole = replace(version, unchanged=None)
-            lines[json.dumps({"version": whole.to_record()})] = None
+            lines[json.dumps({"version": version.to_record()})] = None
         lines[json.dumps({"name": name, "head": history[0].id})] = None
     return [*lines]
 
 
-async def _histories(records: Records, names: Iterable[str] | None) -> list[tuple[str, History]]:
-    if names is not None:
-        return [(name, await lookup.history(records, name)) for name in names]
-    found = await take_contents(records)
-    versions, owned = _verify(found), _versions_by_owner(found)
-    return [
-        (name, walk(versions[target], versions, [versions[key] for key in owned[name]]))
-        for name, target in found.targets.items()
-        if target in versions
-    ]
+def to_markdown(name: str, version: MemoryVersion | None) -> list[str]:
+    """Return lines of Markdown: the name, the text as a quotation, and the source of each line."""
+    lines = [f"# {' '.join(name.split())}", ""]
+    if version is None:
+        return lines
+    lines += quote("" if version.thread else version.question, version.text)
+    for item in version.memory.evidence:
+        lines += quote(f"- {item.place}", item.text, "  > ")
+    for line in version.told:
+        lines += quote(f"- {line.at}, message {line.message} of {line.thread}", line.line, "  > ")
+    return lines
 
 
-async def import_lines(records: Records, lines: Iterable[str]) -> int:
+def quote(source: str, text: str, mark: str = "> ") -> list[str]:
+    """Return where a text is from, and the text as a quotation, which it cannot end."""
+    head = [" ".join(source.split()), ""] if source else []
+    return [*head, *(mark + line for line in text.splitlines()), ""]
+
+
+async def store_lines(records: Records, lines: Iterable[str]) -> int:
     """Store the lines of an `export`, and return the number of versions.
 
     Raises:
         StoreError: A line is not from `export`, or the version of a name is missing.
     """
     versions, heads = _parse_lines(lines)
-    owned: dict[str, list[str]] = {key: [] for key in versions}
-    for name, head in heads.items():
-        left = [head]
-        while left:
-            key = left.pop()
-            if key in versions and name not in owned[key]:
-                owned[key].append(name)
-                left += versions[key].parents
+    values = {key: version.to_record() for key, version in versions.items()}
+    led_to = {name: {*above(values, values.keys() & {head})} for name, head in heads.items()}
     for key, version in versions.items():
-        if not owned[key]:
-            await append_version(records, version)
-        for owner in owned[key]:
+        for owner in [name for name in heads if key in led_to[name]] or (None,):
             await append_version(records, version, owner=owner)
     for name, head in heads.items():
         try:
@@ -290,20 +282,12 @@ def _parse_lines(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[s
 
 def _led_to(found: BankContents) -> set[str]:
     """Ids of the versions that a name leads to, also beyond gaps."""
-    owned = _versions_by_owner(found)
+    owned, values = _versions_by_owner(found), found.versions
     reached: set[str] = set()
     for name, target in found.targets.items():
-        left, whole = [] if target is None else [target], target is not None
-        while left:
-            key = left.pop()
-            value = found.versions.get(key)
-            if value is None:
-                whole = False
-            elif key not in reached:
-                reached.add(key)
-                left += [*follows_of(value), *filter(None, [text_of(value)])]
-        if not whole:
-            reached.update(owned[name])
+        line = above(values, [key for key in values.keys() & {target} if key])
+        follows = {before for key in line for before in follows_of(values[key])}
+        reached.update(line if line and follows <= values.keys() else [*line, *owned[name]])
     return reached
 
 
@@ -321,7 +305,7 @@ def _verify(found: BankContents) -> dict[str, MemoryVersion]:
     versions = {}
     for key, value in [*found.versions.items()]:
         try:
-            versions[key] = MemoryVersion.from_record(value, key, found.versions)
+            versions[key] = MemoryVersion.from_record(value, key)
         except BadRecordError as error:
             found.bad.append(error)
             del found.versions[key]

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from graphlib import TopologicalSorter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.items import UNKNOWN
+from memagent_graph.errors import BadRecordError, MemoryNotFoundError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
+from memagent_graph.memory.items import UNKNOWN, owners_of
 from memagent_graph.memory.version import follows_of, is_thinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
 
     Found = Value | BadRecordError | None
 
+_NOTHING: Mapping[str, Value] = MappingProxyType({})
 _AT_ONCE = 100
 """Versions changed in one step."""
 
@@ -41,20 +43,22 @@ class Released(NamedTuple):
     done: bool
 
 
-async def adopt(records: Records, owner: str, key: str) -> None:
+async def adopt(records: Records, owner: str, key: str, value: Found = None) -> None:
     """Add a memory to the owners of a version, unless the version is gone.
 
-    Earlier versions need not be adopted: they are inherited when their owner releases them.
+    Earlier versions need not be adopted: they are inherited when their owner releases them. `value`
+    is the version's record, if it is known.
     """
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        ((_, value),) = await records.by_id([key])
+        if lost or value is None:
+            ((_, value),) = await records.by_id([key])
         if not isinstance(value, dict) or owner in owners_of(value):
             return
-        puts = adoption_puts(records, owner, key, value)
-        if await records.commit(puts, {(records.versions, key): value}):
+        names = sorted({*owners_of(value), owner})
+        if await records.commit(*records.changes({key: value}, {key: {**value, "owners": names}})):
             return
-    raise _busy(owner)
+    raise race_error("Versions of", owner)
 
 
 async def move_head(
@@ -75,21 +79,19 @@ async def move_head(
     Raises:
         MemoryNotFoundError: There is no such version.
     """
-    head, place = (records.heads, name), (records.versions, to)
+    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
+    given: Given = {head: pointer_to(expected), place: ..., listed: ...}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        (stored,) = await records.values([place])
-        if not isinstance(stored, dict):
-            raise no_such_version(to)
-        puts = [records.put(*head, {"version": to}), *also]
-        if name not in owners_of(stored):
-            puts += adoption_puts(records, name, to, stored)
-        if await records.commit(puts, {head: pointer_to(expected), place: stored}):
+        if await records.commit([records.put(*head, {"version": to}), *also], given):
             records.note(name, to)
             return True
-        (now,) = await records.values([head])
+        now, stored = await records.values([head, place])
+        if not isinstance(stored, dict):
+            raise no_such_version(to)
         if now != pointer_to(expected):
             return now == {"version": to}  # another writer moved it to the same version
+        await adopt(records, name, to, stored)
     return False
 
 
@@ -103,24 +105,13 @@ def pointer_to(version: str | None) -> Value | None:
     return None if version is None else {"version": version}
 
 
-def adoption_puts(records: Records, owner: str, key: str, value: Value) -> list[PutOp]:
-    """Return the puts that add a memory to the owners of a version."""
-    names = sorted({*owners_of(value), owner})
-    return [
-        records.put(records.versions, key, {**value, "owners": names}),
-        records.put(records.members(owner), key, {}),
-    ]
-
-
 async def release(
     records: Records,
     owner: str,
     ids: Iterable[str],
     given: Mapping[Place, Value | None],
-    keep: Container[str] = (),
+    keep: Mapping[str, Value] = _NOTHING,
     *,
-    spare: bool = False,
-    stays: Callable[[str, Value], Value] = lambda _, value: value,
     preview: bool = False,
 ) -> Released:
     """Remove versions from a memory, and delete those that no other memory has or needs.
@@ -133,9 +124,7 @@ async def release(
         owner: the memory's name.
         ids: ids of its versions.
         given: items and their values; the release stops when they change.
-        keep: ids of versions that the memory keeps.
-        spare: whether it also keeps versions that no other memory has or needs.
-        stays: returns the new record of a version that is kept.
+        keep: ids of versions that the memory keeps, with what changes in their records.
         preview: whether only to return what would be done.
     """
     done, ids = Released(0, Counter(), done=True), [*ids]
@@ -147,21 +136,16 @@ async def release(
         left = [key for key in others if key in waiting]
         while left:
             batch = left[:_AT_ONCE]
-            leave = [key for key in batch if key not in keep and (others[key] or not spare)]
-            after = {key: _without(values[key], owner, others[key]) for key in leave}
+            leave = [key for key in batch if key not in keep]
+            after: dict[str, Found] = {}
             for key in batch:
-                if key in keep and isinstance(value := values[key], dict):
-                    after[key] = stays(key, value)
-            changed = {key: value for key, value in after.items() if value != values[key]}
-            puts = [records.put(records.versions, key, value) for key, value in changed.items()]
-            for key in leave:
-                puts.append(records.put(records.members(owner), key, None))
-                new = {*owners_of(after[key])} - {*owners_of(values[key])}
-                puts += [records.put(records.members(name), key, {}) for name in new]
-            seen: dict[Place, Value | None] = {}
-            for key in changed:
-                if not isinstance(value := values[key], BadRecordError):
-                    seen[records.versions, key] = value
+                after[key] = value = values[key]
+                if key not in keep:
+                    after[key] = _without(value, owner, others[key])
+                elif isinstance(value, dict):
+                    after[key] = {**value, **keep[key]}
+            puts, seen = records.changes(values, after)
+            puts += [records.put(records.members(owner), key, None) for key in leave]
             if puts and not preview and not await records.commit(puts, {**given, **seen}):
                 break
             done = _add(done, [(values[key], after[key]) for key in leave])
@@ -171,7 +155,7 @@ async def release(
             return done
         if await records.values([*given]) != [*given.values()]:
             return done._replace(done=False)
-    raise _busy(owner)
+    raise race_error("Versions of", owner)
 
 
 def _find_others(values: Mapping[str, Found], owner: str) -> dict[str, set[str]]:
@@ -194,10 +178,10 @@ def _without(value: Found, owner: str, names: set[str]) -> Value | None:
     return {**rest, "owners": sorted(names), **({"edits": edits} if edits else {})}
 
 
-def _add(done: Released, changes: Iterable[tuple[Found, Value | None]]) -> Released:
+def _add(done: Released, changed: Iterable[tuple[Found, Found]]) -> Released:
     """Count what was deleted, and what stays for the sake of others."""
     deleted, shared = done.deleted, Counter(done.shared)
-    for before, after in changes:
+    for before, after in changed:
         deleted += before is not None and after is None
         shared.update(owners_of(after))
     return Released(deleted, shared, done=True)
@@ -212,17 +196,6 @@ def children_first(values: Mapping[str, object]) -> list[str]:
         for key, value in values.items()
     }
     return [*TopologicalSorter(before).static_order()][::-1]
-
-
-def owners_of(value: object) -> list[str]:
-    """Return the memories that a stored version belongs to; [] for an unreadable record."""
-    owners = value.get("owners") if isinstance(value, dict) else None
-    return [name for name in owners if isinstance(name, str)] if isinstance(owners, list) else []
-
-
-def _busy(owner: str) -> MemoryConflictError:
-    message = f"Versions of {owner!r} were changed {MOST_LOST_RACES} times meanwhile: try again."
-    return MemoryConflictError(message)
 
 
 Rows = list[list[str]]
@@ -266,16 +239,12 @@ async def delete_versions(records: Records, found: BankContents, ids: Sequence[s
     """Delete versions in this order, until one or its names changed; return their number."""
     values, pointers = found.versions, found.pointers
     for start in range(0, len(ids), _AT_ONCE):
-        puts: list[PutOp] = []
-        given: dict[Place, Value | None] = {}
-        for key in ids[start : start + _AT_ONCE]:
-            puts.append(records.put(records.versions, key, None))
-            given[records.versions, key] = values[key]
-            for owner in owners_of(values[key]):
-                puts.append(records.put(records.members(owner), key, None))
-                for place in ((records.heads, owner), (records.readings, owner)):
-                    if (pointer := pointers.get(place)) is not None or place not in pointers:
-                        given[place] = pointer
+        batch = ids[start : start + _AT_ONCE]
+        puts, given = records.changes(values, dict.fromkeys(batch))
+        for owner in {owner for key in batch for owner in owners_of(values[key])}:
+            for place in records.places_of(owner):
+                if (pointer := pointers.get(place)) is not None or place not in pointers:
+                    given[place] = pointer
         if not await records.commit(puts, given):
             return start
     return len(ids)

@@ -6,6 +6,7 @@ The repeat of one that moved a head reads nothing twice.
 from __future__ import annotations
 
 from dataclasses import astuple
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.memory.items import label
@@ -15,15 +16,13 @@ from memagent_graph.readers.base import Usage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from langgraph.store.base import PutOp
-
     from memagent_graph.errors import BadRecordError
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.version import MemoryVersion
 
 _MOST = 20
-"""Most readings that a memory remembers, for want of their answers."""
+"""Most readings that a memory remembers."""
 _ANSWER = "answer"
 """Field of a version's record with the answer that was written from it."""
 _EDITS = 3
@@ -50,42 +49,37 @@ class EndedRun(NamedTuple):
         asked: digest of question, settings and document.
         version: id of the version.
         progress: fields of the fold's progress, to answer from it again.
-        answered: whether it was answered; otherwise it may have been killed before.
     """
 
     asked: str
     version: str
     progress: Mapping[str, object]
-    answered: bool = False
 
 
-async def find(records: Records, name: str, asked: str) -> EndedRun | None:
-    """Return the reading of what is asked that moved the head of a memory; None without one."""
-    found = await _runs(records, name)
-    return next((run for run in reversed(found) if run.asked == asked), None)
+def place_of_runs(records: Records, name: str) -> Place:
+    """Return the place of the record of a memory's readings."""
+    return records.runs, label(name)
 
 
-async def note(records: Records, name: str, run: EndedRun) -> PutOp:
-    """Return the write that notes a reading; make it in one step with the move of the head."""
-    waiting = [
-        other
-        for other in await _runs(records, name)
-        if other.asked != run.asked and not other.answered
-    ]
-    return records.put(*_place(records, name), _value([*waiting[1 - _MOST :], run]))
+def find_run(value: object, asked: str) -> EndedRun | None:
+    """Return the reading of what is asked from the record of a memory; None without one."""
+    return next((run for run in reversed(_runs(value)) if run.asked == asked), None)
 
 
-async def mark_answered(records: Records, name: str, asked: str) -> None:
-    """Note that a reading was answered."""
-    runs = await _runs(records, name)
-    if any(run.asked == asked and not run.answered for run in runs):
-        after = [run._replace(answered=run.answered or run.asked == asked) for run in runs]
-        place = _place(records, name)
-        await records.commit([records.put(*place, _value(after))], {place: _value(runs)})
+def add_run(value: object, run: EndedRun) -> Value:
+    """Return the record with a reading, to be written in one step with the move of the head."""
+    others = [other for other in _runs(value) if other.asked != run.asked]
+    return {"runs": [[*one] for one in (*others[1 - _MOST :], run)]}
+
+
+async def has_answer(records: Records, run: EndedRun) -> bool:
+    """Whether an answer was written from a reading's version; else it may have been killed."""
+    ((_, value),) = await records.by_id([run.version])
+    return isinstance(value, dict) and _answer(value) is not None
 
 
 async def keep_answer(
-    records: Records, version: str, new: KeptAnswer, seen: Value | BadRecordError | None = None
+    records: Records, version: str, answer: str, usage: Usage, seen: Value | None = None
 ) -> None:
     """Store an answer with the version that it was written from, and add up what they cost.
 
@@ -93,18 +87,19 @@ async def keep_answer(
     `seen` last saves a round trip if it still is.
     """
     place = (records.versions, version)
-    if seen is not None and await _add_answer(records, place, new, seen):
+    if seen is not None and await _add(records, place, seen, answer, usage):
         return
     (value,) = await records.values([place], refresh=False)
-    await _add_answer(records, place, new, value)
+    await _add(records, place, value, answer, usage)
 
 
-async def _add_answer(
-    records: Records, place: Place, new: KeptAnswer, value: Value | BadRecordError | None
+async def _add(
+    records: Records, place: Place, value: Value | BadRecordError | None, answer: str, usage: Usage
 ) -> bool:
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
         return False
+    new = KeptAnswer(answer, datetime.now(UTC).isoformat(), 1, usage)
     if (old := _answer(value)) is not None:
         new = new._replace(times=old.times + new.times, usage=old.usage + new.usage)
     row = [*new[:-1], *astuple(new.usage)]
@@ -131,14 +126,8 @@ async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dic
     return found
 
 
-def forget(records: Records, name: str) -> PutOp:
-    """Return the write that forgets all readings of a memory."""
-    return records.put(*_place(records, name), None)
-
-
-async def _runs(records: Records, name: str) -> list[EndedRun]:
+def _runs(value: object) -> list[EndedRun]:
     """The readings, oldest first; none if their record cannot be read."""
-    (value,) = await records.values([_place(records, name)])
     rows = value.get("runs") if isinstance(value, dict) else None
     try:
         return [EndedRun(*row) for row in rows or ()]
@@ -152,11 +141,3 @@ def _answer(value: Mapping[str, Any]) -> KeptAnswer | None:
         case [text, at, times, calls, read, written, seconds]:
             return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
     return None
-
-
-def _value(runs: list[EndedRun]) -> dict[str, object]:
-    return {"runs": [[*run] for run in runs]}
-
-
-def _place(records: Records, name: str) -> Place:
-    return records.runs, label(name)

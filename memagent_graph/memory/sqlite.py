@@ -222,11 +222,7 @@ def _as_store_errors() -> Iterator[None]:
         raise StoreError(message) from error
 
 
-_CLOSED = {
-    "no active connection",
-    "Connection closed",
-    "Cannot operate on a closed database.",
-}
+_CLOSED = {"no active connection", "Connection closed", "Cannot operate on a closed database."}
 """What aiosqlite and sqlite3 report of a connection that was closed."""
 _IS_CLOSED = (
     "The SQLite store is closed. Use it within its `with` or `async with` block, or open it again."

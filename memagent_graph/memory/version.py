@@ -60,6 +60,7 @@ class ReadDocument:
         end: one past the last code point that was read.
         skipped: spans that were skimmed so far and not read.
         again: whether what was skipped is read after all.
+        begin: first code point of the segment that was read; 0 for a whole document.
     """
 
     digest: str
@@ -68,6 +69,7 @@ class ReadDocument:
     end: int
     skipped: tuple[tuple[int, int], ...] = ()
     again: bool = False
+    begin: int = 0
 
     @property
     def share(self) -> float:
@@ -145,8 +147,7 @@ class MemoryVersion:
         edited: whether a user wrote the text: by a `TextEdit`, or in the state of a reading.
         cut: whether this memory, or one before it, exceeded its budget and lost its end or, in a
             conversation, its oldest lines.
-        unchanged: if the chunk added nothing, id of the earlier version with the same memory, which
-            is not stored again.
+        unchanged: whether the reader said that the chunk added nothing.
         told: sources of the lines of a profile or of facts, including lines that no longer hold.
         warnings: descriptions of what was dropped for lack of room, without quotes.
         sources: digests and names of the documents that the versions which it follows are made
@@ -166,7 +167,7 @@ class MemoryVersion:
     made_by: MadeBy
     edited: bool = False
     cut: bool = False
-    unchanged: str | None = None
+    unchanged: bool = False
     told: tuple[LineSource, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: Documents = ()
@@ -210,22 +211,25 @@ class MemoryVersion:
         own = [(digest, name), *([(digest, "")] if joined else [])]
         return tuple(dict.fromkeys([*self.sources, *own]))
 
-    def to_record(self) -> Value:
-        """Return plain values for a store: fields, schema, and a checksum of the fields."""
+    def to_record(self, owners: Iterable[str] | None = None) -> Value:
+        """Return plain values for a store: fields, schema, and a checksum of the fields.
+
+        A stored record has its `owners`: the memories that it belongs to.
+        """
         values = {
             **_values_of(self),
             **_values_of(self.document),
             **_values_of(self.made_by),
             "made_by": _KIND_NAMES[type(self.made_by)],
+            **to_plain(self.memory),
         }
-        if not self.unchanged:
-            values |= to_plain(self.memory)
-        return {**values, "schema": SCHEMA, "checksum": _checksum(values)}
+        names = {} if owners is None else {"owners": sorted(owners)}
+        return {**values, **names, "schema": SCHEMA, "checksum": _checksum(values)}
 
     def to_stub(self) -> dict[str, Value]:
         """Return the record without the memory, to be completed by `from_stub`."""
-        record = replace(self, unchanged=None).to_record()
-        return {name: value for name, value in record.items() if name not in _MEMORY}
+        own = to_plain(self.memory)
+        return {name: value for name, value in self.to_record().items() if name not in own}
 
     @classmethod
     def from_stub(cls, stub: Mapping[str, Value], memory: Memory) -> MemoryVersion:
@@ -238,15 +242,15 @@ class MemoryVersion:
         return cls.from_record(values)
 
     @classmethod
-    def from_record(
-        cls, record: object, key: str = "", stored: Mapping[str, object] | None = None
-    ) -> MemoryVersion:
+    def from_record(cls, record: object, key: str = "") -> MemoryVersion:
         """Return the version of a record made by `to_record`; other fields are ignored.
 
-        If `key` is given, it must equal the version's id. Its text may be in another of the records
-        that are `stored`, by id. `NewerRecordError` is raised for a newer schema, and
-        `BadRecordError` for what is no version, was altered, or has lost its text.
+        If `key` is given, it must equal the version's id. A `BadRecordError` in place of a record
+        is raised. `NewerRecordError` is raised for a newer schema, and `BadRecordError` for what is
+        no version or was altered.
         """
+        if isinstance(record, BadRecordError):
+            raise record
         if not isinstance(record, dict):
             raise _bad(key, "it is not a record")
         schema = record.get("schema")
@@ -261,12 +265,6 @@ class MemoryVersion:
             raise _bad(key, "it was altered, cut short or written by something else")
         if key and values.get("id") != key:
             raise _bad(key, f"it is the record of {values.get('id')!r}")
-        if holder := text_of(values):
-            noted = (stored or {}).get(holder)
-            if not isinstance(noted, dict) or text_of(noted):
-                raise _bad(key, f"version {holder}, which has its text, is gone")
-            cls.from_record(noted, holder)
-            values |= {name: noted[name] for name in _MEMORY if name in noted}
         try:
             own = _take(cls, values)
             own["document"] = ReadDocument(**_take(ReadDocument, values))
@@ -278,8 +276,6 @@ class MemoryVersion:
             raise _bad(key, "fields are missing") from error
 
 
-_MEMORY = ("memory", "places")
-"""Fields of a record that are not stored if an earlier version has them."""
 _KINDS = {"read": ChunkRead, "merge": VersionMerge, "edit": TextEdit, "fold": MessageFold}
 _KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 _PARTS = {
@@ -340,7 +336,7 @@ def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
         made_by=TextEdit(before.thread),
         edited=True,
         cut=False,
-        unchanged=None,
+        unchanged=False,
         told=end_gone(before.told, text, now),
         warnings=(),
         created_at=now,
@@ -361,12 +357,6 @@ def follows_of(record: Mapping[str, object]) -> list[str]:
     more = [str(key) for key in keys] if isinstance(keys, list) else []
     parent = str(record.get("parent"))
     return more if parent == record.get("root") else [*more, parent]
-
-
-def text_of(record: object) -> str | None:
-    """Return the id of the other version that has this record's memory; None without one."""
-    holder = record.get("unchanged") if isinstance(record, dict) else None
-    return holder if isinstance(holder, str) else None
 
 
 def is_thinned(record: object) -> bool:

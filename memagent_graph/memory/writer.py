@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryConflictError,
-    NewerRecordError,
-    StoreRefusedError,
-)
-from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause
-from memagent_graph.memory.lookup import list_owners, readable
-from memagent_graph.memory.owners import owners_of, pointer_to
+from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
+from memagent_graph.memory.forget import LAST, list_forgotten, number_of
+from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.owners import pointer_to
+from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +22,8 @@ if TYPE_CHECKING:
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.leases import Lease, UnderWay
-    from memagent_graph.memory.version import MemoryVersion
 
 _log = logging.getLogger(__name__)
-_PAUSE = 0.1
-"""Interval of checks on whether an unreachable store may be tried again, in seconds."""
 _AT_ONCE = 64
 """Versions that are written in one step, at most."""
 
@@ -47,10 +41,10 @@ async def append_version(
         owner: the memory that it belongs to; `collect` deletes versions without an owner.
     """
     done = await append_versions(records, [version], owner)
-    return version if done is None else done[0]
+    return version if done is None else done[version.id]
 
 
-async def advance(
+async def advance_head(
     records: Records,
     name: str,
     version: MemoryVersion,
@@ -88,136 +82,148 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
-) -> list[MemoryVersion] | None:
+) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
     Args:
         records: the bank's records.
-        versions: the versions.
+        versions: the versions, each after those that it follows.
         owner: see `append_version`.
         also: further puts in the same step.
         given: further conditions; see `AtomicStore.acommit`.
 
     Returns:
-        The versions now stored: the given ones, or those of writers who were first. None if other
-        items are not as given.
+        The versions now stored, by id: the given ones, or those of writers who were first. What
+        follows one in the place of which another memory is stored is left out. None if other items
+        are not as given.
     """
-    places = [(records.versions, version.id) for version in versions]
-    found: dict[Place, Value | BadRecordError | None] = dict.fromkeys(places)
+    ids = [version.id for version in versions]
+    found: dict[str, Value | BadRecordError | None] = dict.fromkeys(ids)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        kept: list[MemoryVersion] = []
-        puts = [*also]
-        seen: dict[Place, Value | None] = {}
-        for place, version in zip(places, versions, strict=True):
-            there = found[place]
-            one, value = await _choose(records, version, owner, there)
-            kept.append(one)
-            if not isinstance(there, BadRecordError):
-                seen[place] = there
-            if value is not None:
-                puts.append(records.put(*place, value))
-                if owner is not None:
-                    puts.append(records.put(records.members(owner), version.id, {}))
+        kept: dict[str, MemoryVersion] = {}
+        replaced: set[str] = set()
+        after: dict[str, Value | BadRecordError | None] = {}
+        for version in versions:
+            if not replaced.isdisjoint(version.parents):
+                replaced.add(version.id)
+                continue
+            one, after[one.id] = _choose(version, owner, found[version.id])
+            kept[one.id] = one
+            if one.text != version.text:
+                replaced.add(one.id)
+        puts, seen = records.changes(found, after)
+        puts += also
         if not puts or await records.commit(puts, {**given, **seen}):
             return kept
-        now = dict(zip(given, await records.values([*given], refresh=False), strict=True))
-        if not all(agrees(_value(now[place]), value) for place, value in given.items()):
+        stored = await records.values([*given], refresh=False)
+        now = [{} if isinstance(one, BadRecordError) else one for one in stored]
+        if not all(map(agrees, now, given.values())):
             return None
-        found = dict(zip(places, await records.values(places), strict=True))
-    raise _conflict_at(versions[-1])
+        found = dict(await records.by_id(ids))
+    raise race_error("Version", ids[-1])
 
 
-def _conflict_at(version: MemoryVersion) -> MemoryConflictError:
-    message = f"Version {version.id} was changed {MOST_LOST_RACES} times meanwhile: try again."
-    return MemoryConflictError(message)
-
-
-def _value(found: Value | BadRecordError | None) -> Value | None:
-    """The value that a condition is compared with; an item that cannot be read is some value."""
-    return {} if isinstance(found, BadRecordError) else found
-
-
-async def _choose(
-    records: Records,
-    version: MemoryVersion,
-    owner: str | None,
-    found: Value | BadRecordError | None,
-) -> tuple[MemoryVersion, Value | None]:
-    """Return the version that is to be stored, and its record, or None if that is there."""
+def _choose(
+    version: MemoryVersion, owner: str | None, found: Value | BadRecordError | None
+) -> tuple[MemoryVersion, Value | BadRecordError | None]:
+    """Return the version that is to be stored, and its record, which may be there."""
     names = set() if owner is None else {owner}
     if found is None:
-        return version, {**version.to_record(), "owners": sorted(names)}
+        return version, version.to_record(names)
     try:
-        kept = await readable(records, version.id, found)
+        kept = MemoryVersion.from_record(found, version.id)
     except NewerRecordError as error:
         _log.warning("%s It was left as it is.", error)
-        return version, None
+        return version, found
     except BadRecordError as error:
         _log.info("%s It was replaced.", error)
-        names |= {*await list_owners(records, version.id)}
-        return version, {**version.to_record(), "owners": sorted(names)}
+        names |= {*owners_of(found)}
+        return version, version.to_record(names)
     known = {*owners_of(found)}
     if names <= known or not isinstance(found, dict):
-        return kept, None
+        return kept, found
     return kept, {**found, "owners": sorted(known | names)}
 
 
+class Fence:
+    """The notices of forgotten documents, as a reading saw them when it began.
+
+    Each write of the reading depends on them. So nothing that was made from a document is stored
+    after the document was forgotten.
+
+    Attributes:
+        own: digests of the documents that were read here.
+        read: those, and those of the memory that the reading began with.
+        forgotten: those of them that were forgotten; then nothing more is stored.
+        given: what a write depends on; see `AtomicStore.acommit`.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.own, self.read, self.forgotten = set[str](), set[str](), set[str]()
+        self.given: dict[Place, Value | None] = {}
+        self._records, self._last = records, 0
+        self.place: Place = (records.forgotten, LAST)
+
+    def add(self, version: MemoryVersion) -> None:
+        """Note what a version is made from."""
+        parts = version.made_by.parts if isinstance(version.made_by, ChunkRead) else ()
+        self.own |= {version.document.digest, *(digest for digest, _ in parts)}
+        self.read |= {*self.own, *(digest for digest, _ in version.sources)}
+
+    def see(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, as it is stored now."""
+        self._last = number_of(found)
+        self.given = {} if isinstance(found, BadRecordError) else {self.place: found}
+
+    async def look(self) -> None:
+        """Look whether a document was forgotten since the notices were last seen."""
+        if self.given:
+            (last,) = await self._records.values([self.place])
+            late = await list_forgotten(self._records, self._last)
+            self.forgotten |= self.read & late
+            self.see(last)
+
+
+class _Waiting(NamedTuple):
+    """A version to be written, and the fold that made it, as others are to see it."""
+
+    version: MemoryVersion
+    fold: UnderWay
+    lease: Lease
+
+
 class VersionWriter:
-    """A queue of versions that the store does not have yet.
+    """The versions of a reading, with all its folds, that the store does not have yet.
 
     An unreachable store does not stop a reading: versions wait here, and are written in order when
-    it is back.
+    it is back. Each write depends on the leases of the folds as they were seen last, and shows how
+    far the folds are. If another memory is stored in place of one, its fold's lease has it
+    (`Lease.turn`), and what the fold made of its own is not written.
 
     Args:
         records: the bank's records, with a time limit (`patience`).
-        owner: the memory that the versions belong to.
-        after: another writer; nothing is written before all that it has.
-        lease: the fold's: each write depends on it as it was seen last, and shows how far the fold
-            is.
 
     Attributes:
+        fence: notices of forgotten documents.
         error: the error of the last write; None if it succeeded.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        owner: str,
-        *,
-        lease: Lease,
-        after: VersionWriter | None = None,
-    ) -> None:
-        self.records = records
-        self._owner = owner
-        self._after = after
-        self._lease = lease
-        self._waiting: list[tuple[MemoryVersion, UnderWay]] = []
-        self._counted = 0
+    def __init__(self, records: Records) -> None:
+        self.records, self.fence = records, Fence(records)
+        self._waiting: list[_Waiting] = []
+        self._counted = self._added = 0
         self._writing: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
-        self._other: MemoryVersion | None = None
         self._seconds, self._since = 0.0, 0.0
         self.error: Exception | None = None
 
-    def add(self, version: MemoryVersion, fold: UnderWay) -> None:
+    def add(self, version: MemoryVersion, fold: UnderWay, lease: Lease) -> None:
         """Queue a version, without waiting; `fold` is shown to others when it is written."""
-        self._waiting.append((version, fold))
-        self._other = None
-        self.begin()
-
-    def take_over(self, other: VersionWriter) -> None:
-        """Queue what another writer has given up."""
-        self._waiting += other._waiting
-        other._waiting = []
-        self.error = other.error
-        self.begin()
-
-    def begin(self) -> None:
-        """Write what waits, if there is anything and it is not being written."""
-        self._count(len(self._waiting))
-        if self._waiting and self._stuck():
-            self._writing = asyncio.ensure_future(self._write())
+        self.fence.add(version)
+        self._waiting.append(_Waiting(version, fold, lease))
+        self._added += 1
+        self._begin()
 
     @property
     def seconds(self) -> float:
@@ -226,33 +232,27 @@ class VersionWriter:
             return self._seconds
         return max(self._seconds, asyncio.get_running_loop().time() - self._since)
 
-    @property
-    def idle(self) -> bool:
-        """Whether everything is written."""
-        return not self._waiting
-
-    async def settle(self, patience: float | None = None) -> MemoryVersion | None:
-        """Wait for pending writes; return the version that another writer stored first, if any.
+    async def settle(self, patience: float | None = None) -> None:
+        """Wait until all that was added so far is written.
 
         It waits for at most `patience` seconds, and not for a store that is known to be
         unreachable.
         """
-        guard = self.records.guard
+        goal, guard = self._added, self.records.guard
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while (
-                    self._waiting and self.error is None and not (guard.failures or self._stuck())
-                ):
+                while self._added - len(self._waiting) < goal and self._writing is not None:
+                    if self._writing.done() or self.error is not None or guard.failures:
+                        break
                     self._tried.clear()
                     await self._tried.wait()
-        return None if self._waiting else self._other
 
     async def flush(self, patience: float, *, strictly: bool = False) -> int:
         """Write all waiting versions, and return the number of those that could not be written.
 
         It waits `patience` seconds for each or, because of a deadline, `strictly` for all together.
         """
-        self.begin()
+        self._begin()
         waiting = len(self._waiting) + 1
         while self._writing is not None and 0 < len(self._waiting) < waiting:
             waiting = len(self._waiting) if not strictly else 0
@@ -264,30 +264,23 @@ class VersionWriter:
         self._count(0)
         return len(self._waiting)
 
+    def _begin(self) -> None:
+        self._count(len(self._waiting))
+        if self._waiting and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.ensure_future(self._write())
+
     def _count(self, pending: int) -> None:
         """Update the count of waiting versions in the store's metrics."""
         self.records.guard.count(pending=pending - self._counted)
         self._counted = pending
 
-    def _is_behind(self) -> bool:
-        """Whether another writer is to write first; if it has given up, it tries again."""
-        if self._after is None or self._after.idle:
-            return False
-        self._after.begin()
-        return True
-
-    def _stuck(self) -> bool:
-        return self._writing is None or self._writing.done()
-
     async def _write(self) -> None:
         try:
             while self._waiting:
-                if self.records.guard.away or self._is_behind():
-                    self._tried.set()  # another caller may have failed
-                    await asyncio.sleep(_PAUSE)
-                    continue
+                self._tried.set()  # another caller may have failed
+                await self.records.guard.wait()
                 await self._write_some()
-                if isinstance(self.error, StoreRefusedError):
+                if self.error is not None and not self.records.guard.failures:
                     break  # until the next version, or the end: a refusal stays one
         finally:
             self._count(0)
@@ -298,32 +291,39 @@ class VersionWriter:
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
-            stored = (await self._append(some))[-1]
+            stored = await self._append(some)
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
-            self._tried.set()
-            await asyncio.sleep(_PAUSE)  # if the circuit is open, the guard decides when to retry
         else:
             self.error = None
             self._seconds = loop.time() - self._since
-            self._other = stored if stored.text != some[-1][0].text else None
             del self._waiting[: len(some)]
+            for version, _, lease in some:
+                if (one := stored.get(version.id)) and one.text != version.text:
+                    lease.turn = one
+                    self._waiting = [left for left in self._waiting if left.lease is not lease]
             self._count(len(self._waiting))
         finally:
             self._since = 0.0
-        self._tried.set()
 
-    async def _append(self, some: Sequence[tuple[MemoryVersion, UnderWay]]) -> list[MemoryVersion]:
-        versions, lease = [one for one, _ in some], self._lease
+    async def _append(self, some: Sequence[_Waiting]) -> dict[str, MemoryVersion]:
+        records, versions = self.records, [one.version for one in some]
+        leases = {one.lease: one.fold for one in some}
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
-            also, given = lease.renew(some[-1][1])
-            done = await append_versions(
-                self.records, versions, self._owner, also=also, given=given
-            )
+            if self.fence.forgotten:
+                return {}
+            # A version that follows another may be left out.
+            ends = some[0].lease.ends if len(some) == 1 else None
+            now = {lease: lease.renew(fold, ends) for lease, fold in leases.items()}
+            also = [put for _, puts in now.values() for put in puts]
+            given = {**self.fence.given, **{lease.place: lease.seen for lease in leases}}
+            owner = some[-1].fold.memory
+            done = await append_versions(records, versions, owner, also=also, given=given)
             if done is not None:
-                for put in also:
-                    lease.see(put.value)
+                for lease, (value, puts) in now.items():
+                    lease.see(value)
+                    lease.ended = ends if ends in puts else lease.ended
                 return done
-            await lease.look()
-        raise _conflict_at(versions[-1])
+            await asyncio.gather(self.fence.look(), *(lease.look() for lease in leases))
+        raise race_error("The reading of version", versions[-1].id)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import atexit
+import json
+import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import cached_property
-from math import isfinite
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
 from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
@@ -18,11 +18,12 @@ from langchain_core.outputs import ChatGenerationChunk
 from pydantic import Field, PrivateAttr, ValidationError
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, TransientModelError
-from memagent_graph.models.failures import reply_error, words_of
+from memagent_graph.models.failures import fields_of, reply_error, words_of
+from memagent_graph.models.reply import count_of, find_ending
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 
     import torch
     from langchain_core.messages import BaseMessage
@@ -40,86 +41,12 @@ class Generation(TypedDict):
         logprobs: natural logarithm of each completion token's probability under the model, before
             temperature and top-p; None if not requested or not reported.
         finish_reason: why the engine stopped, in its own words ("stop", "length", ...).
-        seconds: time from the request to the end of the reply, in seconds.
     """
 
     prompt_token_ids: list[int] | None
     token_ids: list[int] | None
     logprobs: list[float] | None
     finish_reason: str | None
-    seconds: float
-
-
-def text_in(block: str | Mapping[str, object]) -> str | None:
-    """Return the text of a block of a message's content: "" for a thought, None without text."""
-    if isinstance(block, str):
-        return block
-    if block.get("thought"):  # Gemini
-        return ""
-    text = block.get("text")
-    if isinstance(text, Mapping):  # OpenAI's Assistants
-        text = text.get("value")
-    return text if isinstance(text, str) else None
-
-
-def text_of(reply: BaseMessage) -> str:
-    """Return the text of a model's message, without blocks that are no text of the reply."""
-    if isinstance(reply.content, str):
-        return reply.content
-    said = [b for b in reply.content if isinstance(b, str) or b.get("type") in _SPOKEN]
-    return "".join(text_in(block) or "" for block in said)
-
-
-_SPOKEN = {"text", "output_text"}
-"""Types of the blocks that a model says; the latter is that of OpenAI's Responses."""
-
-Ending = Literal["cut off", "refused", "failed"]
-_REFUSED = re.compile(
-    r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
-    r"|censor|^risk|^language"
-)
-_CUT_OFF = re.compile(
-    r"length|(?:^|_)max|limit|truncat|budget|context|not_finished|incomplete|(?:^|_)full(?:_|$)"
-    r"|(?<!eos_)(?<!eot_)(?<!end_)(?<!stop_)(?<!special_)tokens?(?:_|$)"
-)
-_FAILED = re.compile(
-    r"error|fail|abort|cancel|interrupt|time_?d?_?out|overload|unavailable|malformed|insufficient"
-    r"|exception|terminat|deadline|kill|crash|preempt|disconnect|(?:^|_)lost|(?:^|_)oom|memory"
-    r"|unexpected|^other"
-)
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-
-def find_ending(finish_reason: str | None) -> Ending | None:
-    """Return what a finish reason means if the reply is not whole; None if it is.
-
-    Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
-    "content_filter", "RECITATION" (Gemini), "guardrail_intervened" (Bedrock); "network_error"
-    (Zhipu), "abort" (vLLM). Unknown words are understood by their parts; a reply is whole if none
-    of them says otherwise.
-    """
-    if not finish_reason:
-        return None
-    words = re.sub(r"\W+", "_", _CAMEL.sub("_", finish_reason)).lower()
-    if _REFUSED.search(words):
-        return "refused"
-    if "rate_limit" not in words and _CUT_OFF.search(words):
-        return "cut off"
-    return "failed" if "rate_limit" in words or _FAILED.search(words) else None
-
-
-def count_of(value: object) -> int | None:
-    """Return a number of tokens that a server reports; None if it is not one.
-
-    Some servers send floats or strings.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return int(number) if isfinite(number) and number >= 0 else None
 
 
 _LONGEST_SHOWN = 300
@@ -128,13 +55,9 @@ _RENAMED = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens
 
 
 class Completion:
-    """Turns what a server sends, whole or part by part, into parts of a reply.
+    """Turns what a server sends, whole or part by part, into parts of a reply."""
 
-    The request was `started` at this time, by `perf_counter`.
-    """
-
-    def __init__(self, started: float) -> None:
-        self._started = started
+    def __init__(self) -> None:
         self._about: dict[str, Any] = {"finish_reason": None, "model_name": None, "id": None}
         self._prompt_token_ids: list[int] | None = None
         self._token_ids: list[int] = []
@@ -145,7 +68,7 @@ class Completion:
 
     def add(self, sent: object) -> ChatGenerationChunk | None:
         """Convert parsed JSON, or raise the error in it; None if it has no part of this reply."""
-        body = _fields(sent)
+        body = fields_of(sent)
         choice = self._find_choice(body.get("choices"))
         reason = choice.get("finish_reason")
         if (error := reply_error(body)) is not None:
@@ -157,20 +80,21 @@ class Completion:
         known = {"finish_reason": reason, "model_name": body.get("model"), "id": body.get("id")}
         self._about |= {name: value for name, value in known.items() if value}
         self._prompt_token_ids = body.get("prompt_token_ids") or self._prompt_token_ids
-        self._count(_fields(body.get("usage")))
+        self._count(fields_of(body.get("usage")))
         message = self._find_message(choice)
         if message is None:
             return None
         self._token_ids += choice.get("token_ids") or []
-        chances = _fields(choice.get("logprobs")).get("content")
-        self._logprobs += [chance["logprob"] for chance in chances or ()]
+        chances = fields_of(choice.get("logprobs"))
+        self._logprobs += [chance["logprob"] for chance in chances.get("content") or ()]
+        self._logprobs += chances.get("token_logprobs") or ()  # of vLLM's plain texts
         content = _content(message.get("content") or "")
         self._has_text = self._has_text or bool(content)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         extra = {"refusal": message.get("refusal"), "reasoning_content": reasoning}
         calls = []
         for call in message.get("tool_calls") or ():
-            asked = _fields(call.get("function"))
+            asked = fields_of(call.get("function"))
             name, arguments = asked.get("name"), asked.get("arguments")
             index = call.get("index")
             calls.append(tool_call_chunk(name=name, args=arguments, id=call.get("id"), index=index))
@@ -208,17 +132,16 @@ class Completion:
             token_ids=self._token_ids or None,
             logprobs=self._logprobs or None,
             finish_reason=reason,
-            seconds=perf_counter() - self._started,
         )
         return _last_part("", self._usage(), {**self._about, "generation": generation})
 
     def _find_choice(self, choices: object) -> Mapping[str, Any]:
         """The choice of this reply among those that were sent; {} if there are only others."""
         for choice in choices if isinstance(choices, list) else ():
-            index = _fields(choice).get("index") or 0
+            index = fields_of(choice).get("index") or 0
             if self._index in (None, index):
                 self._index = index
-                return _fields(choice)
+                return fields_of(choice)
         return {}
 
     def _find_message(self, choice: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -227,11 +150,11 @@ class Completion:
             found = {"content": choice["text"]}
         if found is None and not self._has_text:  # MiniMax repeats the whole reply at the end
             found = choice.get("message")
-        return None if found is None else _fields(found)
+        return None if found is None else fields_of(found)
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         """Add what is reported: all counts so far, or in each part some of them."""
-        details = [_fields(usage.get(f"{of}_tokens_details")) for of in ("prompt", "completion")]
+        details = [fields_of(usage.get(f"{of}_tokens_details")) for of in ("prompt", "completion")]
         for name, value in [item for report in (usage, *details) for item in report.items()]:
             if (count := count_of(value)) is not None:
                 known = _RENAMED.get(name, name)
@@ -253,10 +176,6 @@ class Completion:
         if (reasoning := counts.get("reasoning_tokens")) is not None:
             found["output_token_details"] = OutputTokenDetails(reasoning=reasoning)
         return found
-
-
-def _fields(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _content(content: Any) -> Any:
@@ -360,6 +279,11 @@ def _call(
     return ModelCall(messages, options if stop is None else {**options, "stop": stop}, whole)
 
 
+def _close_at_exit(engine: Any) -> None:
+    if engine.thread.pid == os.getpid():
+        engine.close()
+
+
 class LocalChatModel(LoopChatModel):
     """A chat model on an engine of this process, which objects with the same arguments share.
 
@@ -375,7 +299,8 @@ class LocalChatModel(LoopChatModel):
         adapter: a folder with LoRA weights.
         chat_template_kwargs: variables of the model's chat template (`enable_thinking`).
 
-    A reply's `response_metadata["generation"]` is a `Generation`.
+    A reply's `response_metadata["generation"]` is a `Generation`. With the call option `plain`, it
+    continues the last message as a plain text, with the log-probability of each token.
 
     Raises:
         ConfigurationError: An argument is invalid, or there is no such model.
@@ -393,7 +318,20 @@ class LocalChatModel(LoopChatModel):
     adapter: str | None = None
     chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
 
+    continues: ClassVar = True
+    """Whether calls have the option `plain`."""
+    _engines: ClassVar[dict[str, Any]] = {}
     _engine: Any = PrivateAttr()
+
+    def _share(self, kind: Callable[..., Any], arguments: Mapping[str, object]) -> None:
+        """Take this process's engine of a kind with these arguments; a new one if it has none."""
+        # A forked child needs its own: it does not have the parent's processes and threads.
+        about = [os.getpid(), kind.__qualname__, self.model, arguments]
+        key = json.dumps(about, sort_keys=True, default=repr)
+        if key not in self._engines:
+            self._engines[key] = kind(self.model, **arguments)
+            atexit.register(_close_at_exit, self._engines[key])  # before the exit of its library
+        self._engine = self._engines[key]
 
     def _identify(self, **more: object) -> dict[str, object]:
         own = ("model", "temperature", "top_p", "seed", "adapter", "stop", "chat_template_kwargs")
@@ -424,13 +362,18 @@ class LocalChatModel(LoopChatModel):
         backend = getattr(tokenizer, "backend_tokenizer", None)
         return None if backend is None else HuggingFaceTokenizer(backend)
 
-    def _encode(self, messages: Sequence[BaseMessage]) -> list[int]:
-        """The token ids of `messages` in the model's own format, up to where the reply begins."""
+    def _encode(self, messages: Sequence[BaseMessage], *, plain: bool = False) -> list[int]:
+        """The token ids of `messages` in the model's own format, up to where the reply begins.
+
+        Those of the last one's text alone if that is to be continued, `plain`.
+        """
         own, template = self.tokenizer, self._engine.tokenizer.apply_chat_template
         variables = {**self.chat_template_kwargs, "add_generation_prompt": True}
         asked = convert_to_openai_messages(list(messages))
         ids: list[int] = (
-            template(asked, tokenize=True, return_dict=False, **variables)
+            self._engine.tokenizer.encode(messages[-1].text)
+            if plain
+            else template(asked, tokenize=True, return_dict=False, **variables)
             if own is None
             else own.encode(template(asked, tokenize=False, **variables))
         )

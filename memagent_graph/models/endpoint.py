@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 from contextlib import aclosing
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from openai import OpenAIError
+from openai import NotFoundError, OpenAIError
 from pydantic import ConfigDict, Field, PositiveInt, PrivateAttr, SecretStr
 
 from memagent_graph.errors import ModelError
 from memagent_graph.models.completion import Completion, LoopChatModel, ModelCall
 from memagent_graph.models.failures import error_text, is_too_long
-from memagent_graph.models.server import Server, post, read_events, server_thread
+from memagent_graph.models.server import Served, Server, post, read_events, server_thread
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
@@ -92,10 +91,8 @@ def find_refused_field(
 def tool_fields(tools: Sequence[Any], tool_choice: str | None) -> dict[str, object]:
     """Return the request fields that offer tools; the choice may also be the name of a tool."""
     fields: dict[str, object] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}
-    if tool_choice in ("auto", "none", "required"):
-        fields["tool_choice"] = tool_choice
-    elif tool_choice == "any":  # LangChain's word
-        fields["tool_choice"] = "required"
+    if tool_choice in ("auto", "none", "required", "any"):  # the last is LangChain's word
+        fields["tool_choice"] = "required" if tool_choice == "any" else tool_choice
     elif tool_choice:
         fields["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
     return fields
@@ -128,8 +125,10 @@ class ChatEndpoint(LoopChatModel):
         logprobs: whether to request the log-probability of each token.
         return_token_ids: whether to request the token ids of prompt and completion (vLLM).
 
-    A reply's `response_metadata["generation"]` is a `models.completion.Generation`. While a server
-    that answered before is down, a reading repeats its calls for up to `timeout` seconds.
+    With the call option `plain`, the reply continues the last message as a plain text, with the
+    log-probability of each token. A reply's `response_metadata["generation"]` is a
+    `models.completion.Generation`. While a server that answered before is down, a reading repeats
+    its calls for up to `timeout` seconds.
 
     Raises:
         ConfigurationError: An argument is invalid; raised on construction.
@@ -165,7 +164,7 @@ class ChatEndpoint(LoopChatModel):
     return_token_ids: bool = False
 
     _server: Server = PrivateAttr()
-    _window: int | None = PrivateAttr(default=None)
+    _served: Served = PrivateAttr(default=Served())
     _refused: set[str] = PrivateAttr(default_factory=set)
 
     def model_post_init(self, context: object, /) -> None:
@@ -205,20 +204,29 @@ class ChatEndpoint(LoopChatModel):
     @property
     def window_tokens(self) -> int | None:
         """Context length in tokens; None before `adiscover`, or if not reported."""
-        return self._window
+        return self._served.window
+
+    @property
+    def continues(self) -> bool:
+        """Whether calls have the option `plain`, as far as the server has said."""
+        return "plain" not in self._refused
+
+    @property
+    def served_name(self) -> str:
+        """A name that says the model's size, as the server knows it; "" if it is not reported."""
+        return self._served.name
 
     async def adiscover(self) -> int | None:
-        """Ask the server for the model's context length in tokens, once.
+        """Ask the server once for the model's context length in tokens, and its size.
 
-        Returns None if the server does not report it, or cannot be asked; then the first call
-        raises the reason.
+        Returns None if it does not report it, or cannot be asked: the first call raises the reason.
 
         Raises:
             ModelError: The server has no model of this name, or there is no key for OpenAI's.
         """
         self.check_key()
-        self._window = await server_thread().run(self._server.window(self.model))
-        return self._window
+        self._served = await server_thread().run(self._server.describe(self.model))
+        return self._served.window
 
     def check_key(self) -> None:
         """Raise `ModelError` if the server is OpenAI's, and there is no key."""
@@ -253,7 +261,7 @@ class ChatEndpoint(LoopChatModel):
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
         async with self._server.call() as client:
-            reply, is_done = Completion(perf_counter()), call.whole
+            reply, is_done = Completion(), call.whole
             response = await self._create(client, call)
             if call.whole:
                 yield reply.add_whole(response.json())
@@ -274,6 +282,8 @@ class ChatEndpoint(LoopChatModel):
             try:
                 return await post(client, request)
             except OpenAIError as error:
+                if "prompt" in request and isinstance(error, NotFoundError):
+                    self._refused.add("plain")
                 constrained = fields.get("json_schema") is not None
                 name = find_refused_field(error, request, constrained=constrained)
                 if name is None:
@@ -291,7 +301,7 @@ class ChatEndpoint(LoopChatModel):
             request["extra_body"] = {**(request["extra_body"] or {}), "return_token_ids": True}
         if "max_tokens" in refused:
             request["max_completion_tokens"] = request["max_tokens"]
-        schema = request.pop("json_schema", None)
+        schema, plain = request.pop("json_schema", None), request.pop("plain", False)
         if schema is not None and "json_schema" not in refused:
             request["response_format"] = {"type": "json_schema", "json_schema": schema}
         sent = {
@@ -299,4 +309,6 @@ class ChatEndpoint(LoopChatModel):
             for name, value in request.items()
             if value is not None and name not in refused
         }
+        if plain:
+            return sent | {"prompt": messages[-1].text, "logprobs": 1}
         return sent | {"messages": convert_to_openai_messages(messages)}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from html import unescape
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import time
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.exceptions import (
     ContextOverflowError,
@@ -33,10 +31,9 @@ from memagent_graph.errors import (
 from memagent_graph.templates import late
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from memagent_graph.config import ReadingConfig
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _NO_LENGTH = frozenset({401, 403, 404, 408, 425, 503, 504, 522, 524, 529})
@@ -164,7 +161,7 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
     if isinstance(error, ModelError):
         return error
     body, status = _body(error), _status(error)
-    text, codes = _text(error, body, status), {_code(error), *_codes(body)}
+    text, codes = error_text(error), {_code(error), *_codes(body)}
     overflow, wait = isinstance(error, ContextOverflowError), _retry_after(error)
     if status is not None or overflow or is_too_long(text, None, codes):
         return _from_status(status, text, codes, overflow=overflow, wait=wait, served=served)
@@ -195,7 +192,7 @@ def reply_error(reply: object) -> ModelError | None:
     if not error and not reply.get("choices"):
         named = {name: reply[name] for name in (*_SPOKEN, *_CODED) if reply.get(name)}
         # A message with a role is a reply in another format.
-        error = {name: value for name, value in named.items() if "role" not in _fields_of(value)}
+        error = {name: value for name, value in named.items() if "role" not in fields_of(value)}
         if not words_of(error):
             return None
     if not error or (reply.get("choices") and not words_of(error)):
@@ -237,7 +234,8 @@ def words_of(body: object, depth: int = 0) -> str:
     return "; ".join(kept)[:_LONGEST_PAGE]
 
 
-def _fields_of(value: object) -> Mapping[str, object]:
+def fields_of(value: object) -> Mapping[str, Any]:
+    """Return the fields of parsed JSON; {} if it is no object."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -256,7 +254,6 @@ def _may_speak(part: object) -> bool:
 
 
 def _codes(body: object, depth: int = 0) -> set[str]:
-    """The codes in the body of an error, in any letter case."""
     if depth > _DEEPEST or not isinstance(body, Mapping):
         return set()
     found = {str(body[name]) for name in _CODED if isinstance(body.get(name), str | int)}
@@ -361,11 +358,7 @@ def _place(error: Exception) -> str:
 
 def error_text(error: Exception) -> str:
     """Return what an error of any client says, with the words of the server's reply."""
-    return _text(error, _body(error), _status(error))
-
-
-def _text(error: Exception, body: object, status: int | None) -> str:
-    text = words_of(body)
+    text, status = words_of(_body(error)), _status(error)
     if status is None or not text:
         own = str(error) or type(error).__name__
         silent = own == f"Error code: {status}"
@@ -427,52 +420,3 @@ def _retry_after(error: Exception) -> float | None:
         with suppress(TypeError, ValueError):
             return max(0.0, read())
     return None
-
-
-T = TypeVar("T")
-
-_LONGEST_PAUSE = 60.0
-"""Longest pause in seconds, both for a server's Retry-After and for our own interval."""
-_LONGEST_LOOK = 5.0
-"""Longest pause in seconds while a server may be starting again."""
-_MOST_DOUBLINGS = 30
-
-
-async def repeat(
-    call: Callable[[int], Awaitable[T]],
-    config: ReadingConfig,
-    explain: Callable[[ModelError, int], ModelError] | None = None,
-) -> T:
-    """Make a call, and repeat it after transient errors, with doubling intervals.
-
-    This alone decides on it: no other code repeats calls of a model, or waits for one. A server's
-    Retry-After is waited for in addition. A server that answered before and became unreachable is
-    asked for as long as the error's `patience`, however many attempts that takes.
-
-    Args:
-        call: makes an attempt; it takes its number, from 1.
-        config: gives `max_attempts` and `retry_interval`, in seconds.
-        explain: returns the error to raise for the last one and the number of attempts.
-    """
-    attempt, failed = 1, float("inf")
-    while True:
-        try:
-            return await call(attempt)
-        except ModelError as error:
-            failed = min(failed, monotonic())
-            transient = error if isinstance(error, TransientModelError) else None
-            if transient is None or (
-                attempt >= config.max_attempts and monotonic() - failed >= transient.patience
-            ):
-                if explain is not None:
-                    raise explain(error, attempt) from error
-                if transient is None:
-                    raise
-                times = f" after {attempt} attempts" if attempt > 1 else ""
-                message = f"The model call failed{times}: {error}"
-                raise ModelError(message) from error
-            longest = _LONGEST_LOOK if transient.patience else _LONGEST_PAUSE
-            pause = min(config.retry_interval * 2 ** min(attempt - 1, _MOST_DOUBLINGS), longest)
-            pause = random.uniform(pause / 2, pause)  # noqa: S311 - no secret
-            await asyncio.sleep(pause + min(transient.retry_after or 0.0, _LONGEST_PAUSE))
-        attempt += 1

@@ -142,13 +142,10 @@ def _from_langchain(model: str, options: dict[str, Any]) -> BaseChatModel:
         )
         raise MissingDependencyError(message) from error
     try:
-        found = init_chat_model(model, **options)
+        found: BaseChatModel = init_chat_model(model, **options)
     except ImportError as error:
         raise MissingDependencyError(str(error)) from error
     except Exception as error:
         message = f"LangChain cannot make the model {model!r}: {error}"
         raise ConfigurationError(message) from error
-    if not isinstance(found, BaseChatModel):  # pragma: no cover - only for configurable models
-        message = f"{model!r} is not a chat model: name a provider and a model."
-        raise ConfigurationError(message)
     return found

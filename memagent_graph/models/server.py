@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 from codecs import BOM_UTF8
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import finalize
 
 from openai import (
@@ -25,8 +24,8 @@ from openai import (
 )
 
 from memagent_graph.errors import ModelError, TransientModelError
-from memagent_graph.models.completion import count_of
-from memagent_graph.models.failures import is_unreachable, model_error
+from memagent_graph.models.failures import fields_of, is_unreachable, model_error
+from memagent_graph.models.reply import count_of
 from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
@@ -44,9 +43,20 @@ _WINDOW_NAMES = (
 """Names of the context length."""
 
 
-def _window(listed: Mapping[str, Any]) -> int | None:
+class Served(NamedTuple):
+    """The report of a server on a model: its context length in tokens, a name with its size."""
+
+    window: int | None = None
+    name: str = ""
+
+
+def _describe(listed: Mapping[str, Any]) -> Served:
+    meta = fields_of(listed.get("meta"))  # llama.cpp
     found = (count_of(listed.get(name)) for name in _WINDOW_NAMES)
-    return next((length for length in found if length), None)
+    window = next((length for length in found if length), None)
+    parameters = count_of(meta.get("n_params"))
+    name = f"{parameters / 1e9:.2f}b" if parameters else listed.get("root")  # vLLM's folder or id
+    return Served(window, name if isinstance(name, str) else "")
 
 
 _LONGEST_REST = 0.5
@@ -64,7 +74,7 @@ async def post(client: AsyncOpenAI, request: Mapping[str, Any]) -> Any:
     options = {name: request[given] for given, name in _OPTIONS.items() if given in request}
     fields = {name: value for name, value in request.items() if name not in _NO_FIELDS}
     return await client.post(
-        "/chat/completions",
+        "/completions" if "prompt" in request else "/chat/completions",
         cast_to=_HTTP.Response,
         body=fields | (request.get("extra_body") or {}),
         options=cast("RequestOptions", options),
@@ -127,15 +137,7 @@ _SERVER_FAILURE = 500
 
 def server_thread() -> LoopThread:
     """Return the event loop on which this process talks to all servers, in its thread."""
-    global _thread  # noqa: PLW0603 - connections belong to the loop that opened them
-    with _lock:
-        if _thread is None or _thread.pid != os.getpid():  # threads do not survive a fork
-            _thread = LoopThread("memagent-servers")
-        return _thread
-
-
-_thread: LoopThread | None = None
-_lock = threading.Lock()
+    return LoopThread.of("memagent-servers")
 
 
 def _close_soon(thread: LoopThread, client: AsyncOpenAI) -> None:
@@ -146,8 +148,6 @@ def _close_soon(thread: LoopThread, client: AsyncOpenAI) -> None:
 
 @dataclass
 class _Opened:
-    """The connections of a process, and the turns of its calls."""
-
     pid: int
     client: AsyncOpenAI
     turns: asyncio.Semaphore
@@ -175,7 +175,7 @@ class Server:
         self._timeout = timeout
         self._answered = False
         self._opened: _Opened | None = None
-        self._windows: dict[str, int | None] = {}
+        self._served: dict[str, Served] = {}
         self._ask_after = 0.0
 
     @asynccontextmanager
@@ -200,21 +200,21 @@ class Server:
 
     async def models(self) -> dict[str, int | None]:
         """Return its models, with their context lengths in tokens, None if not reported."""
-        return {entry["id"]: _window(entry) for entry in await self._list()}
+        return {entry["id"]: _describe(entry).window for entry in await self._list()}
 
-    async def window(self, model: str) -> int | None:
-        """Return a model's context length in tokens; the server's answer is kept.
+    async def describe(self, model: str) -> Served:
+        """Return what the server reports of a model; its answer is kept.
 
-        Returns None if the server does not report it, or cannot be asked; then the first call
-        raises the reason. Raises `ModelError` if vLLM has no model of this name.
+        That is nothing if the server cannot be asked; then the first call raises the reason.
+        Raises `ModelError` if vLLM has no model of this name.
         """
         async with self._open().asking:
-            if model not in self._windows and monotonic() >= self._ask_after:
+            if model not in self._served and monotonic() >= self._ask_after:
                 try:
                     listed = {entry["id"]: entry for entry in await self._list()}
                 except ModelError:
                     self._ask_after = monotonic() + _ASK_AGAIN  # or each of a batch would ask
-                    return None
+                    return Served()
                 # Other servers than vLLM accept more names than they list.
                 is_exact = any(entry.get("owned_by") == "vllm" for entry in listed.values())
                 if is_exact and model not in listed:
@@ -223,9 +223,11 @@ class Server:
                         f"{', '.join(listed)}."
                     )
                     raise ModelError(message)
+                # llama.cpp and others answer with their only model, whatever its name.
+                only = {} if len(listed) > 1 else next(iter(listed.values()), {})
                 # A missing model may be loaded later, so its absence is not kept.
-                self._windows[model] = _window(listed.get(model, {}))
-        return self._windows.get(model)
+                self._served[model] = _describe(listed.get(model, only))
+        return self._served.get(model, Served())
 
     async def is_healthy(self) -> bool:
         """Return whether the server answers; an error below 500, such as a wrong key, counts."""
@@ -244,7 +246,6 @@ class Server:
             await opened.client.close()
 
     def _open(self) -> _Opened:
-        """Return the client of this process."""
         if self._opened is None or self._opened.pid != os.getpid():
             limits = _HTTP.Limits(
                 max_keepalive_connections=self._max_concurrency, keepalive_expiry=_LONGEST_IDLE
@@ -257,7 +258,6 @@ class Server:
         return self._opened
 
     async def _list(self) -> list[dict[str, Any]]:
-        """The models that the server lists, each with an id."""
         try:
             found = (await self._get_models()).json()
         except (OpenAIError, ValueError) as error:

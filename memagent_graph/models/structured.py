@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -31,8 +32,8 @@ T = TypeVar("T")
 
 ResponseFormat = type[Any] | Mapping[str, Any]
 """A pydantic model, a dataclass, a TypedDict, or a JSON schema of an object."""
-Ask = Callable[[list[BaseMessage]], Awaitable[tuple[AIMessage, str]]]
-"""Sends messages to a model, and returns its reply and the reply's text without reasoning."""
+Ask = Callable[[list[BaseMessage], dict[str, Any]], Awaitable[tuple[AIMessage, str]]]
+"""Sends messages to a model, with call options, and returns its reply and the text of that."""
 
 _INSTRUCTIONS = """
 
@@ -125,15 +126,6 @@ def _choices(schema: Any) -> Iterator[str]:
         yield from _choices(part)
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A value that a model returned, in JSON types and as made by `Shape.load`, and its replies."""
-
-    plain: dict[str, Any]
-    value: Any
-    replies: tuple[AIMessage, ...]
-
-
 def shape_of(response_format: ResponseFormat) -> Shape:
     """Return the shape that a caller asks for.
 
@@ -162,10 +154,13 @@ def shape_of(response_format: ResponseFormat) -> Shape:
     return Shape(_name(response_format.__name__), schema, adapter)
 
 
-async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
+async def fill(
+    shape: Shape, prompt: str, ask: Ask, held: dict[str, Any]
+) -> tuple[dict[str, Any], list[AIMessage]]:
     """Ask a model for a value, and once more, saying what is wrong, if its reply does not match.
 
-    The schema is appended to the prompt; the calls of `ask` should use the options of `constraint`.
+    The schema is appended to the prompt, and `held`, the options of `constraint`, go with each
+    call. Returns the value in JSON types, and the replies.
 
     Raises:
         ResponseFormatError: Neither reply matches.
@@ -174,10 +169,10 @@ async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
     messages: list[BaseMessage] = [HumanMessage(prompt + _INSTRUCTIONS.format(schema=schema))]
     replies: list[AIMessage] = []
     while True:
-        reply, text = await ask(messages)
+        reply, text = await call_constrained(partial(ask, messages), held)
         replies.append(reply)
         try:
-            plain = shape.parse(text)
+            return shape.parse(text), replies
         except ValueError as error:
             if len(replies) > 1:
                 message = (
@@ -187,8 +182,6 @@ async def fill(shape: Shape, prompt: str, ask: Ask) -> Filled:
                 raise ResponseFormatError(message, reply=text) from error
             wrong = HumanMessage(_REPAIR.format(problem=error))
             messages = [*messages, AIMessage(text[:_LONGEST_REPLY]), wrong]
-        else:
-            return Filled(plain, shape.load(plain), tuple(replies))
 
 
 def constraint(model: BaseChatModel, shape: Shape) -> dict[str, Any]:

@@ -7,13 +7,9 @@ ended are still computed. Here each row has its own, and leaves the batch when i
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
-import json
-import os
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -86,11 +82,6 @@ class DecodingRow:
             self._emitted = certain
 
 
-def _name_of_cache(kind: type[PreTrainedModel]) -> str:
-    """The name of the cache's argument, which newer versions of transformers changed."""
-    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
-
-
 def choose(logprobs: torch.Tensor, rows: Sequence[DecodingRow]) -> list[int]:
     """Choose the next token of each row from log-probabilities, `[rows, vocabulary]`."""
     return [_draw(known, row) for known, row in zip(logprobs, rows, strict=True)]
@@ -126,7 +117,8 @@ def decode(
     # [prompts, width]: padding is on the left, so that all rows grow at the same end.
     mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache, name = None, _name_of_cache(type(model))
+    taken = inspect.signature(type(model).forward).parameters
+    cache, name = None, "cache" if "cache" in taken else "past_key_values"  # newer ones
     while rows:
         output = model(
             input_ids=ids,
@@ -217,10 +209,8 @@ class TransformersEngine:
                 )
                 raise ConfigurationError(message)
             known = getattr(own, name)
-            if isinstance(known, dict) and isinstance(value, dict):
-                changed[name] = {**known, **value}
-            else:
-                changed[name] = value
+            both = isinstance(known, dict) and isinstance(value, dict)
+            changed[name] = known | value if both else value
         found: PretrainedConfig = self._load(AutoConfig, **changed) if changed else own
         return found
 
@@ -340,16 +330,6 @@ class TransformersEngine:
             self._decode(rows[half:])
 
 
-_engines: dict[str, TransformersEngine] = {}
-
-
-@atexit.register
-def _close_all() -> None:
-    for engine in list(_engines.values()):
-        if engine.thread.pid == os.getpid():
-            engine.close()
-
-
 def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     found = model.generation_config.eos_token_id
     listed = found if isinstance(found, list) else [found]
@@ -398,11 +378,7 @@ class ChatTransformers(LocalChatModel):
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
         shared = ("revision", "device", "dtype", "adapter", "max_batch", "hf_overrides")
-        arguments = {name: getattr(self, name) for name in shared}
-        key = json.dumps([os.getpid(), self.model, arguments], sort_keys=True)
-        if key not in _engines:  # this process has none with these arguments
-            _engines[key] = TransformersEngine(self.model, **arguments)
-        self._engine = _engines[key]
+        self._share(TransformersEngine, {name: getattr(self, name) for name in shared})
 
     @property
     def _llm_type(self) -> str:
@@ -414,7 +390,6 @@ class ChatTransformers(LocalChatModel):
         return self._identify(revision=self.revision, dtype=self.dtype, **more)
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
-        started = perf_counter()
         row = self._row(call)
         parts: asyncio.Queue[str | None] = asyncio.Queue()
         if not call.whole:
@@ -431,19 +406,18 @@ class ChatTransformers(LocalChatModel):
         generation = Generation(
             prompt_token_ids=row.prompt,
             token_ids=row.token_ids,
-            logprobs=row.logprobs if self.logprobs else None,
+            logprobs=row.logprobs if self.logprobs or "plain" in call.options else None,
             finish_reason=row.finish_reason,
-            seconds=perf_counter() - started,
         )
         yield reply_part(row.text if call.whole else "", generation, self.model)
 
     def _row(self, call: ModelCall) -> DecodingRow:
         names = ("temperature", "top_p", "seed", "max_tokens", "stop")
         chosen = {name: getattr(self, name) for name in names} | call.options
-        words = chosen.pop("stop") or ()
+        words, plain = chosen.pop("stop") or (), chosen.pop("plain", False)
         chosen["max_tokens"] = chosen["max_tokens"] or _LONGEST_REPLY
         return DecodingRow(
-            self._encode(call.messages),
+            self._encode(call.messages, plain=plain),
             stop=[words] if isinstance(words, str) else words,
             **chosen,
         )

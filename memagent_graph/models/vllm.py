@@ -13,7 +13,6 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -70,13 +69,15 @@ class VLLMEngine:
     number of times that the weights were replaced.
     """
 
-    def __init__(self, arguments: dict[str, object]) -> None:
+    def __init__(self, model: str, /, **arguments: Any) -> None:
         # Statistics would cost time at every step, for a log that is not shown.
-        self.arguments = AsyncEngineArgs(**{"disable_log_stats": True} | arguments)
+        own = {"model": model, "disable_log_stats": True}
+        self.arguments = AsyncEngineArgs(**own | arguments)
         self.thread = LoopThread("memagent-vllm")
         self._started: asyncio.Future[AsyncLLM] | None = None
         self.version = 0
         self._weights: Path | None = None
+        atexit.register(self._forget_weights)
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -139,15 +140,14 @@ class VLLMEngine:
         except BaseException:
             shutil.rmtree(folder)
             raise
-        self.forget_weights()
+        self._forget_weights()
         self._weights = folder
         self.version += 1
 
-    def forget_weights(self) -> None:
-        """Delete the weights that `load_weights` keeps for a restart."""
-        if self._weights is not None:
+    def _forget_weights(self) -> None:
+        """Delete the weights that are kept for a restart; a forked child leaves the parent's."""
+        if self._weights is not None and self.thread.pid == os.getpid():
             shutil.rmtree(self._weights)
-            self._weights = None
 
     def close(self) -> None:
         """Stop the engine and its processes; the next prompt starts it again."""
@@ -202,27 +202,6 @@ class VLLMEngine:
                 await self._discard(await self._ensure_started())
 
 
-_engines: dict[tuple[int, str], VLLMEngine] = {}
-
-
-def get_engine(arguments: dict[str, object]) -> VLLMEngine:
-    """Return this process's engine with these arguments; a new one if there is none."""
-    # A forked child needs its own: it does not have the parent's processes and threads.
-    key = (os.getpid(), json.dumps(arguments, sort_keys=True, default=repr))
-    if key not in _engines:
-        _engines[key] = VLLMEngine(arguments)
-    return _engines[key]
-
-
-@atexit.register
-def _close_all() -> None:
-    for (pid, _), engine in list(_engines.items()):
-        if pid == os.getpid():
-            engine.close()
-            engine.forget_weights()
-    _engines.clear()
-
-
 def _reason(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
@@ -265,7 +244,7 @@ class ChatVLLM(LocalChatModel):
             self.engine = {"enable_lora": True, "max_lora_rank": _rank(self.adapter)} | self.engine
             name = str(Path(self.adapter).absolute())
             self._lora = LoRARequest(name, crc32(name.encode()) or 1, name)
-        self._engine = get_engine({"model": self.model} | self.engine)
+        self._share(VLLMEngine, self.engine)
 
     @property
     def _llm_type(self) -> str:
@@ -277,20 +256,20 @@ class ChatVLLM(LocalChatModel):
         return self._identify(sampling=self.sampling, **shaping)
 
     async def _parts(self, call: ModelCall) -> AsyncGenerator[ChatGenerationChunk, None]:
-        started = perf_counter()
-        prompt = self._encode(call.messages)
+        prompt = self._encode(call.messages, plain=call.options.get("plain", False))
         params = self._params(call)
         written: list[CompletionOutput] = []
         async for output in self._engine.generate(prompt, params, self._lora):
             written.append(output.outputs[0])
             if not output.finished:
                 yield reply_part(written[-1].text)
-        generation = _generation(prompt, written, started)
+        generation = _generation(prompt, written)
         yield reply_part(written[-1].text, generation, self.model)
 
     def _params(self, call: ModelCall) -> SamplingParams:
-        given = {name: getattr(self, name) for name in _SAMPLING}
-        given |= self.sampling | {"logprobs": 0 if self.logprobs else None} | call.options
+        given, options = {name: getattr(self, name) for name in _SAMPLING}, {**call.options}
+        logprobs = 0 if options.pop("plain", False) or self.logprobs else None
+        given |= self.sampling | {"logprobs": logprobs} | options
         kind = RequestOutputKind.FINAL_ONLY if call.whole else RequestOutputKind.DELTA
         try:
             return SamplingParams(output_kind=kind, **given)
@@ -305,7 +284,6 @@ _SHAPING = ("dtype", "hf_overrides", "quantization", "revision", "tokenizer", "t
 
 
 def _rank(adapter: str) -> int:
-    """The LoRA rank of an adapter, which the engine must allow."""
     file = Path(adapter) / "adapter_config.json"
     try:
         return int(json.loads(file.read_text(encoding="utf-8"))["r"])
@@ -317,7 +295,7 @@ def _rank(adapter: str) -> int:
         raise ConfigurationError(message) from error
 
 
-def _generation(prompt: list[int], written: list[CompletionOutput], started: float) -> Generation:
+def _generation(prompt: list[int], written: list[CompletionOutput]) -> Generation:
     logprobs = [
         position[token_id].logprob
         for part in written
@@ -328,5 +306,4 @@ def _generation(prompt: list[int], written: list[CompletionOutput], started: flo
         token_ids=[token_id for part in written for token_id in part.token_ids],
         logprobs=logprobs or None,
         finish_reason=written[-1].finish_reason,
-        seconds=perf_counter() - started,
     )

@@ -9,6 +9,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence as Evidence
 from memagent_graph.evidence.places import Memory as Memory
 from memagent_graph.evidence.places import Unsupported as Unsupported
+from memagent_graph.models.reply import Usage as Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,31 +28,6 @@ Fault = Literal["placeholder", "repetition", "refusal", "foreign", "loss"]
 - foreign: notes that share nothing with the old ones, the text that was read or the question.
 - loss: most of what the old notes say is gone, though there is room for it.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The cost of model calls. `+` adds up two of them.
-
-    Attributes:
-        calls: model calls, including refused and repeated ones where they are known.
-        input_tokens: prompt tokens.
-        output_tokens: completion tokens.
-        seconds: time spent waiting for the reader, in seconds.
-    """
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.seconds + other.seconds,
-        )
 
 
 @dataclass(frozen=True, slots=True)

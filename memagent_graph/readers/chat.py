@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -16,14 +15,12 @@ from langgraph.constants import TAG_NOSTREAM
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
-from memagent_graph.evidence.align import align, align_answer, carry, with_passages
-from memagent_graph.evidence.places import Memory, Unsupported, cite
+from memagent_graph.evidence.align import align, carry
+from memagent_graph.evidence.answers import align_answer, cite
+from memagent_graph.evidence.places import Memory, Unsupported, with_passages
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.verify import decide, resolve_verifier
-from memagent_graph.models.structured import call_constrained, constraint, fill, shape_of
-from memagent_graph.prompts import SHORTER, Prompts
-from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
-from memagent_graph.readers.completion import (
+from memagent_graph.models.reply import (
     AnswerRelay,
     ask_like_caller,
     find_boxed,
@@ -34,9 +31,14 @@ from memagent_graph.readers.completion import (
     usage_of,
     whole_sentences,
 )
+from memagent_graph.models.structured import constraint, fill, shape_of
+from memagent_graph.pictures import MOST_AGAIN, choose, fits, numbers_in, to_blocks
+from memagent_graph.prompts import SHORTER, default_prompts
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.replies import (
     check_overwrite,
     is_unchanged,
+    key_words,
     says_not_found,
     says_nothing,
 )
@@ -44,12 +46,7 @@ from memagent_graph.seams import find_identifying_params
 from memagent_graph.text.tokens import control_tokens, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Awaitable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Iterator, Sequence
 
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.language_models import BaseChatModel
@@ -60,7 +57,8 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Evidence
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat, Shape
-    from memagent_graph.pictures.sight import Sight
+    from memagent_graph.pictures import Sight
+    from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
     from memagent_graph.text.tokens import Tokenizer
 
@@ -77,13 +75,14 @@ class ChatReader(Reader):
 
     Args:
         model: any LangChain chat model.
-        prompts: the prompts; the default ones if None.
+        prompts: the prompts; if None, those of a model of its size, as its name says it or, from
+            `prepare` on, its server.
         config: budgets in tokens. Those for memory and answer become `max_tokens` of the calls,
             unless the model already has a limit.
         name: its name in output; the model's own name by default.
         verify: decides which statements with a passage in the document are supported; without it,
             their names and numbers decide. A function (passage, statement) that returns a
-            probability from 0 to 1, or `"cross-encoder/<hub id or folder>"`.
+            probability from 0 to 1, or a decision model of LangChain.
         response_format: the shape of its answers: a pydantic model, a dataclass, a TypedDict, or a
             JSON schema of an object.
         tokenizer: tokenizer of the model, by default its own if it has one: no text can forge one
@@ -109,44 +108,52 @@ class ChatReader(Reader):
         self.shape = None if response_format is None else shape_of(response_format)
         self.model = model
         own_tokenizer = getattr(model, "tokenizer", None)
-        control = control_tokens(own_tokenizer) | control_tokens(tokenizer)
-        self.prompts = (prompts or Prompts()).guard_against(control)
-        about = [type(model).__name__, _identity(model), self.prompts.fingerprint]
+        self._control = control_tokens(own_tokenizer) | control_tokens(tokenizer)
         self._verifier = resolve_verifier(verify)
-        if self._verifier is not None:
-            about.append(self._verifier.name)
-        budgets = [config.memory_tokens, config.answer_tokens]
-        record = json.dumps([*about, *budgets], sort_keys=True, default=_kind)
+        self._config, self._has_default_prompts, self._is_prepared = config, prompts is None, False
         self.identity = Identity(
-            name or model_name(model),
-            sha256(record.encode()).hexdigest()[:32],
-            own_tokenizer,
-            getattr(model, "window_tokens", None),
+            name or model_name(model), "", own_tokenizer, getattr(model, "window_tokens", None)
         )
         most = getattr(model, "max_concurrency", None) or getattr(model, "max_batch", None)
         self.concurrency = most or Reader.concurrency
         self._counter = load_tokenizer(own_tokenizer or tokenizer)
-        self.adds = self.prompts.adds
-        self.shows_passages = self.prompts.shows_passages
-        self._exact = config.exact_cuts
-        tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
-        said = tuple(note.text for text in self.prompts.instructions for note in notes(text))
-        self._check = partial(check_overwrite, tags=tags, prompt=said)
-        self._memory_tokens, self._picture_tokens = config.memory_tokens, config.pictures
+        self._memory_tokens = config.memory_tokens
         self._update_options = _limit(model, int(self.reply_share * config.memory_tokens))
         self._answer_options = _limit(model, config.answer_tokens)
+        self._use(prompts or prompts_for(model, config))
+
+    def _use(self, prompts: Prompts) -> None:
+        """Take these prompts, which are a part of what the reader is."""
+        self.prompts = prompts.guard_against(self._control)
+        about = [type(self.model).__name__, _identity(self.model), self.prompts.fingerprint]
+        if self._verifier is not None:
+            about.append(self._verifier.name)
+        budgets = [self._config.memory_tokens, self._config.answer_tokens]
+        # The `str` of what JSON cannot encode may hold an address in memory.
+        record = json.dumps(
+            [*about, *budgets], sort_keys=True, default=lambda value: type(value).__qualname__
+        )
+        fingerprint = sha256(record.encode()).hexdigest()[:32]
+        self.identity = replace(self.identity, fingerprint=fingerprint)
+        self.adds = self.prompts.adds
+        self.shows_passages = self.prompts.shows_passages
+        tags = frozenset(_CLOSING.findall(self.prompts.update + self.prompts.merge))
+        asked = self.prompts.instructions
+        said = [key_words(note.text) for text in asked for note in notes(text)]
+        self._check = partial(check_overwrite, tags=tags, prompt=said)
 
     def answers_without_notes(self, config: RunnableConfig | None) -> bool:
         """Whether the answer must have a shape."""
         return self.shape is not None
 
     async def prepare(self) -> Identity:
-        """Prepare the verifier, and ask the model's server, if any, for its context length."""
-        if self._verifier is not None:
-            await self._verifier.prepare()
+        """Ask the server for the model's context length and size."""
         discover = getattr(self.model, "adiscover", None)
         if discover is not None:
             self.identity = replace(self.identity, window_tokens=await discover())
+            if self._has_default_prompts:
+                self._use(prompts_for(self.model, self._config))
+        self._is_prepared = True
         return self.identity
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
@@ -154,6 +161,8 @@ class ChatReader(Reader):
 
         Raises `EmptyReplyError` if it is asked for shorter notes and replies "unchanged".
         """
+        if not self._is_prepared:  # a process that resumes a reading begins with a chunk
+            await self.prepare()
         prompt = self.prompts.for_update(
             step.question,
             self._show(step.memory),
@@ -163,7 +172,8 @@ class ChatReader(Reader):
             repeat=step.fault is not None,
             gate=step.update_gate,
         )
-        seen, left_out = await _to_blocks(step.chunk.pictures)
+        shown = step.chunk.pictures
+        seen, left_out = await to_blocks(shown) if shown else ((), {})
         reply, text = await self._ask(prompt, unheard(config), self._update_options, seen)
         cost, ending = usage_of(reply), finish_reason(reply)
         update = Update(None, cost, ending, unfinished=is_cut_off(reply), left_out=left_out)
@@ -173,18 +183,14 @@ class ChatReader(Reader):
                     'Asked for shorter notes, the model replied "unchanged": raise memory_tokens.'
                 )
             return update
-        if not text and step.memory.text:
-            return update
         if self.adds:
             return await self._add(step, whole_sentences(reply, text), update, config)
         return await self._take(step, reply, text, update)
 
     def _show(self, memory: Memory) -> str:
-        """Return what an update's prompt shows of the memory."""
         return memory.text
 
     async def _take(self, step: Step, reply: AIMessage, text: str, update: Update) -> Update:
-        """Return the update with the notes of a reply."""
         text = whole_sentences(reply, text)
         question = "" if self.standing else step.question
         found = self._check(
@@ -242,7 +248,7 @@ class ChatReader(Reader):
         text = whole_sentences(reply, text)
         before = "\n".join(texts)
         found = self._check(text, before, "", question=question, unfinished=is_cut_off(reply))
-        if not self._exact:
+        if not self._config.exact_cuts:
             text = before if found.unchanged else found.text or text or before
         aligned = await self._decide(carry(text, memories, question))
         return Merge(aligned.memory, usage_of(reply), found.fault)
@@ -259,41 +265,43 @@ class ChatReader(Reader):
         It sees the pictures of the memory again. If there is no room for all of them, the model is
         asked before which it needs.
         """
-        seen, known = await self._see_again(question, memory, config), with_passages(memory)
+        seen, left_out, cost = await self._see_again(question, memory, config)
+        known = with_passages(memory)
         shown = [passage.shown.strip() for passage in memory.passages]
         if self.shape is not None:
             prompt = self.prompts.for_structured_answer(question, memory.text, shown)
-            filled = await self._fill(self.shape, prompt, question, known, config, seen.blocks)
-            return seen.add_to(filled)
-        prompt = self.prompts.for_answer(question, memory.text, shown)
-        listener, heard = listener_of(config), config
-        if listener is not None:
-            relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
-            heard = unheard(config, relay)
-        reply = await self._ask(prompt, heard, self._answer_options, seen.blocks)
-        answer = await self._answer(*reply, question, known)
-        if listener is not None:
-            relay.finish(answer.final)
-        return seen.add_to(answer)
+            answer = await self._fill(self.shape, prompt, question, known, config, seen)
+        else:
+            prompt = self.prompts.for_answer(question, memory.text, shown)
+            listener, heard = listener_of(config), config
+            if listener is not None:
+                relay = AnswerRelay(listener, boxed=r"\boxed" in self.prompts.answer)
+                heard = unheard(config, relay)
+            reply = await self._ask(prompt, heard, self._answer_options, seen)
+            answer = await self._answer(*reply, question, known)
+            if listener is not None:
+                relay.finish(answer.final)
+        return replace(answer, left_out=left_out, usage=cost + answer.usage)
 
     async def _see_again(
         self, question: str, memory: Memory, config: RunnableConfig | None
-    ) -> _Seen:
-        """Return the pictures of a memory for the answer, those alone that the model asks for."""
-        shown = memory.pictures
-        if not shown:
-            return _Seen()
-        from memagent_graph.pictures.sight import MOST_AGAIN, choose, fits
+    ) -> tuple[Sequence[dict[str, Any]], dict[str, int], Usage]:
+        """Return the pictures that the answer sees, those left out by why, and the cost to ask.
 
-        tokens, without_room, usage = self._picture_tokens, dict[str, int](), Usage()
+        If there is no room for all of them, the model says which it needs.
+        """
+        shown, tokens = memory.pictures, self._config.pictures
+        if not shown:
+            return (), {}, Usage()
+        without_room, usage = dict[str, int](), Usage()
         if not fits(shown, tokens, self.model):
             marks = [one.picture.mark for one in shown]
             prompt = self.prompts.for_pictures(question, memory.text, marks, MOST_AGAIN)
             reply, text = await self._ask(prompt, unheard(config), self._answer_options)
             shown, without_room = choose(text, shown, tokens, self.model)
             usage = usage_of(reply)
-        blocks, gone = await _to_blocks(shown)
-        return _Seen(blocks, {**without_room, **gone}, usage)
+        blocks, gone = await to_blocks(shown)
+        return blocks, {**without_room, **gone}, usage
 
     async def _fill(
         self,
@@ -302,41 +310,35 @@ class ChatReader(Reader):
         question: str,
         known: Memory,
         config: RunnableConfig | None,
-        seen: Sequence[Block],
+        seen: Sequence[dict[str, Any]],
     ) -> Answer:
         """Ask for an answer in a shape. Its JSON is streamed only after it is known to match."""
-        options, held = self._answer_options, constraint(self.model, shape)
 
-        async def ask(messages: list[BaseMessage]) -> tuple[AIMessage, str]:
-            messages = [_to_message(messages[0].text, seen), *messages[1:]]
+        async def ask(messages: list[BaseMessage], more: dict[str, Any]) -> tuple[AIMessage, str]:
+            first, *rest = messages
+            options = {**self._answer_options, **more}
+            return await self._ask(first.text, unheard(config), options, seen, rest)
 
-            def call(more: dict[str, Any]) -> Awaitable[tuple[AIMessage, str]]:
-                asked = self.model.ainvoke(messages, unheard(config), **options, **more)
-                return take_reply(asked)
-
-            return await call_constrained(call, held)
-
-        filled = await fill(shape, prompt, ask)
-        text = json.dumps(filled.plain, ensure_ascii=False)
+        plain, replies = await fill(shape, prompt, ask, constraint(self.model, shape))
+        text = json.dumps(plain, ensure_ascii=False)
         if (listener := listener_of(config)) is not None:
             AnswerRelay(listener, boxed=False).finish(text)
-        leaves, choices = [*_leaves(filled.plain)], shape.choices
+        leaves, choices = [*_leaves(plain)], shape.choices
         stated = "\n".join(leaf for leaf in leaves if leaf not in choices)
         aligned = await self._decide(align_answer(stated, known, question), question)
-        is_filled = any(value not in (None, "", [], {}) for value in filled.plain.values())
+        is_filled = any(value not in (None, "", [], {}) for value in plain.values())
         return Answer(
             text,
             text,
             found=is_filled and bool(known.text.strip()) and aligned.has_support,
             evidence=_once_each(cite("\n".join(leaves), known, question)),
             unsupported=aligned.memory.unsupported,
-            usage=sum(map(usage_of, filled.replies), Usage()),
-            finish_reason=finish_reason(filled.replies[-1]),
-            structured=filled.plain,
+            usage=sum(map(usage_of, replies), Usage()),
+            finish_reason=finish_reason(replies[-1]),
+            structured=plain,
         )
 
     async def _decide(self, aligned: Aligned, question: str = "") -> Aligned:
-        """The aligned statements, with those marked that nothing supports."""
         return await decide(aligned, self._verifier, question) if self._verifier else aligned
 
     async def _answer(self, reply: AIMessage, text: str, question: str, known: Memory) -> Answer:
@@ -362,9 +364,11 @@ class ChatReader(Reader):
         prompt: str,
         config: RunnableConfig | None,
         options: dict[str, Any],
-        seen: Sequence[Block] = (),
+        seen: Sequence[dict[str, Any]] = (),
+        after: Sequence[BaseMessage] = (),
     ) -> tuple[AIMessage, str]:
-        messages: list[BaseMessage] = [_to_message(prompt, seen)]
+        content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
+        messages: list[BaseMessage] = [HumanMessage(content), *after]
         asked = (
             ask_like_caller(self.model, messages, config, options)
             if self.standing  # the application asks the same model
@@ -381,43 +385,10 @@ def _once_each(places: Sequence[Evidence]) -> tuple[Evidence, ...]:
     return (*found.values(),)
 
 
-Block: TypeAlias = dict[str, Any]
-"""A content block of a message, beside the prompt."""
-
-
-class _Seen(NamedTuple):
-    """Pictures that an answer sees again, how many are left out, by why, and the cost to ask."""
-
-    blocks: Sequence[Block] = ()
-    left_out: Mapping[str, int] = MappingProxyType({})
-    usage: Usage = Usage()
-
-    def add_to(self, answer: Answer) -> Answer:
-        """Return the answer that was written with these pictures."""
-        return replace(answer, left_out=self.left_out, usage=self.usage + answer.usage)
-
-
-def _to_message(prompt: str, seen: Sequence[Block]) -> HumanMessage:
-    """Return a prompt as a message, with pictures behind it."""
-    content: Any = [{"type": "text", "text": prompt}, *seen] if seen else prompt
-    return HumanMessage(content)
-
-
-async def _to_blocks(shown: Sequence[Sight]) -> tuple[Sequence[Block], Mapping[str, int]]:
-    """Return pictures as content blocks, and those that were left out; none without pictures."""
-    if not shown:
-        return (), {}
-    from memagent_graph.pictures.sight import to_blocks
-
-    return await to_blocks(shown)
-
-
 def _without_seen(memory: Memory, shown: Sequence[Sight]) -> Memory:
     """Return a memory in which what refers to a picture that was shown counts as supported."""
     if not (shown and memory.unsupported):
         return memory
-    from memagent_graph.pictures.picture import numbers_in
-
     numbers = {one.picture.number for one in shown}
     left = (item for item in memory.unsupported if not numbers.intersection(numbers_in(item.text)))
     return replace(memory, unsupported=tuple(left))
@@ -444,6 +415,12 @@ def unheard(
     return {**config, "tags": [*config["tags"], TAG_NOSTREAM]}
 
 
+def prompts_for(model: BaseChatModel, config: ReadingConfig) -> Prompts:
+    """Return the default prompts for a model of its size, as its name or its server says it."""
+    names = model_name(model), getattr(model, "served_name", "")
+    return default_prompts(*names, exact=config.exact_cuts)
+
+
 def model_name(model: BaseChatModel) -> str:
     """Return the name of a chat model, or else that of its class."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
@@ -457,11 +434,6 @@ def _identity(model: BaseChatModel) -> dict[str, object]:
         if (value := getattr(model, key, None)) is not None:
             identity[key] = value
     return {key: value for key, value in identity.items() if "key" not in key.lower()}
-
-
-def _kind(value: object) -> str:
-    """A name for a value that JSON cannot encode; its `str` may hold an address in memory."""
-    return type(value).__qualname__
 
 
 def _limit(model: BaseChatModel, tokens: int) -> dict[str, Any]:

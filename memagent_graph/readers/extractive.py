@@ -145,7 +145,7 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
         trail += [
             index
             for index, said in enumerate(meant)
-            if index not in trail and _follows(leads, said)
+            if index not in trail and any(set(said).issuperset(lead) for lead in leads)
         ]
     added = {index: len(left_open.intersection(meant[index])) for index in reversed(trail[1:])}
     fitting = [i for i in added if added[i] or _may_answer(question, statements[i].text)]
@@ -160,11 +160,6 @@ def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
         for name in names(text)
         if len(lead := [term for term in content_terms(name) if term not in wanted]) > 1
     ]
-
-
-def _follows(leads: Sequence[Sequence[str]], said: Collection[str]) -> bool:
-    """Whether a statement has one of these names."""
-    return any(set(said).issuperset(lead) for lead in leads)
 
 
 def _may_answer(question: str, text: str) -> bool:

@@ -9,22 +9,13 @@ Everything here is a rule over words: it takes texts and returns texts, and call
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 
-from memagent_graph.evidence.align import LEAST_ASKED
-from memagent_graph.evidence.claims import (
-    may_be_translated,
-    may_share_language,
-    roots,
-    scripts,
-)
+from memagent_graph.evidence.places import may_be_translated, scripts
 from memagent_graph.evidence.statements import leave_out, notes, statements
-from memagent_graph.prompts import NO_MEMORY, UNCHANGED
-from memagent_graph.readers.scope import scope
-from memagent_graph.templates import late
+from memagent_graph.templates import NO_MEMORY, UNCHANGED, late
 from memagent_graph.text.terms import specific_terms, terms
 
 if TYPE_CHECKING:
@@ -69,14 +60,9 @@ _DENIAL = late(
     |\bi\s+(?:do\s+not|don['’]t)\s+know\b
     |未提及|没有提[及到]|未提到|未提供|没有提供|没有给出|未给出|无法(?:确定|回答|得知|判断|找到|知道)
     |不(?:知道|清楚|确定|详)|未知|没有(?:找到|相关|答案|记载|说明|关于)|找不到|并未|无相关|无从得知
-    """,
-    regex.IGNORECASE | regex.VERBOSE,
-)
-
-
-_DENIAL_ELSEWHERE = late(
+    """
     r"""
-    \b(?:text|notiz|dokument|angaben|tekst|notit|notat|текст)\w*\b[^.!?]{0,60}
+    |\b(?:text|notiz|dokument|angaben|tekst|notit|notat|текст)\w*\b[^.!?]{0,60}
       \b(?:nicht|keine?[nrs]?|nichts|niet|geen|nie|не)\b
     |\b(?:texte|notes|document|texto|notas|documento|testo|note)\b[^.!?]{0,60}
       \b(?:n['’]|(?:ne|no|não|non)\b)
@@ -109,15 +95,13 @@ def says_not_found(answer: str) -> bool:
     answer = answer.strip()
     if len(answer) > _LONGEST:
         return False
-    denials = (_DENIAL, _DENIAL_ELSEWHERE)
-    return not answer or any(denial.search(answer) is not None for denial in denials)
+    return not answer or _DENIAL.search(answer) is not None
 
 
 def says_nothing(answer: str, memory: str, question: str) -> bool:
     """Whether an answer gives nothing of the memory.
 
-    It denies, refuses, or repeats the question or the prompt's placeholder; or the memory is empty,
-    or has none of the words of a question for one fact.
+    It denies, refuses, or repeats the question or the prompt's placeholder; or the memory is empty.
     """
     said, asked = (" ".join(terms(text)) for text in (answer, question))
     bare = answer.strip(_AROUND_A_WORD).casefold()
@@ -128,23 +112,6 @@ def says_nothing(answer: str, memory: str, question: str) -> bool:
         or bare in {"empty", NO_MEMORY.casefold()}
         or says_not_found(answer)
         or (is_refusal(answer) and bare not in memory.casefold())
-        or _shares_no_word(memory, question)
-    )
-
-
-_BARE = 6
-"""Most words of notes that are an answer without a sentence."""
-
-
-def _shares_no_word(memory: str, question: str) -> bool:
-    """Whether notes in sentences have no word of a question for one fact, in their language."""
-    asked, noted = roots(question), roots(memory)
-    return (
-        len(asked) >= LEAST_ASKED
-        and len(noted) > _BARE
-        and asked.isdisjoint(noted)
-        and scope(question) == "one"
-        and may_share_language(question, memory)
     )
 
 
@@ -177,14 +144,14 @@ def check_overwrite(
     *,
     question: str = "",
     tags: Collection[str] = ("notes",),
-    prompt: tuple[str, ...] = (),
+    prompt: Sequence[frozenset[str]] = (),
     unfinished: bool = False,
 ) -> Overwrite:
     """Return the notes in a reply, and what speaks against overwriting the old ones with them.
 
-    `read` is the chunk, `tags` are the prompt's delimiters and `prompt` its own sentences. Without
-    a question, as in a memory of a user, no statement may be dropped; with one, those may that
-    share no word with it. A reply that was cut off may lose none.
+    `read` is the chunk, `tags` are the prompt's delimiters and `prompt` the words of each of its
+    sentences. Without a question, as in a memory of a user, no statement may be dropped; with one,
+    those may that share no word with it. A reply that was cut off may lose none.
     """
     whole = notes_in(reply, tags=tags, question=question)
     text = _without_instructions(whole, prompt, read)
@@ -210,28 +177,26 @@ def check_overwrite(
 # --- What models put round notes
 
 
-def _without_instructions(text: str, prompt: tuple[str, ...], read: str) -> str:
+def _without_instructions(text: str, said: Sequence[frozenset[str]], read: str) -> str:
     """Notes without sentences that repeat one of the prompt, and not of what was read."""
-    said = _words_of(prompt)
+    known = frozenset[str]().union(*said)
 
     def repeats(sentence: str) -> bool:
-        has = _words(sentence)
-        if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
-            return bool(has) and has in said and sentence not in read
+        has = key_words(sentence)
         least = _REPEATED * len(has)
-        return any(len(has & own) >= least for own in said) and sentence not in read
+        if len(has & known) < least or not has or sentence in read:
+            return False
+        if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
+            return has in said
+        return any(len(has & own) >= least for own in said)
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
 
 
-def _words(sentence: str) -> frozenset[str]:
+def key_words(sentence: str) -> frozenset[str]:
+    """Return the words of a sentence by which a repetition of it is known."""
     return frozenset(term for term in specific_terms(sentence) if not term.isdigit())
-
-
-@lru_cache(16)
-def _words_of(prompt: tuple[str, ...]) -> list[frozenset[str]]:
-    return [*map(_words, prompt)]
 
 
 _REPEATED = 0.8
@@ -382,7 +347,7 @@ def find_lost_statements(before: str, after: str) -> list[str]:
     lost = []
     for statement in statements(before):
         said = _terms(statement.text)
-        kept = sum(term in has for term in said) >= _KEPT * len(said)
+        kept = len(has.intersection(said)) >= _KEPT * len(said)
         if said and not kept and statement.text not in after:
             lost.append(statement.text)
     return lost
@@ -429,3 +394,38 @@ def _is_loss(lost: Sequence[str], before: str, after: str, question: str) -> boo
     known = asked & set(specific_terms(before))
     gone = asked & {term for one in lost for term in specific_terms(one)} - kept
     return bool(gone) and (most or len(known & kept) < _MOST_LOST * len(known))
+
+
+# --- Values that say nothing
+
+_GIVEN = (
+    r"(?:specified|mentioned|stated|given|provided|available|(?:yet\ )?known|found|listed"
+    r"|indicated|disclosed|defined|described|reported|shared|set|applicable|determined|said|sure)"
+)
+_NOT_SAID = late(
+    rf"""
+    \W*(?:(?:is\ |was\ )?(?:not|none|nothing|never)[ _-](?:been\ |yet\ )?{_GIVEN}(?:\ yet)?
+      |unspecified|unknown|undefined|undisclosed|n\W?/?\W?a|nil|null|nan|tb[ad]|k\.?\W?a
+      |to\ be\ {_GIVEN}|no\ (?:information|info|mention|data|value|details)(?:\ {_GIVEN})?
+      |nicht\ (?:angegeben|genannt|bekannt|erwähnt)|unbekannt|keine\ (?:angaben?|informationen)
+      |(?:non|pas)\ (?:précisé|spécifié|indiqué|mentionné|renseigné|connu)e?s?|inconnue?s?
+      |(?:no|não|non)\ (?:e?specific|mencion|indic|proporcion|menzion|inform)ad?t?[oae]
+      |des(?:conoc|conhec)id[oa]|sconosciut[oa]|niet\ (?:opgegeven|vermeld|bekend)|onbekend
+      |неизвестно|не\ указано|未提及|未知|未说明|未提供|不详|不明|无|無|なし|없음
+    )?\W*(?:\ (?:in\ (?:the|this)|by\ the)\ (?:section|text|document|conversation|user)\W*)?
+    """,
+    regex.IGNORECASE | regex.VERBOSE,
+)
+_NONE = late(
+    r"\W*(?:no|none|nothing|keine?[nrs]?|nichts|aucune?|ningun[oa]|nessun[oa])\W*", regex.I
+)
+
+
+def is_not_said(value: str) -> bool:
+    """Return whether a value is what models write in place of one that the text does not name."""
+    return bool(_NOT_SAID.fullmatch(value))
+
+
+def is_none(value: str) -> bool:
+    """Return whether a value is a word for none, which may be one of several to choose from."""
+    return bool(_NONE.fullmatch(value))

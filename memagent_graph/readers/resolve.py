@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import regex
 from langchain_core.language_models import BaseChatModel
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.models.resolve import name_provider, resolve_model, unwrap_model
-from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Reader
-from memagent_graph.readers.chat import ChatReader, model_name
+from memagent_graph.readers.chat import ChatReader
 from memagent_graph.text.tokens import TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.verify import Verify
     from memagent_graph.models.structured import ResponseFormat
+    from memagent_graph.prompts import Prompts
 
 EXTRACTIVE = "extractive"
 
@@ -28,29 +27,6 @@ EXTRACTIVE = "extractive"
 def default_model() -> str:
     """Return the model to use if none is given: `MEMAGENT_MODEL`, or else "extractive"."""
     return os.environ.get("MEMAGENT_MODEL") or EXTRACTIVE
-
-
-def default_prompts(name: str, config: ReadingConfig) -> Prompts:
-    """Return the prompts with which a model of this name, hub id or path reads, if untrained.
-
-    A small model is asked for what each chunk adds, any other for the whole memory, as in the
-    paper, and with `exact_cuts` all. Its size is what its name says, as in "Qwen2.5-0.5B-Instruct".
-    """
-    name = name.rstrip("/").rpartition("/")[2].casefold()
-    sizes = [
-        float(size["number"]) / (1000 if size["unit"] == "m" else 1)
-        for size in _SIZE.finditer(name)
-    ]
-    is_small = bool(sizes) and max(sizes) <= _SMALL and "memagent" not in name
-    return Prompts.additive() if is_small and not config.exact_cuts else Prompts()
-
-
-_SIZE = regex.compile(
-    r"(?<![\p{L}\p{N}.])(?P<number>\d{1,4}(?:\.\d{1,3})?(?=b)|\d{3}(?=m))(?P<unit>[bm])(?![\p{L}\p{N}])"
-)
-_SMALL = 2.0
-"""Billions of parameters up to which a model keeps more if it only adds to its notes. It was
-measured with 0.5 and 1.5: docs/benchmarks.md."""
 
 
 def resolve_reader(
@@ -70,7 +46,7 @@ def resolve_reader(
         model: a reader, a chat model, or a string: "extractive", or one that `resolve_model`
             accepts. None stands for `default_model()`.
         config: the budgets, in tokens.
-        prompts: the prompts of a chat model; `default_prompts` if None.
+        prompts: the prompts of a chat model; if None, those of its size, as in `ChatReader`.
         tokenizer: counts the built-in reader's memory; no text can forge its control tokens in the
             prompts of a chat model.
         verify: decides which statements are supported, as in `ChatReader`; ignored by the
@@ -101,18 +77,14 @@ def resolve_reader(
 
         return ExtractiveReader(config, load_tokenizer(tokenizer))
     if isinstance(model, str):
-        asked, name = model, name_provider(model, base_url)
+        name = name_provider(model, base_url)
         chat = resolve_model(model, base_url=base_url, **(options or {}))
     elif isinstance(model, BaseChatModel):
-        asked, name, chat = model_name(model), None, model
+        name, chat = None, model
     elif isinstance(model, Reader):
-        if verify is not None:
+        if verify is not None or response_format is not None:
             raise ConfigurationError(
-                "verify= is for a chat model: a Reader marks its own memory; leave verify= out."
-            )
-        if response_format is not None:
-            raise ConfigurationError(
-                "response_format= is for a chat model: give it to the Reader itself."
+                "verify= and response_format= are for a chat model: give them to the Reader itself."
             )
         return model
     else:
@@ -123,7 +95,7 @@ def resolve_reader(
         raise ConfigurationError(message)
     return ChatReader(
         chat,
-        prompts=prompts or default_prompts(asked, config),
+        prompts=prompts,
         config=config,
         name=name,
         verify=verify,

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memagent_graph.rl.loss import grpo_loss
+    from memagent_graph.rl.grpo import grpo_loss
     from memagent_graph.rl.recorder import TraceRecorder
     from memagent_graph.rl.settings import GRPOSettings, TrainingSettings
     from memagent_graph.rl.traces import Rollout
@@ -30,7 +30,7 @@ _HOMES = {
     "TraceRecorder": "recorder",
     "Training": "training",
     "TrainingSettings": "settings",
-    "grpo_loss": "loss",
+    "grpo_loss": "grpo",
 }
 
 

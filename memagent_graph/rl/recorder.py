@@ -8,18 +8,21 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import convert_to_openai_messages
 
 from memagent_graph.errors import TraceError
-from memagent_graph.graph.events import Observer, part
-from memagent_graph.rl.traces import Conversation, End, Feedback, fingerprint
+from memagent_graph.graph.reading import Observer, part
+from memagent_graph.rl.traces import Conversation, End, Feedback, RecordedCall, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import LLMResult
     from langchain_core.runnables import RunnableConfig
 
@@ -35,18 +38,30 @@ _WITHIN = ("sampling", "extra_body", "model_kwargs")
 
 
 @dataclass(slots=True, eq=False)
-class RecordedCall:
+class _RunningCall:
     """One call of a model, in an `attempt` at a step with others, by the policy of that version.
 
     Of several concurrent calls of a step, it belongs to a `part`. The engine's report is None until
     it returned.
     """
 
-    attempt: list[RecordedCall]
+    attempt: list[_RunningCall]
     sampling: dict[str, float | int | None]
     policy: int
     part: object
+    rollout: str | None
+    prompt: list[dict[str, Any]]
+    started: float
     generation: Generation | None = None
+
+
+def _in_words(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    """Return messages in OpenAI's format, without the bytes of pictures."""
+    found: Any = convert_to_openai_messages(messages)
+    for one in found:
+        if isinstance(one["content"], list):
+            one["content"] = [part for part in one["content"] if part["type"] == "text"]
+    return found  # type: ignore[no-any-return]
 
 
 def to_sampling(parameters: Mapping[str, Any]) -> dict[str, float | int | None]:
@@ -77,19 +92,20 @@ _RESUMED = "reading that was resumed"
 
 
 class TraceRecorder(BaseCallbackHandler, Observer):
-    """Records prompts and completions, for each chunk, merge and answer.
+    """Records each call of the model, and conversations to train on: a chunk, merge or answer each.
 
     One recorder serves any number of concurrent runs, from any thread and event loop, of this
     graph or of a graph that it is a node of.
 
-    Only conversations that a memory or answer came from are recorded, not failed attempts or
+    Only conversations that a memory or answer came from are trained on, not failed attempts or
     replies that the graph refused. A chunk that had to be halved has one conversation for each
     part. Conversations of segments and merges belong to the rollout of their question.
-    A run that fails leaves a rollout without an end, which loading skips.
+    A run that fails leaves a rollout without an end, of which loading keeps the calls.
 
     Args:
         sink: stores the records. Its errors end the run.
-        tokenizer: the model's own; its fingerprint is recorded.
+        tokenizer: the model's own; its fingerprint is recorded. Without one, only calls are
+            recorded, those of any model.
         policy: version of the model's weights; update the attribute when they change.
 
     Attributes:
@@ -98,37 +114,20 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     Raises:
         TraceError: The tokenizer does not report its vocabulary. Raised by the run: the model does
             not report token ids or log-probabilities, or two readings have the same rollout id.
-
-    Examples:
-        >>> from memagent_graph import create_memagent
-        >>> from memagent_graph.models.transformers import ChatTransformers
-        >>> from memagent_graph.rl import TraceRecorder
-        >>> from memagent_graph.rl.traces import ListSink
-        >>> from transformers import AutoTokenizer
-        >>> name = "Qwen/Qwen2.5-0.5B-Instruct"
-        >>> model = ChatTransformers(model=name, temperature=1.0, logprobs=True, max_tokens=50)
-        >>> sink = ListSink()
-        >>> recorder = TraceRecorder(sink, tokenizer=AutoTokenizer.from_pretrained(name))
-        >>> asked = {"question": "Who signed?", "document": "Ann Kestrel signed."}
-        >>> out = create_memagent(model).invoke(asked, recorder.config(rollout="r1"))
-        >>> recorder.feedback("r1", 1.0)
-        >>> [type(record).__name__ for record in sink.take()]
-        ['Conversation', 'Conversation', 'End', 'Feedback']
     """
 
     raise_error = True  # otherwise LangChain only logs errors of this handler
     run_inline = True  # otherwise each event of asynchronous code would go through a thread
 
-    def __init__(self, sink: Sink, *, tokenizer: object, policy: int = 0) -> None:
+    def __init__(self, sink: Sink, *, tokenizer: object | None = None, policy: int = 0) -> None:
         self.sink = sink
         self.policy = policy
-        self.tokenizer = fingerprint(tokenizer)
+        self.tokenizer = None if tokenizer is None else fingerprint(tokenizer)
         self.skipped: Counter[str] = Counter()
         self._readings: dict[UUID, _RecordedReading | None] = {}  # None: it cannot be recorded
         self._above: dict[UUID, UUID] = {}  # the run that each run is a part of
-        self._attempts: dict[UUID, list[RecordedCall]] = {}
-        self._calls: dict[UUID, RecordedCall] = {}
-        self._under_way: set[str] = set()
+        self._attempts: dict[UUID, list[_RunningCall]] = {}
+        self._calls: dict[UUID, _RunningCall] = {}
         self._lock = threading.Lock()
 
     def config(
@@ -178,7 +177,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         """Forget a chain, a step or a whole run that ended."""
         self._above.pop(run_id, None)
         if self._attempts.pop(run_id, None) is None:
-            self._leave(run_id)
+            self._readings.pop(run_id, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
         """Forget a chain, a step or a whole run that failed."""
@@ -187,7 +186,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     def on_chat_model_start(
         self,
         serialized: object,
-        messages: object,
+        messages: list[list[BaseMessage]],
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
@@ -195,21 +194,47 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     ) -> None:
         """Begin the record of a model call within a step."""
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
-        if attempt is not None:
-            sampling = to_sampling(kwargs.get("invocation_params") or {})
-            self._calls[run_id] = RecordedCall(attempt, sampling, self.policy, part.get())
+        if attempt is None:
+            return
+        reading = parent_run_id  # another reading within this one's step has no rollout of its own
+        while reading is not None and self._readings.get(reading) is None:
+            reading = self._above.get(reading)
+        known = None if reading is None else self._readings[reading]
+        self._calls[run_id] = _RunningCall(
+            attempt,
+            to_sampling(kwargs.get("invocation_params") or {}),
+            self.policy,
+            part.get(),
+            None if known is None else known.rollout,
+            _in_words(messages[0]),
+            perf_counter(),
+        )
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: object) -> None:
         """Complete the record of a model call."""
-        call = self._calls.pop(run_id, None)
+        message: Any = getattr(response.generations[0][0], "message", None)
+        call = self._end_call(run_id, message)
         if call is not None:
-            message = getattr(response.generations[0][0], "message", None)
             call.generation = getattr(message, "response_metadata", {}).get("generation")
             call.attempt.append(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: object) -> None:
-        """Drop the record of a model call that failed."""
-        self._calls.pop(run_id, None)
+        """Record that a model call failed, and why."""
+        self._end_call(run_id, None, f"{type(error).__name__}: {error}")
+
+    def _end_call(
+        self, run_id: UUID, reply: AIMessage | None, error: str | None = None
+    ) -> _RunningCall | None:
+        """Write the record of a call that ended, if it belongs to a rollout."""
+        call = self._calls.pop(run_id, None)
+        if call is not None and call.rollout is not None:
+            text, usage = (reply.text, reply.usage_metadata) if reply else (None, None)
+            seconds = perf_counter() - call.started
+            about = (call.policy, call.sampling)
+            self.sink.write(
+                RecordedCall(call.rollout, call.prompt, text, error, usage, seconds, *about)
+            )
+        return call
 
     def on_open(self, step: UUID, fold: Fold, about: Mapping[str, object]) -> None:
         """Begin the record of a reading whose document was opened."""
@@ -227,12 +252,12 @@ class TraceRecorder(BaseCallbackHandler, Observer):
             asked = [fold["question"], source["digest"]]
             group = sha256(json.dumps(asked).encode()).hexdigest()[:32]
         rollout = str(reading if rollout is None else rollout)
-        with self._lock:
-            if rollout in self._under_way:
-                raise TraceError(_USED_TWICE.format(rollout))
-            self._under_way.add(rollout)
         sample = str(group if sample is None else sample)
-        self._readings[reading] = _RecordedReading(sample, str(group), rollout)
+        with self._lock:
+            known = [*self._readings.values()]
+            if any(one is not None and one.rollout == rollout for one in known):
+                raise TraceError(_USED_TWICE.format(rollout))
+            self._readings[reading] = _RecordedReading(sample, str(group), rollout)
 
     def on_begin(self, step: UUID) -> None:
         """Begin an attempt at a step."""
@@ -277,21 +302,21 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         reading = self._above[step]
         if reading not in self._readings:
             self._skip(_RESUMED)
-        known, replies = self._leave(reading), self._attempts[step]
+        known, replies = self._readings.pop(reading, None), self._attempts[step]
         if known is None:
             return
         if not replies:
             raise TraceError(_NO_CALLS)
         for reply in replies:
             self._record(known, reply, final=reply is replies[-1])
-        self.sink.write(End(known.rollout, known.steps, answer.final, response=answer.text))
+        self.sink.write(End(known.rollout, known.steps, answer.final))
 
     def _record(
-        self, reading: _RecordedReading, reply: RecordedCall, *, final: bool, **read: Any
+        self, reading: _RecordedReading, reply: _RunningCall, *, final: bool, **read: Any
     ) -> None:
-        generation = reply.generation
-        if not generation:
-            raise TraceError(_NO_TOKENS)
+        if self.tokenizer is None:
+            return
+        generation: Mapping[str, Any] = reply.generation or {}
         prompt, completion = generation.get("prompt_token_ids"), generation.get("token_ids")
         logprobs = generation.get("logprobs")
         if not prompt or not completion or not logprobs:
@@ -320,14 +345,6 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         while run is not None and run not in self._readings:
             run = self._above.get(run)
         return None if run is None else self._readings[run]
-
-    def _leave(self, run: UUID) -> _RecordedReading | None:
-        """Forget a run that ended, and return its reading; None if it was not recorded."""
-        reading = self._readings.pop(run, None)
-        if reading is not None:
-            with self._lock:
-                self._under_way.discard(reading.rollout)
-        return reading
 
     def _skip(self, reason: str) -> None:
         with self._lock:

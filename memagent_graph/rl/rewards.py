@@ -14,8 +14,8 @@ from math import isfinite
 from typing import TypeAlias
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.evaluation.samples import exact_match, substring_match, without_latex
-from memagent_graph.readers.completion import find_boxed
+from memagent_graph.evaluation.scores import exact_match, substring_match, without_latex
+from memagent_graph.models.reply import find_boxed
 
 Reward: TypeAlias = Callable[[str, Sequence[str]], float]
 """Takes the answer and the right answers; returns the reward."""
@@ -51,23 +51,11 @@ REWARDS: dict[str, Reward] = {"exact": exact, "substring": substring}
 
 
 def make_reward(wanted: str | Reward) -> Reward:
-    """Make a reward from a name or a function.
-
-    Args:
-        wanted: a name in `REWARDS`, or a function of an answer and the right answers.
-
-    Returns:
-        A reward that always returns a finite number.
+    """Make a reward from a name in `REWARDS`, or a function of an answer and the right answers.
 
     Raises:
         ConfigurationError: There is no reward of that name. The reward itself raises `TraceError`
             if the function returns anything but a finite number.
-
-    Examples:
-        >>> from memagent_graph.rl.rewards import make_reward
-        >>> reward = make_reward("exact")
-        >>> reward("Edda Hansen", ["Edda Hansen", "Hansen"])
-        1.0
     """
     if not callable(wanted) and wanted not in REWARDS:
         known = ", ".join(REWARDS)

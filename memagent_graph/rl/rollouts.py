@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import (
     ConfigurationError,
@@ -21,7 +21,7 @@ from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
-from memagent_graph.rl.traces import ListSink, Rollout, join
+from memagent_graph.rl.traces import ListSink, LoadedTraces, RecordedCall, Rollout, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +37,11 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
-    from memagent_graph.readers.chat import Block
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
+    from memagent_graph.rl.traces import Record
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike
-
-
-class Collected(NamedTuple):
-    """The complete rollouts of some questions, with rewards, and failed readings by error."""
-
-    rollouts: list[Rollout]
-    failed: Counter[str]
 
 
 class RolloutRunner:
@@ -79,14 +72,13 @@ class RolloutRunner:
         self._slots = concurrency
         self.reader = _SeededReader(model, prompts=prompts, config=config, seed=seed)
         self._agent = create_memagent(self.reader, config=config, tokenizer=tokenizer)
-        self._sink = ListSink()
+        self._sink = _TrainingSink()
         self.recorder = TraceRecorder(self._sink, tokenizer=tokenizer)
 
-    async def collect(self, samples: Sequence[Sample], *, times: int) -> Collected:
-        """Read each sample `times` times; failed readings are counted, and the others continue."""
+    async def collect(self, samples: Sequence[Sample], *, times: int) -> LoadedTraces:
+        """Read each sample `times` times, and reward the readings; those that fail are skipped."""
         slots = asyncio.Semaphore(self._slots)
         failed: Counter[str] = Counter()
-        opened = {sample.id: sample.open() for sample in samples}
         self.reader.begin()
         answers = {sample.id: sample.answers for sample in samples}
 
@@ -100,21 +92,24 @@ class RolloutRunner:
                 except MemAgentError as error:
                     failed[f"{type(error).__name__}: {error}"] += 1
 
-        await asyncio.gather(
-            *(
-                read(sample, opened[sample.id], index)
-                for sample in samples
-                for index in range(times)
-            )
-        )
+        opened = [(sample, sample.open()) for sample in samples]
+        await asyncio.gather(*(read(*one, index) for one in opened for index in range(times)))
         found = join(self._sink.take()).rollouts
         # An order that does not depend on which reading ended first.
         found.sort(key=lambda one: one.rollout)
-        return Collected([self._score(one, answers[one.group]) for one in found], failed)
+        return LoadedTraces([self._score(one, answers[one.group]) for one in found], failed)
 
     def _score(self, rollout: Rollout, answers: Sequence[str]) -> Rollout:
         answer = "" if rollout.rollout in self.reader.speechless else rollout.answer
         return replace(rollout, reward=self._reward(answer, answers))
+
+
+class _TrainingSink(ListSink):
+    """Keeps no calls: the texts of all prompts of a batch would take gigabytes."""
+
+    def write(self, record: Record) -> None:
+        if not isinstance(record, RecordedCall):
+            super().write(record)
 
 
 class _SeededReader(ChatReader):
@@ -139,7 +134,6 @@ class _SeededReader(ChatReader):
         self._asked: Counter[bytes] = Counter()
 
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
-        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().update(step, config=config)
         except EmptyReplyError:
@@ -149,34 +143,27 @@ class _SeededReader(ChatReader):
     async def respond(
         self, question: str, memory: Memory, *, config: RunnableConfig | None = None
     ) -> Answer:
-        """Do as `ChatReader` does, except for an empty reply."""
         try:
             return await super().respond(question, memory, config=config)
         except EmptyReplyError:
             self.speechless.add(_rollout_of(config))
-            return Answer(_SILENCE, "", usage=Usage(calls=1))
+            return Answer("(an empty reply)", "", usage=Usage(calls=1))
 
     async def _ask(
         self,
         prompt: str,
         config: RunnableConfig | None,
-        options: Mapping[str, object],
-        seen: Sequence[Block] = (),
+        options: dict[str, Any],
+        *more: Any,
     ) -> tuple[AIMessage, str]:
         about = sha256(f"{self._seed} {_rollout_of(config)} {prompt}".encode()).digest()
         self._asked[about] += 1  # a repeated attempt must not fail in the same way
         seed = (int.from_bytes(about[:4], "little") + self._asked[about]) % 2**31
-        return await super()._ask(prompt, config, {**options, "seed": seed}, seen)
-
-
-_SILENCE = "(an empty reply)"
+        return await super()._ask(prompt, config, {**options, "seed": seed}, *more)
 
 
 def _rollout_of(config: RunnableConfig | None) -> str:
     return str((config or {}).get("metadata", {}).get(ROLLOUT, ""))
-
-
-_WHOLE = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoint:
@@ -191,7 +178,8 @@ def make_served_policy(model: str, base_url: str, **options: Any) -> ChatEndpoin
         base_url: URL of the server, or of a gateway before it, up to `/v1`.
         options: further arguments of `ChatEndpoint`.
     """
-    body = {**(options.pop("extra_body", None) or {}), **_WHOLE}
+    whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    body = {**(options.pop("extra_body", None) or {}), **whole}
     sampling: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "extra_body": body}
     return ChatEndpoint(model=model, base_url=base_url, **options, **sampling)
 
@@ -233,17 +221,13 @@ class ServedWeights:
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}
         try:
             for path, sent in (("/collective_rpc", body), ("/reset_prefix_cache", None)):
-                httpx.post(self._root + path, json=sent, timeout=_RELOADING).raise_for_status()
+                httpx.post(self._root + path, json=sent, timeout=600.0).raise_for_status()
         except httpx.HTTPError as error:
             message = (
                 f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
             raise ModelError(message) from error
-
-
-_RELOADING = 600.0
-"""Time in which a server must have loaded its weights, in seconds."""
 
 
 def make_engine(

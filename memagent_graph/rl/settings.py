@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from memagent_graph.config import fields_from_file
-from memagent_graph.errors import ConfigurationError
+from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **fields: object) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise ConfigurationError(found) from error
-
-    @classmethod
-    def from_file(cls, path: str | Path, **fields: object) -> Self:
-        """Load settings from a YAML or JSON file; `fields` override those of the file.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or a field is unknown or invalid.
-        """
-        return cls(**{**fields_from_file(path), **fields})
-
-
-class GRPOSettings(_Settings):
+class GRPOSettings(BaseModel):
     """Settings of `MultiConversationGRPOTrainer`, by default the paper's, as far as it states them.
 
     Attributes:
@@ -55,9 +32,10 @@ class GRPOSettings(_Settings):
         gradient_checkpointing: compute activations twice to save memory.
         mixed_precision: "bf16" computes in bfloat16 and keeps the weights in float32.
         lora_rank: train adapters of this rank on all linear layers instead of the weights.
-        report_to: trackers of `accelerate` that get the metrics ("tensorboard", "wandb", ...).
         seed: seed of everything random.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     learning_rate: float = Field(default=1e-6, gt=0)
     warmup_steps: int = Field(default=20, ge=0)
@@ -76,7 +54,6 @@ class GRPOSettings(_Settings):
     gradient_checkpointing: bool = False
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     lora_rank: int | None = Field(default=None, ge=1)
-    report_to: tuple[str, ...] = ()
     seed: int = 0
 
 

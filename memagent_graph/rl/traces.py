@@ -11,9 +11,9 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from memagent_graph.errors import TraceError
 
@@ -26,12 +26,10 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    kind: ClassVar[str]
-
     def plain(self) -> dict[str, object]:
         """Return the record as plain values, for a sink."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {"kind": self.kind, **values}
+        return {"kind": _kind(type(self)), **values}
 
     def _check_types(self, kind: type, *names: str) -> None:
         for name in names:
@@ -89,8 +87,6 @@ class Conversation(_Record):
     finish_reason: str | None = None
     segment: int | None = None
 
-    kind: ClassVar[str] = "conversation"
-
     def __post_init__(self) -> None:
         self._check_types(str, "sample", "group", "rollout", "tokenizer")
         self._check_types(int, "step", "policy")
@@ -118,20 +114,16 @@ class Conversation(_Record):
 class End(_Record):
     """The end of a rollout; without it, a rollout is incomplete.
 
-    `conversations` is their number, `reward` None if not known yet, and `response` the whole reply
-    that the answer was taken from.
+    `conversations` is their number, and `reward` None if not known yet.
     """
 
     rollout: str
     conversations: int
     answer: str
     reward: float | None = None
-    response: str = ""
-
-    kind: ClassVar[str] = "end"
 
     def __post_init__(self) -> None:
-        self._check_types(str, "rollout", "answer", "response")
+        self._check_types(str, "rollout", "answer")
         self._check_types(int, "conversations")
         if self.reward is not None:
             _check_reward(self.rollout, self.reward)
@@ -144,14 +136,33 @@ class Feedback(_Record):
     rollout: str
     reward: float
 
-    kind: ClassVar[str] = "feedback"
-
     def __post_init__(self) -> None:
         self._check_types(str, "rollout")
         _check_reward(self.rollout, self.reward)
 
 
-Record: TypeAlias = "Conversation | End | Feedback"
+@dataclass(frozen=True, slots=True)
+class RecordedCall(_Record):
+    """A call of the model, also one that failed or whose reply was refused; it trains nothing.
+
+    The `prompt` has the messages as `invoke` of a chat model takes them, without pictures.
+    Without a `reply`, `error` says why there is none.
+    """
+
+    rollout: str
+    prompt: Sequence[Mapping[str, Any]]
+    reply: str | None
+    error: str | None
+    usage: Mapping[str, Any] | None
+    seconds: float
+    policy: int
+    sampling: Mapping[str, float | int | None]
+
+    def __post_init__(self) -> None:
+        self._check_types(str, "rollout")
+
+
+Record: TypeAlias = "Conversation | End | Feedback | RecordedCall"
 
 
 def _check_ids(name: str, ids: tuple[int, ...]) -> None:
@@ -197,19 +208,10 @@ class Sink(Protocol):
 
     def write(self, record: Record) -> None:
         """Keep one record."""
-        ...
-
-    def close(self) -> None:
-        """Write the remaining records, and close files and connections."""
-        ...
 
 
 class ListSink:
-    """Keeps records in memory, for training in the same process.
-
-    Attributes:
-        records: the records written and not taken yet.
-    """
+    """Keeps `records` in memory until they are taken, for training in the same process."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -223,9 +225,6 @@ class ListSink:
         taken = self.records[:]
         del self.records[: len(taken)]  # others may have written meanwhile
         return taken
-
-    def close(self) -> None:
-        """Do nothing: the records stay."""
 
 
 class JSONLinesSink:
@@ -273,7 +272,6 @@ class Rollout:
         answer: its answer.
         reward: its reward; None if not known yet.
         policy: version of the weights that it began with.
-        response: the whole reply that the answer was taken from.
     """
 
     rollout: str
@@ -283,7 +281,6 @@ class Rollout:
     answer: str
     reward: float | None
     policy: int
-    response: str = ""
 
     @property
     def tokens(self) -> int:
@@ -299,15 +296,11 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTraces:
-    """The result of loading records.
-
-    Attributes:
-        rollouts: the complete rollouts, in the order in which they ended.
-        skipped: number of records and rollouts skipped, by reason.
-    """
+    """Complete rollouts, as they ended; what was skipped, counted by reason; and all calls."""
 
     rollouts: list[Rollout] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    calls: list[RecordedCall] = field(default_factory=list)
 
 
 def load(paths: str | Path | Iterable[str | Path]) -> LoadedTraces:
@@ -322,7 +315,8 @@ def load(paths: str | Path | Iterable[str | Path]) -> LoadedTraces:
     skipped: Counter[str] = Counter()
     given = [paths] if isinstance(paths, str | Path) else paths
     files = [file for path in given for file in _files(Path(path))]
-    return join((one for file in files for one in _parse(file, skipped)), skipped)
+    found = join(one for file in files for one in _parse(file, skipped))
+    return LoadedTraces(found.rollouts, found.skipped + skipped, found.calls)
 
 
 def _files(path: Path) -> list[Path]:
@@ -346,34 +340,37 @@ def _parse(file: Path, skipped: Counter[str]) -> Iterator[Record]:
                 skipped["record of an unknown kind"] += 1
                 continue
             values = {one.name: item[one.name] for one in fields(kind) if one.name in item}
-            if isinstance(reward := values.get("reward"), float) and isnan(reward):
-                skipped["reward that is not a number"] += 1
-                if kind is Feedback:
-                    continue
-                values["reward"] = None
             try:
                 yield kind(**values)
             except (TypeError, ValueError):
-                skipped[f"invalid {kind.kind}"] += 1
+                skipped[f"invalid {_kind(kind)}"] += 1
 
 
-_KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in (Conversation, End, Feedback)}
+def _kind(record: type[_Record]) -> str:
+    return record.__name__.removeprefix("Recorded").lower()
 
 
-def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> LoadedTraces:
+_KINDS: dict[str, type[Record]] = {
+    _kind(kind): kind for kind in (Conversation, End, Feedback, RecordedCall)
+}
+
+
+def join(records: Iterable[Record]) -> LoadedTraces:
     """Assemble rollouts from records; incomplete ones are skipped and counted.
 
     Args:
         records: the records, in the order of their writing; of two for the same thing, the later
             counts.
-        skipped: counts to add to.
     """
-    skipped = Counter() if skipped is None else skipped
+    skipped: Counter[str] = Counter()
     conversations: dict[str, dict[int, Conversation]] = {}
     ends: dict[str, End] = {}
     rewards: dict[str, float] = {}
+    calls: list[RecordedCall] = []
     for record in records:
-        if isinstance(record, Conversation):
+        if isinstance(record, RecordedCall):
+            calls.append(record)
+        elif isinstance(record, Conversation):
             known = conversations.setdefault(record.rollout, {})
             skipped["conversation recorded twice"] += record.step in known
             known[record.step] = record
@@ -389,13 +386,24 @@ def join(records: Iterable[Record], skipped: Counter[str] | None = None) -> Load
         known = conversations.get(end.rollout, {})
         # Segments are read concurrently, so the order in which conversations end has no meaning.
         found = sorted((known[step] for step in range(end.conversations) if step in known), key=_at)
-        if not found or len(found) < end.conversations:
+        if not end.conversations:
+            skipped["rollout recorded without a tokenizer"] += 1
+        elif not found or len(found) < end.conversations:
             skipped["rollout with conversations missing"] += 1
         elif not _fit_together(found):
             skipped["rollout whose conversations do not fit together"] += 1
         else:
-            rollouts.append(_rollout(found, end, rewards.get(end.rollout, end.reward)))
-    return LoadedTraces(rollouts, +skipped)
+            rollout = Rollout(
+                rollout=end.rollout,
+                group=found[0].group,
+                sample=found[0].sample,
+                conversations=tuple(found),
+                answer=end.answer,
+                reward=rewards.get(end.rollout, end.reward),
+                policy=min(one.policy for one in found),
+            )
+            rollouts.append(rollout)
+    return LoadedTraces(rollouts, +skipped, calls)
 
 
 def _at(one: Conversation) -> tuple[bool, bool, int, int]:
@@ -406,16 +414,3 @@ def _fit_together(found: Sequence[Conversation]) -> bool:
     """Whether only the last is an answer, and all have the same question and vocabulary."""
     kinds = {(one.sample, one.group, one.tokenizer) for one in found}
     return len(kinds) == 1 and found[-1].final and not any(one.final for one in found[:-1])
-
-
-def _rollout(found: Sequence[Conversation], end: End, reward: float | None) -> Rollout:
-    return Rollout(
-        rollout=end.rollout,
-        group=found[0].group,
-        sample=found[0].sample,
-        conversations=tuple(found),
-        answer=end.answer,
-        reward=reward,
-        policy=min(one.policy for one in found),
-        response=end.response,
-    )

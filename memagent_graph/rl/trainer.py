@@ -7,18 +7,17 @@ import random
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import parse_flag_from_env, set_seed
+from accelerate.utils import parse_flag_from_env, send_to_device, set_seed
 from safetensors import SafetensorError
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.advantages import Baseline, TrainingRow, make_training_rows
-from memagent_graph.rl.loss import grpo_loss
+from memagent_graph.rl.grpo import Baseline, TrainingRow, grpo_loss, make_training_rows
 from memagent_graph.rl.traces import fingerprint
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ def _name_unwritten(folder: str | Path) -> Iterator[None]:
         raise OSError(message) from error
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows of similar length, one conversation each, padded on the right.
 
     Attributes:
@@ -62,7 +60,6 @@ class Batch:
         trained: whether that token belongs to the row's completion, `[rows, width]`.
         sampled: recorded log-probabilities of the trained tokens, row by row, `[tokens]`.
         advantages: advantages of the trained tokens, `[tokens]`.
-        filled: number of tokens in `ids` that are not padding.
     """
 
     ids: torch.Tensor
@@ -71,12 +68,6 @@ class Batch:
     trained: torch.Tensor
     sampled: torch.Tensor
     advantages: torch.Tensor
-    filled: int
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Return a copy on another device."""
-        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "filled"}
-        return Batch(**tensors, filled=self.filled)
 
 
 _MOST_PADDING = 0.1
@@ -86,12 +77,7 @@ _MOST_PADDING = 0.1
 def pack(rows: Sequence[TrainingRow], *, token_budget: int) -> Iterator[list[TrainingRow]]:
     """Group rows so that a padded batch has at most `token_budget` tokens and little padding.
 
-    Args:
-        rows: the rows, in any order.
-        token_budget: most tokens in a batch, including padding; longer rows are batches alone.
-
-    Yields:
-        The rows of each batch, the longest first, so that a lack of memory shows at once.
+    Longer rows are batches alone. The longest come first, so that a lack of memory shows at once.
     """
     group: list[TrainingRow] = []
     filled = 0
@@ -123,20 +109,14 @@ def collate(rows: Sequence[TrainingRow]) -> Batch:
         trained=trained[:, columns],
         sampled=torch.tensor([value for row in rows for value in row.sampled]),
         advantages=torch.tensor([row.advantage for row in rows for _ in row.completion]),
-        filled=sum(map(len, rows)),
     )
 
 
 def score(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each trained token, and the sum of the entropies there.
 
-    Args:
-        model: a causal language model, prepared for training.
-        batch: the batch, on the model's device.
-
-    Returns:
-        Log-probabilities `[tokens]` with a gradient, and the sum of the entropies in nats, a
-        scalar without one; both in float32.
+    The first are `[tokens]`, with a gradient, and the second is a scalar in nats, without one; both
+    are in float32. The batch is on the device of the model, a causal language model.
     """
     # Logits are computed only for trained columns: prompts are long, and vocabularies large.
     output = model(input_ids=batch.ids, logits_to_keep=batch.columns, use_cache=False)
@@ -167,24 +147,15 @@ class MultiConversationGRPOTrainer:
         model: a causal language model of `transformers`, without dropout.
         tokenizer: the model's tokenizer; rollouts recorded with another one are refused.
         settings: the training settings.
-        folder: folder for trackers.
 
     Raises:
-        ConfigurationError: A tracker of `report_to` is not installed, or the model would be
-            sharded over processes.
+        ConfigurationError: The model would be sharded over processes.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: object,
-        settings: GRPOSettings,
-        *,
-        folder: str | Path = ".",
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: object, settings: GRPOSettings) -> None:
         set_seed(settings.seed)
         self.settings = settings
-        self.accelerator = _accelerator(settings, folder)
+        self.accelerator = _accelerator(settings)
         self._vocabulary = fingerprint(tokenizer)
         self._reference: torch.nn.Module | None = None
         policy: PreTrainedModel | PeftModel = model
@@ -231,7 +202,7 @@ class MultiConversationGRPOTrainer:
 
         Returns:
             Metrics of the rollouts (reward, lengths), of this process's tokens (loss, kl,
-            clip_fraction, entropy, importance, padding) and of the steps.
+            clip_fraction, entropy, importance) and of the steps.
 
         Raises:
             TraceError: There are no rollouts, or one has no reward, was recorded with another
@@ -259,19 +230,14 @@ class MultiConversationGRPOTrainer:
             self._update(part, before, sum(len(row.completion) for row in share), sums)
         for name in ("loss", "kl", "clip_fraction", "entropy", "importance"):
             metrics[name] = sums[name] / max(1.0, sums["tokens"])
-        metrics["padding"] = 1 - sums["filled"] / sums["size"] if sums["size"] else 0.0
         metrics["grad_norm"] = sums["grad_norm"] / count
         metrics["learning_rate"] = self._rate()
         metrics["tokens"] = sums["tokens"]
         metrics["seconds"] = perf_counter() - started
-        self.accelerator.log(metrics, step=self.version)  # to the trackers of `report_to`
         return metrics
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the policy's whole state dict, adapters merged in, to load into an engine."""
-        if self.settings.lora_rank is None:
-            state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model)
-            return state
         return dict(self._merge_adapters().state_dict())
 
     def _merge_adapters(self) -> PreTrainedModel:
@@ -311,12 +277,9 @@ class MultiConversationGRPOTrainer:
         Raises:
             OSError: The folder cannot be written.
         """
-        whole = self.settings.lora_rank is None
-        model = self._merge_adapters()
-        weights = self.weights() if whole else model.state_dict()  # every process must take part
         if self.accelerator.is_main_process:
             with _name_unwritten(folder):
-                model.save_pretrained(folder, state_dict=weights)
+                self._merge_adapters().save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
 
     def over_processes(self, value: float, how: Literal["max", "sum"]) -> float:
@@ -326,7 +289,7 @@ class MultiConversationGRPOTrainer:
         return float(gathered.max() if how == "max" else gathered.sum())
 
     def close(self) -> None:
-        """Free the model, end the trackers and leave the process group; must be the last call."""
+        """Free the model and leave the process group; must be the last call."""
         # A wrapper that outlives its process group waits for a thread of the group, which may wait
         # for the interpreter's lock (github.com/pytorch/pytorch/issues/56297).
         self.model = self._optimizer = self._reference = None
@@ -343,7 +306,7 @@ class MultiConversationGRPOTrainer:
         groups = [*pack(moving, token_budget=self.settings.token_budget)]
         most = int(self.over_processes(len(groups), "max"))
         groups += [[_NOTHING]] * (most - len(groups))
-        return [collate(group).to(self.accelerator.device) for group in groups]
+        return [send_to_device(collate(group), self.accelerator.device) for group in groups]
 
     def _update(
         self,
@@ -396,8 +359,6 @@ class MultiConversationGRPOTrainer:
             "importance": terms.weight,
             "entropy": entropy,
             "tokens": len(logprobs),
-            "filled": batch.filled,
-            "size": batch.ids.numel(),
         }
         for name, value in found.items():
             sums[name] += float(value)
@@ -426,8 +387,6 @@ class MultiConversationGRPOTrainer:
 
 
 class _TrainerState:
-    """The state of the trainer itself, for checkpoints."""
-
     def __init__(self) -> None:
         self.steps = 0
         self.baseline = Baseline()
@@ -440,31 +399,17 @@ class _TrainerState:
         self.baseline = Baseline(**state["baseline"])
 
 
-_SHARDED = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
-"""Ways of sharding in `accelerate launch`, by the variables that it sets for them."""
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
+"""Ways of sharding, as `accelerate launch` names them in its variables."""
 
 
-def _accelerator(settings: GRPOSettings, folder: str | Path) -> Accelerator:
-    for name, shown in _SHARDED.items():
+def _accelerator(settings: GRPOSettings) -> Accelerator:
+    for name in _SHARDED:
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             message = (
-                f"This trainer keeps the whole model on each GPU and does not run under {shown}. "
+                f"This trainer keeps the whole model on each GPU and does not run under {name}. "
                 "Launch it without; lora_rank and gradient_checkpointing save memory. Train larger "
                 "models on a cluster, with memagent-agent-lightning."
             )
             raise ConfigurationError(message)
-    try:
-        accelerator = Accelerator(
-            mixed_precision=settings.mixed_precision,
-            log_with=[*settings.report_to] or None,
-            project_dir=str(folder),
-        )
-        if settings.report_to:
-            accelerator.init_trackers("memagent")
-    except (ImportError, ValueError) as error:
-        message = (
-            f"report_to={settings.report_to} cannot be used: {error} Install the tracker, or "
-            "leave it out."
-        )
-        raise ConfigurationError(message) from error
-    return accelerator
+    return Accelerator(mixed_precision=settings.mixed_precision)

@@ -1,38 +1,48 @@
-"""A training run: read with the current policy, score, train, load the new weights, repeat."""
+"""A training run: read with the current policy, score, train, load the new weights, repeat.
+
+Questions for training and for evaluation are split by text before they are numbered.
+"""
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import shutil
 from collections import Counter
-from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from math import fsum
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.evaluation.samples import draw
+from memagent_graph.evaluation.tasks import make_task
+from memagent_graph.evaluation.tasks.questions import same
 from memagent_graph.prompts import Prompts
-from memagent_graph.rl.advantages import informative
-from memagent_graph.rl.questions import number_questions, task_questions
+from memagent_graph.rl.grpo import informative
 from memagent_graph.rl.rewards import make_reward
 from memagent_graph.rl.rollouts import RolloutRunner, make_engine
 from memagent_graph.rl.traces import load
+from memagent_graph.text.files import open_source
+from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     import torch
 
-    from memagent_graph.evaluation.samples import Sample
-    from memagent_graph.rl.questions import Questions
+    from memagent_graph.evaluation.samples import Sample, Task
     from memagent_graph.rl.rewards import Reward
     from memagent_graph.rl.settings import TrainingSettings
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
+    from memagent_graph.text.tokens import TokenizerLike
+
+    Make: TypeAlias = Callable[[int], Sample]
 
 
 class Training:
@@ -49,33 +59,6 @@ class Training:
 
     Raises:
         ConfigurationError: There is no such model, task, reward or engine.
-
-    Examples:
-        >>> import asyncio
-        >>> import json
-        >>> from pathlib import Path
-        >>> from memagent_graph.rl import Training, TrainingSettings
-        >>> rows = [
-        ...     {"question": f"Who is {n}?", "answers": ["Fox"], "title": n, "text": f"{n} Fox."}
-        ...     for n in ("Ann", "Bo", "Cy")
-        ... ]
-        >>> _ = Path("names.json").write_text(json.dumps(rows))
-        >>> settings = TrainingSettings(
-        ...     model="Qwen/Qwen2.5-0.5B-Instruct",
-        ...     out="trained",
-        ...     tasks=["qa:names.json"],
-        ...     length=20,
-        ...     iterations=1,
-        ...     questions=1,
-        ...     group_size=2,
-        ...     held_out=1,
-        ...     memory_tokens=50,
-        ...     answer_tokens=50,
-        ... )
-        >>> lines = []  # of metrics, one for each iteration and each evaluation
-        >>> last = asyncio.run(Training(settings).run(lines.append))
-        >>> [line["iteration"] for line in lines]
-        [0, 1]
     """
 
     def __init__(
@@ -100,9 +83,7 @@ class Training:
         # Here, so that a served policy is made without torch.
         from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
-        self.trainer = MultiConversationGRPOTrainer(
-            model, self.tokenizer, settings, folder=settings.out
-        )
+        self.trainer = MultiConversationGRPOTrainer(model, self.tokenizer, settings)
         self.main = self.trainer.accelerator.is_main_process
         self.journal = Journal(settings.out, main=self.main)
         self._questions = questions
@@ -127,7 +108,7 @@ class Training:
             TraceError: No reading succeeded, or no rollout in the traces has a reward.
             ModelError: The engine failed for good.
         """
-        self._report = report if self.main else _report_nothing
+        self._report = report
         if self.settings.traces:
             self._replay()
         else:
@@ -141,7 +122,7 @@ class Training:
         found = load(self.settings.traces)
         rewarded = [rollout for rollout in found.rollouts if rollout.reward is not None]
         unknown = Counter({"rollout without a reward": len(found.rollouts) - len(rewarded)})
-        for reason, count in (found.skipped + unknown).items():
+        for reason, count in (found.skipped + unknown).items() if self.main else ():
             self._report({"iteration": 0, f"skipped: {reason}": count})
         if not rewarded:
             message = (
@@ -178,8 +159,7 @@ class Training:
             else task_questions(settings, self.tokenizer)
         )
         try:
-            with _freeze_loaded():
-                await self._iterate(runner, hand_on, questions)
+            await self._iterate(runner, hand_on, questions)
         finally:
             model.close()  # the next user of this engine expects the original weights
 
@@ -247,7 +227,7 @@ class Training:
             numbers = range(first, state["question"], step)
             samples = [questions.make_training(number) for number in numbers]
             found = await runner.collect(samples, times=settings.group_size)
-            failed += found.failed
+            failed += found.skipped
             rollouts = [*useful, *found.rollouts] or rollouts
             if not rollouts:
                 message = (
@@ -257,11 +237,8 @@ class Training:
                 raise TraceError(message)
             if not found.rollouts:
                 break
-            kept, missing = informative(
-                [one.reward or 0.0 for one in found.rollouts],
-                [one.group for one in found.rollouts],
-            )
-            useful += [found.rollouts[place] for place in kept]
+            kept, missing = informative(found.rollouts)
+            useful += kept
             if not missing:
                 break
         # One process may have used more questions than another.
@@ -269,33 +246,13 @@ class Training:
         return rollouts, {"failed": failed.total(), "groups_dropped": missing}
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        self.journal.log(metrics)
-        self._report(metrics)
+        if self.main:
+            self.journal.log(metrics)
+            self._report(metrics)
 
     def _agree_to_stop(self) -> bool:
         """Whether any process was asked to stop; all must stop together."""
         return bool(self.trainer.over_processes(self._stopping, "max"))
-
-
-def _report_nothing(_metrics: Mapping[str, float]) -> None:
-    """The report of a process that does not report."""
-
-
-@contextmanager
-def _freeze_loaded() -> Iterator[None]:
-    """Exempt what is loaded from garbage collection, which took a third of the time.
-
-    A process that has frozen what it loaded keeps it so: to unfreeze would undo that too.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def replay(
@@ -339,18 +296,14 @@ class Journal:
         self._metrics = folder / "metrics.jsonl"
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Append a line of metrics."""
-        if not self._main:
-            return
+        """Append a line of metrics; for the main process."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
     def metrics(self) -> list[dict[str, float]]:
         """Return all lines, except a truncated one that a killed process left."""
-        try:
-            lines = self._metrics.read_text("utf-8").splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
+        file = self._metrics
+        lines = file.read_text("utf-8").splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def save(self, trainer: MultiConversationGRPOTrainer, state: dict[str, int]) -> None:
@@ -400,3 +353,123 @@ class Journal:
     def _list_saved(self) -> list[Path]:
         found = self._checkpoints.iterdir()
         return sorted(path for path in found if not path.name.startswith("."))
+
+
+_SHARE = 5
+"""Inverse of the largest share of a file's different questions that is held out."""
+_ATTEMPTS, _STRIDE = 100, 1_000_003
+"""Most tries, and their distance, to replace a training question that is held out."""
+
+
+class Questions:
+    """Training questions by number, and held-out questions for evaluation.
+
+    `training` has a function for each task, which makes its question of a number counted from 0;
+    tasks are taken in turn.
+    """
+
+    def __init__(self, held_out: Sequence[Callable[[], Sample]], training: Sequence[Make]) -> None:
+        self._held_out = held_out
+        self._training = training
+
+    @cached_property
+    def held_out(self) -> list[Sample]:
+        """The questions for evaluation."""
+        return [make() for make in self._held_out]
+
+    def make_training(self, number: int) -> Sample:
+        """Return the training question of a number, counted from 0; its id contains the number."""
+        place, task = divmod(number, len(self._training))
+        sample = self._training[task](place)
+        return replace(sample, id=f"{sample.id}@{number}")
+
+
+def task_questions(settings: TrainingSettings, tokenizer: TokenizerLike) -> Questions:
+    """Return the questions of `settings.tasks`, with the length and seed of the settings."""
+    if not settings.tasks:
+        raise ConfigurationError("Name what to train on: tasks: [qa:FILE], or masked:FOLDER.")
+    essays = open_source(settings.essays) if settings.essays else None
+    tasks = [make_task(name, essays) for name in settings.tasks]
+    counter = load_tokenizer(tokenizer)
+    seed = settings.seed
+    makers = [partial(task.sample, settings.length, seed=seed, tokenizer=counter) for task in tasks]
+    return split(tasks, makers, held_out=settings.held_out, seed=seed)
+
+
+def split(tasks: Sequence[Task], makers: Sequence[Make], *, held_out: int, seed: int) -> Questions:
+    """Split tasks so that no training question has the text of a held-out one, of any task.
+
+    A file holds out at most a fifth of its questions; the others are repeated in another order once
+    all have been asked.
+    """
+    kept: set[str] = set()
+    chosen: list[Callable[[], Sample]] = []
+    texts = [_texts(task, seed) for task in tasks]
+    for place, (own, maker) in enumerate(zip(texts, makers, strict=True)):
+        first = _first_of_each(own, len(range(place, held_out, len(tasks))), kept)
+        kept |= {own[index] for index in first}
+        chosen += [partial(maker, index) for index in first]
+    training = []
+    for task, own, maker in zip(tasks, texts, makers, strict=True):
+        free = [index for index, text in enumerate(own) if text not in kept]
+        if not free:
+            message = (
+                f"{task.name} has no question left to train on: {len(kept)} are held out. Lower "
+                "held_out, or train on another file."
+            )
+            raise ConfigurationError(message)
+        training.append(_repeat(maker, free, seed))
+    return Questions(chosen, training)
+
+
+def number_questions(make: Make, held_out: int) -> Questions:
+    """Return the questions that a function makes; the first `held_out` are for evaluation only."""
+    kept = {_key(make(index)) for index in range(held_out)}
+
+    def make_one(number: int) -> Sample:
+        for attempt in range(_ATTEMPTS):
+            sample = make(held_out + number + attempt * _STRIDE)
+            if _key(sample) not in kept:
+                return sample
+        message = (
+            f"All questions of {_ATTEMPTS} draws are held out. Lower held_out ({held_out}), or "
+            "give more questions."
+        )
+        raise ConfigurationError(message)
+
+    return Questions([partial(make, index) for index in range(held_out)], [make_one])
+
+
+def _repeat(make: Make, free: Sequence[int], seed: int) -> Make:
+    """Make samples of these indexes, again and again in another order."""
+
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> list[int]:
+        return random.Random(f"{seed} {epoch}").sample(free, len(free))  # noqa: S311 - no secret
+
+    def make_one(number: int) -> Sample:
+        epoch, place = divmod(number, len(free))
+        return make(order(epoch)[place])
+
+    return make_one
+
+
+def _texts(task: Task, seed: int) -> list[str]:
+    """The task's questions by index, in one spelling."""
+    texts = task.texts or ()
+    places = (draw(task.name, len(texts), index, seed) for index in range(len(texts)))
+    return [same(texts[place]) for place in places]
+
+
+def _first_of_each(texts: Sequence[str], wanted: int, kept: AbstractSet[str]) -> list[int]:
+    """Indexes of the first different texts that are not kept yet, within the file's share."""
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first.setdefault(text, place)
+    room = max(1, len(first) // _SHARE) - len(kept & first.keys())
+    return [place for text, place in first.items() if text not in kept][: min(wanted, max(0, room))]
+
+
+def _key(sample: Sample) -> str:
+    """The key of a sample in the split: question and answers, since tasks repeat questions."""
+    return same(" ".join((sample.question, *sample.answers)))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
+from math import inf
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.templates import same_line_ends
-from memagent_graph.text.source import parts_with_offsets
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
+from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.pictures.sight import Sight
+    from memagent_graph.pictures import Sight
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -62,10 +65,10 @@ def next_chunk(
     """Cut the chunk that begins at `offset`; None at the end. All chunks joined are the source.
 
     The chunk ends at the last paragraph, sentence, line or word end within the final tenth of the
-    budget, if there is one; within a table, after the last row that fits. A grapheme is split only
-    if it alone is over the budget; only a single code point may exceed the budget. With
-    `exact_cuts` it is cut after exactly `chunk_tokens` tokens of the text ahead, even within a
-    word, as the paper does (arXiv 2507.02259).
+    budget, if there is one; within a table, after the last row that fits; of joined files, where
+    `_steady_end` says. A grapheme is split only if it alone is over the budget; only a single code
+    point may exceed the budget. With `exact_cuts` it is cut after exactly `chunk_tokens` tokens of
+    the text ahead, even within a word, as the paper does (arXiv 2507.02259).
     """
     window, fits = _prefix_that_fits(source, offset, tokenizer, chunk_tokens)
     if not window:
@@ -78,7 +81,10 @@ def next_chunk(
         fits = max(tokenizer.prefix(window, chunk_tokens), 1)
     else:
         header = ""
-    end = _last_row_end(source, offset, window, fits) if fits < len(window) else 0
+    end = 0
+    if fits < len(window):
+        end = _steady_end(source, offset, window, fits, chunk_tokens)
+        end = end or _last_row_end(source, offset, window, fits)
     for cut in chain([end] if end else [], _cuts(window, fits)):  # lazily: the first mostly fits
         tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
         if tokens <= chunk_tokens or cut == 1:
@@ -99,6 +105,45 @@ def chunks(
     while chunk := next_chunk(source, offset, **of):
         yield chunk
         offset = chunk.end
+
+
+_FULL = 0.8
+"""Least share of its budget that a chunk of joined files has.
+
+Of 50 made-up folders, 7% more chunks than with cuts as late as possible, and 15% at most. At 3/4 a
+line more changes fewer chunks, for up to 25% more of them."""
+_COMPARED = 64
+"""Code points after a cut by which it is ranked: of a file, those of its heading."""
+
+
+def _steady_end(source: Source, offset: int, window: str, fits: int, tokens: int) -> int:
+    """Return where a chunk of joined files ends wherever it begins; 0 for other sources.
+
+    In the last fifth of the budget that is where a file begins, or else a paragraph, sentence, line
+    or word: of several, the one whose text has the lowest digest. So chunks that begin elsewhere,
+    since a file before them has changed, mostly end at the same place. Text that repeats itself is
+    cut by its distance from the beginning of its file.
+    """
+    if not isinstance(source, JoinedSource):
+        return 0
+    least = int(_FULL * fits)
+    first, last = (bisect_right(source.borders, offset + at) for at in (least, fits))
+    if files := [border - offset for border in source.borders[first:last]]:
+        return min(files, key=lambda at: _rank(window, at))
+    text = same_line_ends(window)
+    part, begin = next(parts_with_offsets(source, offset + fits - 1))
+    found = ([one.end() for one in pattern.finditer(text, least, fits)] for pattern in _ENDS)
+    step = max(tokens // 2, 1)  # of a grid, which begins elsewhere in each file
+    begin += int(_rank(part.name, 0) * step) - offset
+    cuts = next(filter(None, found), [0])
+    end = min(cuts, key=lambda at: (_rank(window, at), (begin - at) % step))
+    return _last_row_end(source, offset, window, end) or end
+
+
+def _rank(text: str, at: int) -> float:
+    """Return the digest of what stands at a place in a text, 0 to 1."""
+    after = text[at : at + _COMPARED].encode("utf-8", "surrogatepass")
+    return int.from_bytes(sha256(after).digest()[:8]) / (1 << 64)
 
 
 _ROWS = {".csv", ".tsv", ".tab"}
@@ -147,16 +192,13 @@ def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
     """Return where the last whole row before `end` ends; 0 outside of a table."""
     text = same_line_ends(window)
     part, begin = next(parts_with_offsets(source, offset + end - 1))
-    is_file = _has_rows(part) and begin <= offset + end - 1
     first = max(begin - offset, 0)
     at = text.rfind("\n", first, end) + 1
-    while at > first:
-        if is_file and text.count('"', first, at) % 2 == 0:
-            return at
-        if not is_file:
-            return at if text.startswith("|", at) else 0
+    if not (_has_rows(part) and begin <= offset + end - 1):
+        return at if at > first and text.startswith("|", at) else 0
+    while at > first and text.count('"', first, at) % 2:
         at = text.rfind("\n", first, at - 1) + 1  # this line ends within a cell
-    return 0
+    return at if at > first else 0
 
 
 LONGEST_PASSAGE = 800
@@ -165,21 +207,21 @@ _WINDOW = 1 << 16
 """Code points read at once to cut passages."""
 
 
-def passages(source: Source, start: int = 0) -> Iterator[tuple[int, str]]:
+def passages(source: Source, start: int = 0, end: float = inf) -> Iterator[tuple[int, str]]:
     """Cut a source into passages of a paragraph or a few sentences; yield (start, text) of each.
 
-    Joined, they are the source from `start` on. Each ends at the last paragraph, sentence, line or
-    word end in the second half of the longest passage allowed, if there is one.
+    Joined, they are the source from `start` on; the last begins before `end`. Each ends at the
+    last paragraph, sentence, line or word end in the second half of the longest passage allowed.
     """
     window, at = "", 0
     while True:
         if len(window) - at <= LONGEST_PASSAGE + _LONGEST_GRAPHEME:
             window, at = window[at:] + source.read(start + len(window) - at, _WINDOW), 0
-        if at == len(window):
+        if at == len(window) or start >= end:
             return
-        end = _passage_end(window, at)
-        yield start, window[at:end]
-        start, at = start + end - at, end
+        cut = _passage_end(window, at)
+        yield start, window[at:cut]
+        start, at = start + cut - at, cut
 
 
 def _passage_end(window: str, start: int) -> int:
@@ -218,9 +260,8 @@ _SAFE = regex.compile(r"(?r)[\x20-\x7e](?=[\x20-\x7e])")
 
 def _grapheme_end(text: str, end: int) -> int:
     """The last end of a grapheme at or before `end`; 0 if the first one is longer."""
-    if end == 0:
-        return 0
-    if text[end - 1 : end + 1].isascii() and text[end - 1 : end + 1] != "\r\n":
+    around = text[max(end - 1, 0) : end + 1]
+    if end == 0 or (around.isascii() and around != "\r\n"):
         return end
     safe = _SAFE.search(text, 0, end)  # nothing joins two printable ASCII characters
     last = safe.end() if safe else 0
@@ -261,11 +302,8 @@ def _natural_end(text: str, first: int, end: int) -> int:
     """The last paragraph, sentence, line or word end between `first` and `end`, or else `end`."""
     text = same_line_ends(text)
     for pattern in _ENDS:
-        found = None
-        for found in pattern.finditer(text, first, end):  # noqa: B007 - the last one is wanted
-            pass
-        if found is not None:
-            return int(found.end())
+        if found := deque(pattern.finditer(text, first, end), maxlen=1):
+            return int(found[0].end())
     return end
 
 

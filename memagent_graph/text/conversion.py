@@ -26,7 +26,7 @@ from time import monotonic
 from typing import IO, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
-from memagent_graph.text.formats import convert, load, load_picture
+from memagent_graph.text.formats import PAGES, convert, load
 from memagent_graph.text.source import ENDS_AT, Converted
 
 if sys.platform != "win32":
@@ -177,7 +177,7 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
         if request.picture is None:
             found = convert(content, suffix).encode()
         else:
-            media_type, encoded = load_picture(content, suffix, request.picture)
+            media_type, encoded = _load_picture(content, suffix, request.picture)
             found = Converted(encoded, (), (media_type,)).encode()
     except BadZipFile as error:
         return Reply(error=f"a broken archive: {error}"), b""
@@ -197,6 +197,24 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
     if len(found) > request.output:
         return Reply(limit="output"), b""
     return Reply(len(found), sha256(content).hexdigest()), found
+
+
+def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
+    """Return (media type, base64) of the picture at a `Picture.place`, as models get it."""
+    from memagent_graph.text import html, ocr, pdf  # the parent needs no libraries
+    from memagent_graph.text.package import Package
+
+    if suffix == ".pdf":
+        return ocr.encode(pdf.draw_picture(content, place), "")
+    found: bytes | None = content
+    if suffix in PAGES:
+        found = html.find_picture(content, place)
+    elif place:
+        found = Package(content).read(place)
+    if found is None:
+        raise ocr.PictureError("it is no longer in the document")
+    opened = ocr.open_picture(found)
+    return ocr.encode(ocr.draw(opened), ocr.MEDIA_TYPES[opened.format])
 
 
 def _count_unpacked(content: bytes) -> int:

@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import IO, TYPE_CHECKING, cast
 
@@ -30,7 +32,7 @@ from memagent_graph.errors import (
     SourceChangedError,
     UnreadableSourceError,
 )
-from memagent_graph.pictures.picture import has_ocr
+from memagent_graph.pictures import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
 from memagent_graph.text.conversion import Limit, Reply, Request
@@ -40,7 +42,8 @@ from memagent_graph.text.source import Converted, Headings, Location, TextSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memagent_graph.pictures.picture import Picture
+    from memagent_graph.pictures import Picture
+    from memagent_graph.text.charset import Opener
 
 _LOOK_SECONDS, _START_SECONDS = 0.02, 120.0
 """Interval of checks on a process and its caller, and the time in which one must have started."""
@@ -148,12 +151,8 @@ class Converter:
         return Reply(error=f"its process ended with status {status}"), b""
 
     def _receive(self, most: int) -> tuple[Reply, bytes]:
-        if not (line := self._replies.readline(_LONGEST_LINE)):
-            raise EOFError
-        reply = Reply(**json.loads(line))
-        if not 0 <= reply.size <= most:
-            raise EOFError
-        content = self._replies.read(reply.size)
+        reply = Reply(**json.loads(self._replies.readline(_LONGEST_LINE)))
+        content = self._replies.read(reply.size) if 0 <= reply.size <= most else b""
         if len(content) != reply.size:
             raise EOFError
         return reply, content
@@ -178,9 +177,8 @@ def _interrupt_later() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     places = [str(Path(place).absolute()) for place in sys.path if place]
-    package = str(Path(__file__).parents[2])
-    if package not in places:  # the package was imported from the current folder
-        places.insert(0, package)
+    package = str(Path(__file__).parents[2])  # it may come from the current folder
+    places[:0] = [] if package in places else [package]
     return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
 
 
@@ -269,11 +267,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 8
+_FORM = 12
 """Version of the conversion; a change here that gives other texts or pages increases it."""
-
-_READ_BY_OCR = {suffix for suffix, place in FORMATS.items() if place != "formats.read_subtitles"}
-"""Suffixes of formats that have pictures."""
 
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
@@ -301,11 +296,9 @@ class ConvertedSource(TextSource):
             message = f"{name} cannot be converted to text: its converter sent something else."
             raise UnreadableSourceError(message) from error
         super().__init__(converted.text, name)
-        self.digest = digest
-        self.uri = path.absolute().as_uri()
-        self.read_by = read_by(suffix)
+        self.digest, self.read_by, self.path = digest, read_by(suffix), path.absolute()
+        self.uri, self._suffix, self._pages = self.path.as_uri(), suffix, converted.pages
         self.pictures, self.lost = converted.pictures, converted.lost
-        self.path, self._suffix, self._pages = path.absolute(), suffix, converted.pages
         self.warnings = tuple(f"{name}: {line}" for line in converted.warnings)
         pages = enumerate(pairwise([*self._pages, self.length] if suffix == ".pdf" else ()), 1)
         blank = [str(page) for page, (start, end) in pages if self.text[start:end].isspace()]
@@ -313,6 +306,17 @@ class ConvertedSource(TextSource):
             where = f"page{'s' * (len(blank) > 1)} {', '.join(blank)} of {len(self._pages)}"
             hint = "" if has_ocr() else _NO_OCR
             self.warnings += (f"{name}: no text on {where}.{hint}",)
+
+    @classmethod
+    def of_copy(cls, path: Path, name: str, suffix: str, opener: Opener) -> ConvertedSource:
+        """Convert a copy of a file, since the process that converts opens it by its path."""
+        with TemporaryDirectory() as folder:
+            copy = Path(folder, f"document{suffix}")
+            with open(path, "rb", opener=opener) as file, copy.open("wb") as kept:
+                copyfileobj(file, kept)
+            source = cls(copy, name)
+        source.path, source.uri = path.absolute(), path.absolute().as_uri()
+        return source
 
     def locate(self, offset: int) -> Location:
         """Return name, line, page and heading of the code point at `offset`."""
@@ -363,10 +367,8 @@ def _convert(name: str, request: Request) -> tuple[str, bytes]:
     if reply.limit is not None:
         raise _excess(name, reply.limit, reply.error, request)
     if reply.error is not None:
-        message = (
-            f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. Check that it opens "
-            "elsewhere, or save it as plain text."
-        )
+        hint = "Check that it opens elsewhere, or save it as plain text."
+        message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
         raise UnreadableSourceError(message)
     return reply.digest, content
 
@@ -391,7 +393,7 @@ def _converter(suffix: str, seconds: float) -> str | None:
     """A digest of converter and versions for a format; None if a library reports no version."""
     try:
         made_by = f"{FORMATS[suffix]} {[*map(version, LIBRARIES.values())]} {_FORM}"
-        if suffix in _READ_BY_OCR and has_ocr():  # reads as many pages as it has time for
+        if has_ocr():  # reads as many pages as it has time for
             made_by += f" {version('rapidocr')} {seconds}"
     except PackageNotFoundError:
         return None

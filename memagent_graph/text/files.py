@@ -2,76 +2,54 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import glob
 import json
 import os
 import re
 import reprlib
-import shutil
 import stat
 import tempfile
 import warnings
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
-from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from langchain_core.documents import Document
 
 from memagent_graph.errors import (
     EmptyDocumentError,
-    SourceChangedError,
     SourceError,
     SourceNotFoundError,
     UnreadableSourceError,
 )
 from memagent_graph.sync import work_through
-from memagent_graph.templates import count_line_ends, plural, replace_surrogates
+from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import (
-    FORMATS,
-    MARKS,
-    OLDER,
-    PLAIN,
-    find_unmarked,
-    format_of,
-    guess_encoding,
-    is_icon,
-)
+from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, is_icon
 from memagent_graph.text.source import (
-    MARKDOWN,
-    Headings,
     JoinedSource,
-    Location,
     Skipped,
     Source,
     TextSource,
+    flat_parts,
+    flat_skips,
     list_lines,
+    metadata_of,
     warnings_of,
 )
+from memagent_graph.text.terms import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import BinaryIO
+    from collections.abc import Mapping, Sequence
 
-    Opener = Callable[[str, int], int]
-
-_BLOCK = 1 << 18
-"""Bytes between two entries of the index: a window decodes whole blocks of this size."""
-
-_SAMPLE = 1 << 16
-"""Bytes looked at to detect the kind of a file, and its encoding."""
-
-_SURE = 0.9
-"""Confidence of a guessed encoding below which a warning names it."""
+    from memagent_graph.text.charset import Opener
 
 
 def open_unlinked(path: str, flags: int) -> int:
@@ -115,226 +93,28 @@ def open_file(
     name = replace_surrogates(name or str(path))
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
-            message = (
-                f"{name} is a pipe, a socket or a device, not a file: pass its content on "
-                'standard input, and "-" in place of its name.'
-            )
+            hint = 'pass its content on standard input, and "-" in place of its name.'
+            message = f"{name} is a pipe, a socket or a device, not a file: {hint}"
             raise UnreadableSourceError(message)
         suffix = path.suffix.lower()
         with open(path, "rb", opener=opener) as file:
-            sample = file.read(_SAMPLE)
-            file.seek(max(file.seek(0, os.SEEK_END) - _SAMPLE, 0))
-            kind = format_of(suffix, sample, file.read(_SAMPLE))
+            sample = file.read(SAMPLE)
+            file.seek(max(file.seek(0, os.SEEK_END) - SAMPLE, 0))
+            kind = format_of(suffix, sample, file.read(SAMPLE))
         if kind and (can_convert() or kind not in PLAIN):
-            if opener is not None:
-                return _copy(path, name, kind, opener)
-            return ConvertedSource(path, name, kind, keep=keep)
-        if encoding is not None:
-            return _open_encoded(path, name, encoding, opener)
-        found = next((at for at in MARKS if sample.startswith(at[0])), (b"", find_unmarked(sample)))
-        if found[1] is not None:
-            return FileSource(path, name, found[1], skip=len(found[0]), opener=opener)
-        if _is_binary(sample):
-            known = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
-            older = f"is in a format that cannot be read, {suffix}: save it as {OLDER.get(suffix)}."
-            message = f"{name} {older if suffix in OLDER else known}"
+            if opener is None:
+                return ConvertedSource(path, name, kind, keep=keep)
+            return ConvertedSource.of_copy(path, name, kind, opener)
+        if encoding is None and is_binary(sample):
+            why = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
+            if suffix in OLDER:
+                why = f"is in a format that cannot be read, {suffix}: save it as {OLDER[suffix]}."
+            message = f"{name} {why}"
             raise UnreadableSourceError(message)
-        return _open_unmarked(path, name, opener)
+        return open_text(path, name, sample, opener, encoding)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
         raise UnreadableSourceError(message) from error
-
-
-def _copy(path: Path, name: str, suffix: str, opener: Opener) -> ConvertedSource:
-    """Convert a copy of a file, since the process that converts opens it by its path."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, f"document{suffix}")
-        with open(path, "rb", opener=opener) as file, copy.open("wb") as kept:
-            shutil.copyfileobj(file, kept)
-        source = ConvertedSource(copy, name)
-    source.path, source.uri = path.absolute(), path.absolute().as_uri()
-    return source
-
-
-def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
-    try:
-        codecs.getincrementaldecoder(encoding)
-        codec = codecs.lookup(encoding).name
-    except LookupError as error:
-        message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
-        raise SourceError(message) from error
-    source = FileSource(path, name, codec, opener=opener)
-    source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
-    source.uri = f"{source.uri}?encoding={quote(codec)}"
-    return source
-
-
-def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
-    """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
-    source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid:
-        return source
-    encoding, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
-    if source.invalid * 10 > source.beyond_ascii:
-        encoding, confidence = guess_encoding(source.lines_beyond_ascii())
-    hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
-    if encoding is None:
-        message = f"{name} is in an unknown encoding: {hint}"
-        raise UnreadableSourceError(message)
-    if codecs.lookup(encoding).name == "utf-8":
-        characters = plural(source.invalid, "character")
-        warning = f"{name} has {characters} that could not be decoded as UTF-8 and were read as "
-        source.warnings = (f"{warning}U+FFFD.",)
-        return source
-    source = FileSource(path, name, encoding, opener=opener)
-    if confidence < _SURE:
-        guess = f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
-        source.warnings = (guess + hint,)
-    return source
-
-
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
-
-
-def _is_binary(sample: bytes) -> bool:
-    controls = len(sample) - len(sample.translate(None, _CONTROLS))
-    if b"\0" in sample and controls * 10 <= len(sample):
-        with suppress(UnicodeDecodeError):
-            codecs.getincrementaldecoder("utf-8")().decode(sample)
-            return False
-        return True
-    return controls * 10 > len(sample)
-
-
-class _BlockState(NamedTuple):
-    """The position and decoder state at which a block begins."""
-
-    code_point: int
-    byte: int
-    line: int
-    state: tuple[bytes, int]
-
-
-def _version_of(path: Path) -> tuple[int, int, int]:
-    """Return metadata by which a change to a file is noticed: its size, time and inode."""
-    found = os.stat(path)  # noqa: PTH116 - a third of the time, for thousands of files
-    return found.st_size, found.st_mtime_ns, found.st_ino
-
-
-class FileSource:
-    """A text file, decoded block by block through a sparse index; `skip` bytes are a mark.
-
-    `invalid` is the number of U+FFFD characters, which stand for bytes that could not be decoded,
-    and `beyond_ascii` that of all other characters beyond ASCII.
-    """
-
-    warnings: tuple[str, ...] = ()
-
-    def __init__(
-        self,
-        path: Path,
-        name: str,
-        encoding: str,
-        *,
-        skip: int = 0,
-        opener: Opener | None = None,
-    ) -> None:
-        self._opener = opener
-        self.name = name
-        self.uri: str | None = path.absolute().as_uri()
-        self._path = path
-        self.encoding = encoding.lower()
-        self._decoder = codecs.getincrementaldecoder(encoding)
-        self._version = _version_of(path)
-        self._cached: tuple[int, str] = (-1, "")
-        self._index: list[_BlockState] = []
-        self._scan(skip)
-        self._headings = Headings(self) if path.suffix.lower() in MARKDOWN else None
-
-    def _scan(self, skip: int) -> None:
-        digest = sha256()
-        decoder = self._decoder("replace")
-        length = lines = invalid = beyond = 0
-        half = False
-        position = skip
-        with self._open() as file:
-            digest.update(file.read(skip))
-            last = False
-            while not last:
-                state = decoder.getstate()
-                block = file.read(_BLOCK)
-                last = len(block) < _BLOCK
-                digest.update(block)
-                text = decoder.decode(block, last)
-                lines += half and not text.startswith("\n")
-                self._index.append(_BlockState(length, position, lines, state))
-                position += len(block)
-                length += len(text)
-                half = text.endswith("\r")  # of a CRLF, perhaps
-                lines += count_line_ends(text) - half
-                invalid += text.count("\ufffd")
-                if not text.isascii():
-                    beyond += len(text) - len(text.encode("ascii", "ignore"))
-        self.digest = digest.hexdigest()
-        self.length = length
-        self.invalid = invalid
-        self.beyond_ascii = beyond - invalid
-
-    def lines_beyond_ascii(self) -> bytes:
-        """Return lines with bytes beyond ASCII, from all over the file."""
-        found: list[bytes] = []
-        size = 0
-        with self._open() as file:
-            while line := file.readline(_SAMPLE):
-                room = _SAMPLE * file.tell() // self._version[0]
-                if size <= room and not line.isascii():
-                    found.append(line)
-                    size += len(line)
-        return b"".join(found)
-
-    def read(self, start: int, size: int) -> str:
-        """Return code points `start` to `start + size`."""
-        number = bisect_right(self._index, start, key=lambda entry: entry.code_point) - 1
-        skip, found, left = start - self._index[number].code_point, list[str](), size
-        while left > 0 and number < len(self._index):
-            found.append(self._block(number)[skip : skip + left])
-            left -= len(found[-1])
-            number, skip = number + 1, 0
-        return "".join(found)
-
-    def locate(self, offset: int) -> Location:
-        """Return name, line and, in Markdown, heading of the code point at `offset`."""
-        number = bisect_right(self._index, offset, key=lambda entry: entry.code_point) - 1
-        entry = self._index[number]
-        before = count_line_ends(self._block(number), 0, offset - entry.code_point)
-        heading = self._headings.above(offset) if self._headings else None
-        return Location(self.name, entry.line + before + 1, heading=heading)
-
-    def _block(self, number: int) -> str:
-        cached, text = self._cached
-        entry = self._index[number]
-        block: bytes | None = None
-        with suppress(OSError):  # it is gone, or a link
-            if _version_of(self._path) == self._version:
-                if cached == number:
-                    return text
-                with self._open() as file:
-                    file.seek(entry.byte)
-                    block = file.read(_BLOCK)
-        if block is None:
-            message = (
-                f"{self.name} changed while it was being read. The memory so far is kept; to read "
-                "the new content, start the reading again."
-            )
-            raise SourceChangedError(message)
-        decoder = self._decoder("replace")
-        decoder.setstate(entry.state)
-        text = decoder.decode(block, number == len(self._index) - 1)
-        self._cached = (number, text)
-        return text
-
-    def _open(self) -> BinaryIO:
-        return open(self._path, "rb", opener=self._opener)
 
 
 _ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
@@ -360,19 +140,15 @@ def open_path(
         return _join_files(files, root, name, path, prefix=prefix, opener=opener, wants=wants)
     if path.exists():
         return open_file(path, name, opener)
-    if glob.has_magic(str(path)):
-        files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
-        entered = {folder for file in files for folder in file.parents}
-        files = [file for file in files if file.is_file() or file not in entered]
-        if files:
-            root = Path(os.path.commonpath([file.parent for file in files]))
-            return _join_files(files, root, name or str(path), path, wants=wants)
+    files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
+    entered = {folder for file in files for folder in file.parents}
+    if files := [file for file in files if file.is_file() or file not in entered]:
+        root = Path(os.path.commonpath([file.parent for file in files]))
+        return _join_files(files, root, name or str(path), path, wants=wants)
     if address := _ADDRESS.match(str(path)):
         url = f"{address[1]}://{address[2]}"
-        message = (
-            f"{url} is a web address, and nothing is downloaded. Save it as a file, or pipe it in: "
-            f"curl --location {url} | memagent ask QUESTION -"
-        )
+        hint = f"Save it as a file, or pipe it in: curl --location {url} | memagent ask QUESTION -"
+        message = f"{url} is a web address, and nothing is downloaded. {hint}"
         raise SourceNotFoundError(message)
     message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
     raise SourceNotFoundError(message)
@@ -398,7 +174,10 @@ def _join_files(
     opener: Opener | None = None,
     wants: Callable[[str], bool] = bool,
 ) -> Source:
-    base = _without_wildcards(asked).absolute()
+    base = asked
+    while glob.has_magic(str(base)):  # up to the folder in which a glob begins
+        base = base.parent
+    base = base.absolute()
     named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
     tasks = [
         (partial(_open_meant, file, base, shown, opener), _is_converted(file))
@@ -409,9 +188,8 @@ def _join_files(
     parts = [part for part in opened if not isinstance(part, Skipped)]
     skipped = [part for part in opened if isinstance(part, Skipped)]
     if not parts:
-        nothing = "it has no files." if not files else "no file is included."
-        why = list_lines([*map(str, skipped)]) or nothing
-        message = f"Nothing in {name} can be read: {why}"
+        nothing = "no file is included." if files else "it has no files."
+        message = f"Nothing in {name} can be read: {list_lines([*map(str, skipped)]) or nothing}"
         raise UnreadableSourceError(message)
     uri = asked.absolute().as_uri() if wants is bool else None
     return JoinedSource(parts, name, uri=uri, skipped=skipped)
@@ -419,9 +197,7 @@ def _join_files(
 
 def _is_converted(document: object) -> bool:
     """Whether a document is a file that is converted to text, in another process."""
-    if not isinstance(document, os.PathLike):
-        return False
-    suffix = Path(document).suffix.lower()
+    suffix = Path(document).suffix.lower() if isinstance(document, os.PathLike) else ""
     return suffix in FORMATS and (suffix not in PLAIN or can_convert())
 
 
@@ -449,8 +225,7 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
 def _reason(error: Exception, name: str) -> str:
     """Return an error's message without the name of the file, which the line begins with."""
     said = str(error) or type(error).__name__
-    if said.startswith(f"{name} "):
-        return f"it{said.removeprefix(name)}"
+    said = f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
     said = said.replace(f"Converting {name} to text takes", "the conversion took")
     return said.replace(f"The text of {name} is", "its text is")
 
@@ -469,24 +244,8 @@ def _leads_away(file: Path, base: Path) -> bool:
     return of_target and not of_file
 
 
-def _without_wildcards(pattern: Path) -> Path:
-    """The folder in which a glob begins; a path without wildcards is returned unchanged."""
-    while glob.has_magic(str(pattern)):
-        pattern = pattern.parent
-    return pattern
-
-
-@runtime_checkable
-class Openable(Protocol):
-    """Opens its documents itself, as a `Corpus` does."""
-
-    def open_sources(self) -> Source:
-        """Open the documents anew."""
-        ...
-
-
 DocumentLike: TypeAlias = (
-    "str | bytes | Path | dict[str, str] | Document | Source | Openable | IO[str] | IO[bytes]"
+    "str | bytes | Path | dict[str, str] | Document | Source | Corpus | IO[str] | IO[bytes]"
     " | Iterable[object]"
 )
 
@@ -535,10 +294,8 @@ _PATH_CHARACTERS = 1024
 def _warn_of_path(text: str) -> None:
     """Warn if a document is the name of a file: its text was perhaps meant."""
     if len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any text
-        message = (
-            f"The document is the text {text!r}, which is also the name of a file: to read the "
-            f"file, pass Path({text!r})."
-        )
+        hint = f"to read the file, pass Path({text!r})."
+        message = f"The document is the text {text!r}, which is also the name of a file: {hint}"
         # Not in the source's warnings: a client of a server could look for files with them.
         warnings.warn(message, UserWarning, stacklevel=2)
 
@@ -564,12 +321,10 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
     if isinstance(document, dict):
         return _open_record(document)
     if isinstance(document, Document):
-        metadata = document.metadata
-        title = metadata.get("source") or metadata.get("title") or "document"
-        source = TextSource(document.page_content, str(title))
-        source.metadata = metadata
-        return source
-    if isinstance(document, Openable):
+        about = document.metadata
+        title = about.get("source") or about.get("title") or "document"
+        return TextSource(document.page_content, str(title), about)
+    if isinstance(document, Corpus):
         return document.open_sources()
     if hasattr(document, "read") and hasattr(document, "locate"):
         return cast("Source", document)
@@ -583,16 +338,13 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
     if isinstance(document, list | tuple):
         if not document:
             raise EmptyDocumentError("The list of documents is empty: give at least one document.")
-        parts = work_through(
-            [(partial(_open, item), _is_converted(item)) for item in document], AT_ONCE
-        )
+        tasks = [(partial(_open, item), _is_converted(item)) for item in document]
+        parts = work_through(tasks, AT_ONCE)
         return parts[0] if len(parts) == 1 else _join(parts)
     if isinstance(document, Iterable):
         return _spool(document, "stream")
-    message = (
-        "A document is text, a path, bytes, a stream, LangChain documents or a list of these, not "
-        f"{type(document).__name__}."
-    )
+    kinds = "text, a path, bytes, a stream, LangChain documents or a list of these"
+    message = f"A document is {kinds}, not {type(document).__name__}."
     raise SourceError(message)
 
 
@@ -625,8 +377,7 @@ def _spool(
 
     A name says the format, but the converted text is not kept in the cache.
     """
-    is_text = False
-    suffix = PurePosixPath(name).suffix.lower()
+    is_text, suffix = False, PurePosixPath(name).suffix.lower()
     suffix = suffix if suffix in FORMATS or suffix in OLDER else ""
     with tempfile.NamedTemporaryFile(delete=False, suffix=suffix) as file:
         path = Path(file.name)
@@ -651,5 +402,93 @@ def _spool(
 
 
 def _has_text(source: Source) -> bool:
-    windows = (source.read(start, _SAMPLE) for start in range(0, source.length, _SAMPLE))
+    windows = (source.read(start, SAMPLE) for start in range(0, source.length, SAMPLE))
     return not all(window.isspace() for window in windows)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents of which some are read, with metadata; `corpus` makes one, of its arguments."""
+
+    documents: DocumentLike
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether a document of this name is read."""
+        included = not self.include or any(_matches(name, pattern) for pattern in self.include)
+        return included and not any(_matches(name, pattern) for pattern in self.exclude)
+
+    def open_sources(self) -> JoinedSource:
+        """Open the documents anew."""
+        opened = self._open_all()
+        skipped = [file for source in opened for file in flat_skips(source)]
+        every = (part for source in opened for part in flat_parts(source))
+        if not (parts := [part for part in every if self.wants(part.name)]):
+            patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])
+            message = f"No document is included ({patterns}): change include or exclude."
+            raise EmptyDocumentError(message)
+        for part in parts:
+            if found := {**metadata_of(part), **self._metadata(part.name)}:
+                part.metadata = found  # type: ignore[attr-defined]
+        return JoinedSource(parts, "corpus", skipped=skipped)
+
+    def _open_all(self) -> list[Source]:
+        documents = self.documents
+        items = documents if isinstance(documents, list | tuple) else [documents]
+        return [
+            open_path(Path(item), wants=self.wants)
+            if isinstance(item, os.PathLike) and not Path(item).is_file()
+            else open_source(item)
+            for item in items
+            if not isinstance(item, os.PathLike) or Path(item).is_dir() or self.wants(str(item))
+        ]
+
+    def _metadata(self, name: str) -> Mapping[str, Any]:
+        if self.metadata is None or callable(self.metadata):
+            return self.metadata(name) if self.metadata else {}
+        found = [value for pattern, value in self.metadata.items() if _matches(name, pattern)]
+        return {key: item for value in found for key, item in value.items()}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
+
+
+def corpus(
+    documents: DocumentLike,
+    *,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None,
+) -> Corpus:
+    """Choose the documents to read, and give them metadata.
+
+    A pattern is a name with wildcards (`*`, `?`, `[ab]`), or the end of one after a `/`: "*.md",
+    "drafts/*", "2024/lease.pdf". `*` matches `/` as well. Names are those of the output: files of a
+    folder begin with its name.
+
+    Args:
+        documents: as for `open_source`: a `Path` is a file, a folder or a glob.
+        include: patterns; what matches none is not opened. All documents by default.
+        exclude: patterns; what matches one is not opened.
+        metadata: metadata by pattern, or a function from a name to them. Documents of LangChain
+            keep their own as well.
+
+    Returns:
+        A document, for the retriever's `corpus`, the tool's `sources`, or a reading.
+
+    Examples:
+        >>> from memagent_graph import MemAgentRetriever, corpus
+        >>> from langchain_core.documents import Document
+        >>> lease = Document("Ann signed the lease.", metadata={"source": "lease.md", "year": 2023})
+        >>> draft = Document("Odo signed the lease.", metadata={"source": "drafts/lease.md"})
+        >>> chosen = corpus([lease, draft], exclude="drafts/*")
+        >>> retriever = MemAgentRetriever(corpus=chosen, model="extractive")
+        >>> [found.page_content for found in retriever.invoke("Who signed?", filter={"year": 2023})]
+        ['Ann signed the lease.']
+    """
+    chosen = (include,) if isinstance(include, str) else tuple(include)
+    left_out = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    return Corpus(documents, chosen, left_out, metadata)

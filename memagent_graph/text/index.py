@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
-from itertools import takewhile
 from math import log1p
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -345,18 +344,13 @@ def _leaves(source: Source) -> Iterator[Source | str]:
 
 
 def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
-    filled = max(
-        (n for n, leaf in enumerate(leaves) if not isinstance(leaf, str) and leaf.length), default=0
-    )
+    texts = (at for at, leaf in enumerate(leaves) if not isinstance(leaf, str) and leaf.length)
+    filled = max(texts, default=0)
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, str):
             yield replace(IndexPart.of([leaf]), heading=number < filled)
         else:
             yield from _parts_of(leaf)
-
-
-def _until(end: int, cut: Iterable[tuple[int, str]]) -> Iterator[str]:
-    return (text for _, text in takewhile(lambda passage: passage[0] < end, cut))
 
 
 def _parts_of(source: Source) -> Iterator[IndexPart]:
@@ -368,8 +362,8 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
         if found:
             part = IndexPart.decode(found)
         else:
-            end = start + _PART_LENGTH
-            part = IndexPart.of(_until(end, passages(source, start)))
+            cut = passages(source, start, start + _PART_LENGTH)
+            part = IndexPart.of(text for _, text in cut)
             if kept is not None:
                 kept.keep(key, part.encode())
         yield part
@@ -377,7 +371,6 @@ def _parts_of(source: Source) -> Iterator[IndexPart]:
 
 
 def _key(source: Source) -> str:
-    """The key of a source's index."""
     text = source.digest
     if isinstance(source, TextSource) and source.uri:  # converted: the digest is that of its bytes
         text = sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()

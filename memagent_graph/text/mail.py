@@ -1,30 +1,21 @@
-"""Read messages of e-mail and Outlook, with their attachments.
-
-This runs in the process that converts documents.
-"""
+"""Read messages of e-mail and Outlook, with their attachments."""
 
 from __future__ import annotations
 
-import posixpath
 import re
+from base64 import b64decode
+from codecs import BOM_UTF8
+from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email import message_from_string, policy
 from email.parser import BytesParser
 from io import BytesIO
-from mimetypes import guess_type
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from memagent_graph.pictures.picture import without_marks, without_numbers
-from memagent_graph.text.formats import (
-    FORMATS,
-    PICTURE_HEADS,
-    PICTURES,
-    convert,
-    decode,
-    html_to_text,
-)
+from memagent_graph.text.charset import decode, widen
+from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
+from memagent_graph.text.html import html_to_text
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
@@ -33,6 +24,7 @@ if TYPE_CHECKING:
 
 def read_mail(content: bytes) -> Converted:
     """Read a message of e-mail with its attachments, or all of a mailbox."""
+    content = content.removeprefix(BOM_UTF8).lstrip()
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     if content.startswith(b"From "):
@@ -44,8 +36,10 @@ def read_mail(content: bytes) -> Converted:
     return _read_message(_parse(content))
 
 
-_FROM = re.compile(rb"(?:\A|\n\r?\n)From [^ \r\n]++(?: (?=[^\r\n]*\d:\d\d)[^\r\n]*+)?\r?\n")
-"""Between messages: an address, alone or with a time."""
+_FROM = re.compile(
+    rb"(?:\A|\n\r?\n)From [^ \r\n]++(?: (?=[^\r\n]*[a-z] {1,2}\d\d? \d\d?:\d\d)[^\r\n]*+)?\r?\n"
+)
+"""Between messages: an address, alone or with a day and a time."""
 _COUNT = re.compile(rb"[ \t]{0,20}(\d{1,18})[ \t]{0,20}\r?\n")
 
 
@@ -54,35 +48,44 @@ def _parse(content: bytes) -> Any:
 
 
 def _header(message: Any, name: str) -> str:
+    raw = next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
+    if not (raw.isprintable() or raw.isascii()):  # bytes of another encoding, which is not named
+        return decode(raw.encode("utf-8", "surrogateescape"))
     try:
         return str(message[name] or "")
     except Exception:  # noqa: BLE001 - the parser of headers trips over broken ones
-        return next((said for key, said in message.raw_items() if key.lower() == name.lower()), "")
+        return str(raw)
 
 
 def _read_message(message: Any) -> Converted:
     attached = list[Attachment]()
-    heads = {name: _header(message, name) for name in ("From", "To", "Cc", "Date", "Subject")}
+    heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
-    pictures = sum(not name for name, _, _ in attached)
-    found = _write_message(heads, text, [one for one in attached if one[0]])
-    return replace(found, warnings=(*found.warnings, *warn_of(picture=pictures)))
+    named = [one for one in attached if one.name]
+    said = warn_of(picture=len(attached) - len(named))
+    return _write_message(heads, text, named, said)
+
+
+_HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
 def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
     """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
+    if kind == "multipart/encrypted":
+        attached.append(Attachment("encrypted message", "", ("was not read.",), 1.0))
+        return []
     if kind.startswith("multipart/"):
         if not part.is_multipart():  # it says that it has parts
             return [part.get_payload()]
         found = ("\n\n".join(_read_parts(inner, attached)).strip() for inner in part.iter_parts())
         texts = [*filter(None, found)]
         return _choose_forms(texts) if kind == "multipart/alternative" else texts
-    if kind in _OF_PAGES:
+    if kind in _WORDLESS:
         return []
-    if not kind.startswith("text/") or name or part.is_attachment():
+    if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
         is_shown = kind.startswith("image/") and not name
-        attached.append(("", "", ()) if is_shown else _attach(part))
+        attached.append(Attachment("") if is_shown else _attach(part))
         return []
     text = _text_of(part)
     return [html_to_text(text) if kind == "text/html" else text]
@@ -93,97 +96,69 @@ _WORDS = re.compile(r"\w+")
 
 def _choose_forms(forms: Sequence[str]) -> list[str]:
     """Return forms of one text without those all of whose words an earlier or longer one has."""
-    words = [{*_WORDS.findall(form.lower())} for form in forms]
-    return [
-        form
-        for at, form in enumerate(forms)
-        if not any(words[at] <= other for other in words[:at])
-        and not any(words[at] < other for other in words[at + 1 :])
-    ]
+    words = [Counter(_WORDS.findall(form.lower())) for form in forms]
+    known = (
+        any(own <= other for other in words[:at]) or any(own < other for other in words[at + 1 :])
+        for at, own in enumerate(words)
+    )
+    return [form for form, is_known in zip(forms, known, strict=True) if not is_known]
 
 
-_OF_PAGES = {"text/css", "text/javascript", "application/javascript"}
-"""Parts of a saved page that are not its text."""
+_WORDLESS = {
+    *("text/css", "text/javascript", "application/javascript", "application/pgp-signature"),
+    *("application/pkcs7-signature", "application/x-pkcs7-signature"),
+}
+"""Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
 def _attach(part: Any) -> Attachment:
-    name = part.get_filename() or part.get_content_type()
-    if part.get_content_type() == "message/rfc822":
-        inner = _read_message(part.get_payload(0))
-        return name, inner.text, inner.warnings
+    kind = part.get_content_type()
+    name = part.get_filename() or kind
+    if kind == "message/rfc822":
+        inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
+        if encoding == "base64":  # which the standard forbids
+            inner = _parse(b64decode(inner.get_payload()))
+        found = _read_message(inner)
+        return Attachment(name, found.text, found.warnings, found.lost)
     if part.is_multipart():  # a report on the delivery
-        return name, "".join(map(str, part.get_payload())).strip(), ()
-    if part.get_content_maintype() == "text" and _suffix(name) not in FORMATS:
-        return name, _text_of(part), ()
-    return _convert_attachment(name, part.get_payload(decode=True) or b"")
+        return Attachment(name, "".join(map(str, part.get_payload())).strip())
+    is_text = kind.startswith("text/") and kind != "text/rtf"
+    if is_text and not name.lower().endswith((*FORMATS,)):
+        return Attachment(name, _text_of(part))
+    return convert_within(name, part.get_payload(decode=True) or b"")
 
 
 def _text_of(part: Any) -> str:
     content, charset = part.get_payload(decode=True) or b"", part.get_content_charset() or "ascii"
     try:
-        text = content.decode(charset)
+        text = content.decode(charset if charset in {"ascii", "us-ascii"} else widen(charset))
     except (LookupError, UnicodeError):  # not what it says, or an encoding that Python lacks
         text = decode(content)
-    return text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    if part.get_content_type() in {"text/calendar", "text/vcard"}:
+        return _FOLD.sub("", text)
+    return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
-def _suffix(name: str) -> str:
-    return posixpath.splitext(name.lower())[1]
-
-
-Attachment: TypeAlias = "tuple[str, str, Sequence[str]]"
-
-
-def _convert_attachment(name: str, content: bytes) -> Attachment:
-    """Return name, text and warnings of an attached file."""
-    is_picture = _suffix(name) in PICTURES
-    if _suffix(name) not in FORMATS or (is_picture and not content.startswith(PICTURE_HEADS)):
-        is_text = _is_text(name, content)
-        return name, decode(content) if is_text else "", () if is_text else ("was not read.",)
-    try:
-        found = convert(content, _suffix(name))
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a parser may raise anything
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return name, "", (f"was not read: {reason}",)
-    if is_picture:
-        words = without_marks(found.text).strip()
-        return name, words, found.warnings if words else ("was not read.",)
-    return name, without_numbers(found.text), found.warnings
-
-
-def _is_text(name: str, content: bytes) -> bool:
-    """Whether an attachment of an unknown type is text: in UTF-8, or with a mark of UTF-16."""
-    if (guess_type(name)[0] or "").startswith(("audio", "image", "video")):
-        return False
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return True
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in content
+_FOLD = re.compile(r"\n[ \t]")
+"""Where a line of an invitation goes on."""
 
 
 def _write_message(
-    heads: Mapping[str, str], text: str, attached: Sequence[Attachment]
+    heads: Mapping[str, str], text: str, attached: Sequence[Attachment], said: Sequence[str] = ()
 ) -> Converted:
     lines = [f"{name}: {said}" for name, said in heads.items() if said]
-    texts = [f"## Attachment: {name}\n\n{said}" for name, said, _ in attached if said.strip()]
-    warnings = [f"attachment {name} {line}" for name, _, lines in attached for line in lines]
+    texts, warnings, lost = write_attachments(attached)
     whole = "\n\n".join(filter(None, ["\n".join([*lines, "", text.strip()]).strip(), *texts]))
-    unread = [name for name, text, lines in attached if lines and not text.strip()]
-    lost = sum(_suffix(name) not in PICTURES for name in unread)  # few of them have words
-    return Converted(whole, (), tuple(warnings), lost=lost / (len(attached) + 1))
+    return Converted(whole, (), (*warnings, *said), lost=lost / (len(attached) + 1))
 
 
 def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    storage = Message.load(BytesIO(content))._storage  # noqa: SLF001 - `Message` decodes strictly
-    return read_outlook_storage(storage)
+    message = Message.load(BytesIO(content))
+    return read_outlook_storage(message._storage)  # noqa: SLF001 - `Message` decodes strictly
 
 
 class _Item:
@@ -243,9 +218,9 @@ _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     """Return the text of a message from its storage; the arguments are those of `_Item`."""
     item, attached = _Item(storage, pages), list[Attachment]()
-    headers = message_from_string(item.text(_HEADERS_SENT))
+    headers = message_from_string(item.text(_HEADERS_SENT), policy=policy.default)
     name, address = item.text(*_SENDER), item.text(*_SENDER_ADDRESS)
-    heads = {"From": str(headers["from"] or (f"{name} <{address}>" if address else name))}
+    heads = {"From": _header(headers, "From") or (f"{name} <{address}>" if address else name)}
     for inner in storage.storages:
         if inner.name.startswith("__recip"):
             one = _Item(inner, item.pages)
@@ -265,5 +240,5 @@ def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
     for inner in storage.storages:
         if inner.name == f"__substg1.0_{_FILE:04X}000D":
             found = read_outlook_storage(inner, pages)
-            return name or "message", found.text, found.warnings
-    return _convert_attachment(name, item.binary(_FILE))
+            return Attachment(name or "message", found.text, found.warnings, found.lost)
+    return convert_within(name, item.binary(_FILE))

@@ -7,18 +7,31 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 def raise_text(text: str, level: float) -> str:
     """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
     begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
-    return f"{begin}{text}{end}" if level and text.strip() else text
+    inner = text.strip()
+    return (
+        text.replace(inner, f"{begin}{write_scripts(inner)}{end}", 1) if level and inner else text
+    )
+
+
+def strike_text(text: str) -> str:
+    """Return text that is struck through between signs for `write_scripts`: ~~900~~950."""
+    return f"\x13{text}\x14" if text.strip() else text
+
+
+def write_ruby(text: str) -> str:
+    """Return how a word is pronounced, for behind it."""
+    return f"({text.strip()})" if text.strip() else ""
 
 
 _SCRIPT = re.compile(
     "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
-    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|[\x0e-\x12]"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|\x12+|[\x0e-\x11]"
 )
 
 
@@ -27,7 +40,9 @@ def write_scripts(text: str) -> str:
 
     Raised words ("1st") and lowered figures of letters ("H2O") are written as they are.
     """
-    return _SCRIPT.sub(_write_script, text.replace("\x0f\x0e", "").replace("\x11\x10", ""))
+    for pair in ("\x0f\x0e", "\x11\x10", "\x14\x13"):
+        text = text.replace(pair, "")
+    return _SCRIPT.sub(_write_script, text).replace("\x13", "~~").replace("\x14", "~~")
 
 
 def _write_script(found: re.Match[str]) -> str:
@@ -38,9 +53,10 @@ def _write_script(found: re.Match[str]) -> str:
     if raised := found["raised"]:
         is_value = len(raised) == 1 or not raised.isalpha()
         begins = raised[0].isalnum() or raised[0] in _SIGNED
-        return f"^{_enclose(raised)}" if before.strip() and is_value and begins else raised
+        is_power = before.strip() and is_value and begins
+        return (f"^{_enclose(raised)}" if is_power else raised) + " " * after.isdigit()
     if lowered := found["lowered"]:
-        joins = before.isdigit() or after.isdigit()
+        joins = before.isdigit() or after.isdigit() or (before.strip() and not lowered.isalnum())
         return f"_{_enclose(lowered)}{' ' * after.isdigit()}" if joins else lowered
     return " " * (before.isdigit() and after.isdigit())
 
@@ -54,8 +70,10 @@ def _enclose(part: str) -> str:
 
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
-FORMULAS = {"mfrac", "mroot", "msqrt", "msub", "msubsup", "msup", "munder", "munderover"}
+FORMULAS = {"mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup"}
+FORMULAS |= {"munder", "munderover"}
 """Elements of MathML whose parts stand above each other."""
+_JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -64,11 +82,18 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
         parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
     if kind in {"mroot", "msqrt", "rad"}:
-        return f"\x12{first}\u221a{second}"
-    if kind in {"f", "mfrac"}:
-        return f"\x12{first}/{second}"
-    lowered, raised = ("", second) if kind in {"msup", "sSup"} else (second, third)
-    return first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+        return f"\x12{first}\u221a{second}\x12"
+    if kind in _JOINED:
+        return _JOINED[kind].join(parts)
+    if kind == "m":
+        return f"[{'; '.join(parts)}]"
+    if kind == "sPre":
+        return f"_{first}^{second} {third}"
+    if kind in _BETWEEN:
+        return f"\x12{first}{_BETWEEN[kind]}{second}\x12"
+    lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
+    written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
+    return f"\x12{written}\x12"
 
 
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
@@ -76,17 +101,30 @@ _ROMAN = [
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
     *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
 ]
-_LETTERS = {"L": "abcdefghijklmnopqrstuvwxyz", "r": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+_ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
+"""Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
 _HAN = "零一二三四五六七八九"
+
+
+def _in_letters(count: int, style: str) -> str:
+    """Return a number above 0 in letters, in lower case; "" in a style that has none."""
+    if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
+        times, at = divmod(count - 1, len(letters))
+        return letters[at] * (times + 1)
+    found, letters = "", _ALPHABETS.get(style[5:], "")
+    while letters and count > 0:
+        count, at = divmod(count - 1, len(letters))
+        found = letters[at] + found
+    return found
 
 
 def in_style(count: int, style: str) -> str:
     """Return a number as a list shows it, by Word's name of its style; others are in digits."""
     found = str(count)
-    if count > 0 and (style.endswith("Letter") or style.startswith("russian")):
-        letters = _LETTERS["r" if style.startswith("russian") else "L"]
-        found = letters[(count - 1) % len(letters)] * ((count - 1) // len(letters) + 1)
-    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
+    if count > 0 and (written := _in_letters(count, style)):
+        return written.upper() if "pper" in style else written
+    if style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
         for value, signs in _ROMAN:
             times, count = divmod(count, value)
@@ -103,6 +141,14 @@ def in_style(count: int, style: str) -> str:
     elif style in {"decimalZero", "numberInDash", "none"}:
         found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
     return found.upper() if "pper" in style else found
+
+
+def as_integer(text: str | None, default: int) -> int:
+    """Return the integer that a text is, or else the default."""
+    return int(text) if text and _INTEGER.fullmatch(text.strip()) else default
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
 class ListLevel(NamedTuple):
@@ -138,35 +184,57 @@ def count_item(levels: Mapping[int, ListLevel], at: int, counts: dict[int, int])
     return f"{text} " if text.strip() else ""
 
 
-STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+STYLES = {"a": "lowerAlpha", "A": "upperAlpha", "i": "lowerRoman", "I": "upperRoman"}
 """Styles of numbers by the names that HTML and OpenDocument have for them."""
+_AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
+_AUTOMATIC |= {"alphaLc": "lowerLetter", "alphaUc": "upperLetter"}
+_AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
+_ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
+
+
+def level_of_slide(kind: str, start: int, at: int) -> ListLevel:
+    """Return how paragraphs of a slide on a level are numbered, by PowerPoint's name of it."""
+    style = next((_AUTOMATIC[name] for name in _AUTOMATIC if kind.startswith(name)), "")
+    text = next((_ENCLOSING[name] for name in _ENCLOSING if kind.endswith(name)), "%{}")
+    return ListLevel(text.format(at + 1), style, start)
+
+
+def shows_address(text: str, address: str) -> bool:
+    """Whether the text of a link says its whole address, or one of both is empty."""
+    said, meant = (_BARE.sub("", one.strip().lower()) for one in (text, address))
+    return not said or meant in said
+
+
+_BARE = re.compile(r"^(?:https?://|mailto:|tel:)?(?:www\.)?|/$")
+"""What people leave out of an address."""
 
 
 def write_link(text: str, address: str) -> str:
     """Return the text of a link with its address, unless it is in the document or shown."""
-    shown = not address or address[0] in "#./" or not text.strip() or text.strip() in address
-    return text if shown else f"{text} <{address}>"
+    is_plain = address[:1] in set("#./") or shows_address(text, address)
+    return text if is_plain else f"{text} <{address}>"
 
 
-def name_hidden(rows: Iterable[int]) -> str:
-    """Return a line that names the hidden rows of a sheet: "Hidden rows: 3, 5-8."; "" for none."""
-    runs = (
-        [row for _, row in run]
-        for _, run in groupby(enumerate(rows), key=lambda found: found[1] - found[0])
-    )
-    spans = ["-".join(map(str, (*run[:1], *run[1:][-1:]))) for run in runs]
-    return f"Hidden rows: {', '.join(spans)}." if spans else ""
+def name_hidden(rows: Iterable[int], columns: Iterable[int] = ()) -> str:
+    """Return a line for hidden rows and one for columns: "Hidden rows: 3, 5-8."; "" for none."""
+    from openpyxl.utils.cell import get_column_letter
+
+    kinds = ("rows", rows, str), ("columns", columns, get_column_letter)
+    found = ((kind, ", ".join(_write_runs(numbers, write))) for kind, numbers, write in kinds)
+    return "\n".join(f"Hidden {kind}: {spans}." for kind, spans in found if spans)
+
+
+def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator[str]:
+    for _, run in groupby(enumerate(numbers), key=lambda found: found[1] - found[0]):
+        first, *others = [number for _, number in run]
+        yield "-".join(map(write, (first, *others[-1:])))
 
 
 _SYMBOLS = range(0xF020, 0xF07F)
 """Code points under which fonts of symbols have those of ASCII."""
 TICKS = {
-    "wingdings": dict(
-        zip(b"o\xa8\xfb\xfc\xfd\xfe", "\u2610\u2610\u2717\u2713\u2612\u2611", strict=True)
-    ),
-    "wingdings 2": dict(
-        zip(b"OPQRST\xa3", "\u2717\u2713\u2612\u2611\u2612\u2612\u2610", strict=True)
-    ),
+    "wingdings": dict(zip(b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑", strict=True)),
+    "wingdings 2": dict(zip(b"OPQRST\xa3", "✗✓☒☑☒☒☐", strict=True)),
 }
 """Boxes and ticks by the codes that fonts have them under."""
 
@@ -193,7 +261,7 @@ def write_table(rows: Iterable[Sequence[str]]) -> str:
 def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[str]]:
     """Return the texts of cells in their columns, below and beside cells that span several.
 
-    Each cell has its text, and the numbers of columns and rows that it spans.
+    Each cell has its text, and the numbers of columns and rows that it spans; 0 rows are all.
     """
     found, covered = [], dict[int, int]()  # rows that a cell above still covers, by column
     for row in rows:

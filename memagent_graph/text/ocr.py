@@ -1,7 +1,4 @@
-"""Find pictures of documents, within limits, and read words in them if OCR is installed.
-
-This runs in the process that converts documents.
-"""
+"""Find pictures of documents, within limits, and read words in them if OCR is installed."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from PIL import (  # noqa: F401 - `Image.open` would look for them where no file
 )
 from pypdfium2 import raw
 
-from memagent_graph.pictures.picture import Picture, has_ocr, write_mark
+from memagent_graph.pictures import Picture, has_ocr, write_mark
 from memagent_graph.templates import plural
 from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 
@@ -48,7 +45,7 @@ MOST_BYTES = 32 << 20
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
 
-_KINDS = {
+MEDIA_TYPES = {
     "BMP": "image/bmp",
     "GIF": "image/gif",
     "JPEG": "image/jpeg",
@@ -57,10 +54,10 @@ _KINDS = {
     "TIFF": "image/tiff",
     "WEBP": "image/webp",
 }
-"""Formats that are read. SVG, EMF and WMF are programs that draw, and PSD and ICO are rare."""
+"""Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
 
-_FORMATS = [kind for kind in _KINDS if kind != "MPO"]
-"""Kinds by what opens them: JPEG opens those of two lenses."""
+_FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
+"""Formats by what opens them: JPEG opens those of two lenses."""
 
 _DESCRIBED = ("Description", "Title", "Comment", "comment")
 _EXIF_DESCRIPTION = 0x010E
@@ -94,11 +91,6 @@ def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         message = f"it has {width * height:,} pixels, more than {MOST_PIXELS:,}"
         raise PictureError(message)
-
-
-def media_type_of(opened: Any) -> str:
-    """Return the media type of an opened picture."""
-    return _KINDS[opened.format]
 
 
 def describe(opened: Any) -> str:
@@ -139,7 +131,7 @@ def encode(drawn: Any, media_type: str) -> tuple[str, str]:
     drawn.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     kept, kind = BytesIO(), "JPEG" if media_type == "image/jpeg" else "PNG"
     drawn.save(kept, kind, **({"quality": 90} if kind == "JPEG" else {}))
-    return _KINDS[kind], b64encode(kept.getvalue()).decode()
+    return MEDIA_TYPES[kind], b64encode(kept.getvalue()).decode()
 
 
 _SCALE = 200 / 72
@@ -227,10 +219,7 @@ class PageReader:
             self._note(said, number)
         corners = np.asarray(found.boxes)
         edges = np.hstack([corners.min(axis=1), corners.max(axis=1)]).tolist()
-        boxes = [
-            Box(left, top, right, bottom, text)
-            for (left, top, right, bottom), text in zip(edges, found.txts, strict=True)
-        ]
+        boxes = [Box._make((*at, text)) for at, text in zip(edges, found.txts, strict=True)]
         return "\n".join(order_lines(boxes))
 
     @property
@@ -256,7 +245,7 @@ class Album:
     def __init__(self) -> None:
         self.pictures: list[Picture] = []
         self.unread = self.objects = 0
-        self._refused = Counter[str]()
+        self._refused, self.said = Counter[str](), list[str]()  # lines on the rest
         self._words = PageReader("picture")
 
     def add(self, content: bytes | None, place: str, caption: str = "", page: int = 0) -> str:
@@ -270,11 +259,10 @@ class Album:
         except PictureError as error:
             self._refused[str(error)] += 1
         if opened is None or content is None or min(opened.size) < _LEAST_SIDE:
-            self.unread += not (opened and content)
+            self.unread += opened is None
             return write_mark(caption) if caption else ""
-        mark = self.place(
-            place, sha256(content).hexdigest(), media_type_of(opened), opened.size, caption, page
-        )
+        digest, kind = sha256(content).hexdigest(), MEDIA_TYPES[opened.format]
+        mark = self.place(place, digest, kind, opened.size, caption, page)
         words = self.words_of(partial(draw, opened))
         self.unread += not words
         return mark + words
@@ -319,14 +307,14 @@ class Album:
         counted = self._refused.items()
         refused = (f"refused {plural(count, 'picture')}: {why}." for why, count in counted)
         unread = warn_of(picture=self.unread, embedded_object=self.objects)
-        return (*unread, *refused, *self._words.warnings)
+        return (*unread, *refused, *self._words.warnings, *self.said)
 
 
 def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
     caption, digest = describe(opened), sha256(content).hexdigest()
-    mark = album.place("", digest, media_type_of(opened), opened.size, caption, start=0)
+    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, caption, start=0)
     if not has_ocr():
         draw(opened)  # raises if it is cut off
     words = album.read(partial(draw, opened))
@@ -337,7 +325,6 @@ def read_picture(content: bytes) -> Converted:
 
 @cache
 def _engine() -> Any:
-    """Return RapidOCR, with the models of its package."""
     from rapidocr import RapidOCR
 
     # One line at a time takes half of the memory of six, and is faster on one core.
@@ -404,7 +391,7 @@ def find_gap(boxes: Sequence[Box]) -> float | None:
 def _is_prose(boxes: Sequence[Box]) -> bool:
     if len(boxes) < _COLUMN_ROWS:
         return False
-    return median((box.right - box.left) / (box.bottom - box.top) for box in boxes) > _PROSE
+    return median(box.right - box.left - _PROSE * (box.bottom - box.top) for box in boxes) > 0
 
 
 def _rows(boxes: Sequence[Box]) -> list[list[Box]]:

@@ -1,197 +1,115 @@
-"""Read Office and OpenDocument files from the XML of their parts: all that they show, in order.
-
-This runs in the process that converts documents.
-"""
+"""Read Office and OpenDocument files from the XML of their parts: all that they show, in order."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeAlias
-from zipfile import ZipFile
+from typing import TYPE_CHECKING
 
-from lxml import etree
+from openpyxl.styles.numbers import is_date_format
+from openpyxl.utils.datetime import from_excel
 
-from memagent_graph.pictures.picture import write_mark
+from memagent_graph.pictures import write_mark
+from memagent_graph.text.formats import convert_within
 from memagent_graph.text.notation import (
     MOST_REPEATED,
-    STYLES,
     TICKS,
     ListLevel,
     count_item,
-    name_hidden,
+    level_of_slide,
     raise_text,
     spread_cells,
+    strike_text,
     symbol,
     write_formula,
     write_link,
+    write_ruby,
     write_scripts,
     write_table,
 )
 from memagent_graph.text.ocr import Album
-from memagent_graph.text.source import Converted, PasswordError
+from memagent_graph.text.package import (
+    Element,
+    Package,
+    child,
+    get,
+    get_integer,
+    local,
+    own_parts,
+    value_of,
+)
+from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-Element: TypeAlias = Any
-"""An element of lxml, which has no types."""
-
-
-_EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
-_XML = b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff"
-"""How a file of XML begins, with and without a mark."""
-
-
-class Package:
-    """The parts of an archive of XML files, or of one such file, and how they refer to others."""
-
-    def __init__(self, content: bytes) -> None:
-        self._single = content if content.startswith(_XML) else b""  # all parts in one
-        self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if self._single else content))
-        self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
-
-    def read(self, part: str) -> bytes | None:
-        """Return the bytes of a part; None without one. The case of its name does not matter."""
-        name = self._names.get(part.lstrip("/").lower())
-        return None if name is None else self._archive.read(name)
-
-    def parse(self, part: str) -> Element | None:
-        """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
-        is_whole = self._single and not part.startswith("META-INF")
-        content = self._single if is_whole else self.read(part)
-        return None if content is None else parse_xml(content, part)
-
-    def stream(self, part: str, *names: str) -> Iterator[Element]:
-        """Yield the elements of a part with these names, each as soon as it is complete.
-
-        What was yielded is freed: a sheet may have a million rows. Raises as `parse_xml`.
-        """
-        tags = [f"{{*}}{name}" for name in names]
-        found = BytesIO(self.read(part) or b"<none/>")
-        for _, element in etree.iterparse(found, tag=tags, resolve_entities=False, huge_tree=True):
-            _refuse_doctype(element, part)
-            yield element
-            element.clear()
-            while element.getprevious() is not None:
-                del element.getparent()[0]
-
-    def targets(self, part: str) -> dict[str, tuple[str, str]]:
-        """Return (kind, part or address) of all that a part refers to, by id."""
-        folder, name = posixpath.split(part.lstrip("/"))
-        links = self.parse(posixpath.join(folder, "_rels", f"{name}.rels"))
-        found = {}
-        for link in links if links is not None else ():
-            kind, target = link.get("Type", "").rpartition("/")[2], link.get("Target", "")
-            if link.get("TargetMode") != "External":
-                target = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
-            found[link.get("Id", "")] = kind, target
-        return found
-
-    def main(self) -> str:
-        """Return the name of the part that holds the document."""
-        for kind, target in self.targets("").values():
-            if kind == "officeDocument":
-                return target
-        raise ValueError("it is no Office file, or a damaged one")
-
-
-def parse_xml(content: bytes, name: str) -> Element:
-    """Return the root of a file of XML; one that declares entities is a `ValueError`."""
-    parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
-    root = etree.fromstring(content, parser)
-    _refuse_doctype(root, name)
-    return root
-
-
-def _refuse_doctype(element: Element, name: str) -> None:
-    if element.getroottree().docinfo.doctype:
-        message = f"{name} declares a document type, which no Office program does"
-        raise ValueError(message)
-
-
-def local(element: Element) -> str:
-    """Return the name of an element without its namespace; empty for a comment."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def get(element: Element | None, name: str, default: str = "") -> str:
-    """Return an attribute by its name without a namespace."""
-    for key, value in element.attrib.items() if element is not None else ():
-        if key.rpartition("}")[2] == name:
-            return str(value)
-    return default
-
-
-def child(element: Element | None, *path: str) -> Element | None:
-    """Return the first child at a path of names."""
-    for name in path:
-        if element is None:
-            return None
-        element = next((found for found in element if local(found) == name), None)
-    return element
-
-
-_FORMULAS = {"d", "f", "nary", "rad", "sSub", "sSubSup", "sSup"}
+_FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "rad"}
+_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
 """Elements of Office whose parts stand above each other."""
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
-    """Return a formula of Office; `inline` reads its parts."""
     name, settings = local(element), child(element, f"{local(element)}Pr")
-    parts = ["".join(inline(part)) for part in element if part is not settings]
+    rows = [part if name == "m" else [part] for part in element if part is not settings]
+    parts = [" ".join("".join(inline(cell)) for cell in row) for row in rows]
     if name == "d":
-        begin = get(child(settings, "begChr"), "val", "(")
-        return f"{begin}{', '.join(parts)}{get(child(settings, 'endChr'), 'val', ')')}"
+        signs = (("begChr", "("), ("sepChr", "|"), ("endChr", ")"))
+        begin, between, end = (get(child(settings, key), "val", usual) for key, usual in signs)
+        return f"{begin}{between.join(parts)}{end}"
     if name == "nary":
         *bounds, inner = ["", "", *parts][-3:]
         sign = get(child(settings, "chr"), "val", "\u222b")
         return f"{write_formula('sSubSup', [sign, *bounds])} {inner}"
-    return write_formula(name, parts)
+    return write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
 def _chart_text(root: Element | None) -> str:
     """Return the words of a chart or diagram, and the values of its series with their names."""
-    if root is None:
-        return ""
-    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
+    said = root.iter("{*}t") if root is not None else ()
+    words = " | ".join(text for at in said if (text := (at.text or "").strip()))
     rows = list[list[str]]()
-    for series in root.iter("{*}ser", "{*}data"):
+    for series in root.iter("{*}ser", "{*}data") if root is not None else ():
         name = " ".join(_points(child(series, "tx")))
-        for part in series:
+        for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
-            row = [name if is_value else "", *_points(part)]
-            if row[1:] and local(part) != "tx" and (is_value or row not in rows):
-                rows.append(row)
+            for level in [*part.iter("{*}lvl")] or [part]:  # of categories in categories
+                row = [name if is_value else "", *_points(level)]
+                if row[1:] and (is_value or row not in rows):
+                    rows.append(row)
     return "\n\n".join(filter(None, [words, write_table(rows)]))
 
 
 def _points(part: Element | None) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    found = dict[int, str]()
+    found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
+    number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt") if part is not None else ():
         value = child(point, "v")
-        found[_number(point, "idx", len(found))] = (point if value is None else value).text or ""
+        said = point if value is None else value
+        found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
     if not found and part is not None:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
 
 
-_SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
-_SIGNS |= dict.fromkeys(("br", "cr", "line-break"), "\n")
-_LEFT_OUT = {
+def _write_day(text: str, number_format: str) -> str:
+    """Return a number of a chart as the day that it stands for, if its format says so."""
+    with suppress(OverflowError, ValueError):
+        if is_date_format(number_format):
+            return str(from_excel(float(text))).removesuffix(" 00:00:00")
+    return text
+
+
+SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
+SIGNS |= dict.fromkeys(("br", "cr", "line-break"), "\n")
+LEFT_OUT = {
     "del", "moveFrom", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
 }  # fmt: skip
-
-
-_DEEPEST = 6
+DEEPEST = 6
 """Deepest level of a heading."""
-
-
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
 
 
@@ -210,16 +128,19 @@ class OfficeDocument:
             pages += [length] if block.startswith("\f") else []
             text.append(block.removeprefix("\f") + "\n\n")
             length += len(text[-1])
-        whole = "".join(text).rstrip("\n")
-        return Converted(whole, pages, tuple(found.warnings()), found.album.pictures)
+        whole, unread = "".join(text).rstrip("\n"), found.album.objects
+        lost = unread / max(len(text) + unread, 1)
+        return Converted(whole, pages, found.album.warnings, found.album.pictures, lost)
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
         raise NotImplementedError
 
-    def warnings(self) -> Sequence[str]:
-        """Return what was not read, when all blocks are."""
-        return self.album.warnings
+    def _read_embedded(self, part: str) -> str:
+        """Return the text of a document within this one; count it if it is not read."""
+        found = convert_within(part, self._package.read(part) or b"\0")
+        self.album.objects += bool(found.lost)
+        return found.text
 
     def _show(self, part: str, caption: str) -> str:
         return self.album.add(self._package.read(part), part, caption.strip(), self.page)
@@ -232,10 +153,10 @@ class Drawing(OfficeDocument):
         super().__init__(package)
         self._part = package.main()
         self._links = package.targets(self._part)
-        self._counts: dict[int, int] = {}
-        self._begun: dict[int, ListLevel] = {}
-        self._styles: dict[str, Element] = {}
-        self._described, self._address = "", ""
+        self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
+        self._styles, self._margins = dict[str, Element](), set[str]()
+        self._described, self._fields = "", list[str]()
+        self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
 
     def _read_part(
         self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
@@ -272,32 +193,46 @@ class Drawing(OfficeDocument):
             elif name in {"chart", "relIds"}:
                 yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
             elif name in {"altChunk", "oleObj"}:
-                self.album.objects += 1
+                yield self._read_embedded(self._target(element, "id"))
             elif name == "AlternateContent":
                 forms = ([*self._blocks(form)] for form in element)
                 yield from next(filter(any, forms), [])
-            elif name not in _LEFT_OUT:
+            elif name not in LEFT_OUT:
                 yield from self._blocks(element)
 
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
+        self._usual = [] if place is None else [*self._styles_of(place, role)]
         text = "\n".join(filter(None, self._blocks(element)))
-        if text and role not in _MARGINS:
-            yield f"# {' '.join(text.split())}" if role in {"title", "ctrTitle"} else text
+        known = self._margins if role in _MARGINS else set[str]()
+        if text and role != "sldNum" and text not in known:
+            known.add(text)
+            yield f"# {' '.join(text.split())}" if role in _TITLES else text
+
+    def _styles_of(self, place: Element, role: str) -> Iterator[Element]:
+        """Yield the styles of lists that a place on a slide has by its layout and master."""
+        for root, key in zip(self._layouts, ("idx", "type"), strict=False):
+            own = get(place, key, _USUALLY[key])
+            for one in root.iter("{*}ph") if root is not None else ():
+                if get(one, key, _USUALLY[key]) == own:
+                    yield child(next(one.iterancestors("{*}sp"), None), "txBody", "lstStyle")
+            if role not in _TITLES | _MARGINS:
+                yield child(root, "txStyles", "bodyStyle")
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
         text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
         settings = child(element, "pPr")
-        at, numbered = _number(settings, "lvl"), child(settings, "buAutoNum")
-        if numbered is None and child(settings, "buNone") is None:  # as the shape says
-            style = child(element.getparent(), "lstStyle", f"lvl{at + 1}pPr")
-            numbered = child(style, "buAutoNum")
-        if text and numbered is None:
+        at = get_integer(settings, "lvl")
+        styles = (child(element.getparent(), "lstStyle"), *self._usual)
+        places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
+        marks = (mark for place in places if place is not None for mark in place)
+        numbered = next((mark for mark in marks if local(mark) in _BULLETS), None)
+        if text and (numbered is None or local(numbered) != "buAutoNum"):
             self._counts = {key: count for key, count in self._counts.items() if key < at}
         elif text:
-            level = _level_of_slide(numbered, at)
+            level = level_of_slide(get(numbered, "type"), get_integer(numbered, "startAt", 1), at)
             if self._begun.get(at) != level:  # another kind of numbers begins anew
                 self._counts.pop(at, None)
             self._begun[at] = level
@@ -310,8 +245,8 @@ class Drawing(OfficeDocument):
             name = local(element)
             if name == "t":
                 yield element.text or ""
-            elif name in _SIGNS:
-                yield _SIGNS[name]
+            elif name in SIGNS:
+                yield SIGNS[name]
             elif name == "r":
                 yield self._run(element, boxes)
             elif name in _FORMULAS and "/math}" in element.tag:
@@ -326,44 +261,73 @@ class Drawing(OfficeDocument):
                 mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
                 yield f"[{mark}{get(element, 'id')}]"
             elif name == "instrText":
-                found = _HYPERLINK.search(element.text or "")
-                self._address = found[1] if found else self._address
-            elif name == "fldSimple":
+                self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
+            elif name == "fldChar":
+                yield self._field(get(element, "fldCharType"))
+                yield from self._inline(element, boxes)
+            elif name == "ruby":
+                said, below = child(element, "rt"), child(element, "rubyBase")
+                for part, write in ((below, str), (said, write_ruby)):
+                    yield write("".join(self._inline(part, boxes))) if part is not None else ""
+            elif name == "textpath":
+                yield get(element, "string")
+            elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
-                yield write_link("".join(self._inline(element, boxes)), found[1] if found else "")
-            elif name == "fldChar" and get(element, "fldCharType") == "end":
-                yield f" <{self._address}>" if self._address else ""
-                self._address = ""
-            elif name == "hyperlink":
-                yield write_link("".join(self._inline(element, boxes)), self._target(element, "id"))
+                address = found[1] if found else self._target(element, "id")
+                yield write_link("".join(self._inline(element, boxes)), address)
             elif name == "AlternateContent":
                 yield from self._choose(element, boxes)
-            elif name in {"docPr", "imagedata", "blip", "OLEObject", "control"}:
+            elif name == "OLEObject":
+                boxes.append(self._read_embedded(self._target(element, "id")))
+            elif name == "control":
+                self.album.objects += 1
+            elif name in {"docPr", "imagedata", "blip"}:
                 yield from self._picture(element, name)
             elif name in {"chart", "relIds"}:
                 boxes.append(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
-            elif name not in _LEFT_OUT:
+            elif name not in LEFT_OUT:
                 yield from self._inline(element, boxes)
+
+    def _field(self, event: str) -> str:
+        """Return what the end of a field shows after its result, or in place of one."""
+        if event == "begin":
+            self._fields.append("")
+        code = self._fields.pop() if event == "end" and self._fields else ""
+        if code.strip()[:3].lower() == "eq ":  # which draws a formula
+            self.album.objects += 1
+            return code
+        address = _HYPERLINK.search(code)
+        return f" <{address[1]}>" if address else ""
 
     def _run(self, element: Element, boxes: list[str]) -> str:
         text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
-        style = child(self._styles.get(get(child(settings, "rStyle"), "val")), "rPr")
-        font = get(child(settings, "rFonts"), "ascii").lower()
-        if font in TICKS:
-            text = "".join(TICKS[font].get(ord(sign) & 0xFF, sign) for sign in text)
-        raised = (get(child(place, "vertAlign"), "val") for place in (settings, style))
-        baseline = get(settings, "baseline", "0")
-        level = int(baseline) if baseline.lstrip("-").isdecimal() else 0
-        text = raise_text(text, LEVELS.get(next(filter(None, raised), ""), level))
+        styles = self._style_chain(value_of(settings, "rStyle"))
+        places = [settings, *(child(style, "rPr") for style in styles)]
+        ticks = TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
+        text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
+        raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
+        level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
+        marks = (child(settings, name) for name in ("strike", "dstrike"))
+        is_struck = any(get(mark, "val", "1") not in _OFF for mark in marks if mark is not None)
+        if is_struck or get(settings, "strike", "noStrike") != "noStrike":
+            text = strike_text(text)
+        text = raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
         return write_link(text, address if ":" in address else "")
+
+    def _style_chain(self, name: str) -> Iterator[Element]:
+        seen = set()
+        while name in self._styles and name not in seen:
+            seen.add(name)
+            yield self._styles[name]
+            name = value_of(self._styles[name], "basedOn")
 
     def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
         """Yield one of two forms of the same content."""
         for form in element:
             found: list[str] = []
             text = "".join(self._inline(form, found))
-            if text.strip() or found or local(form) == "Fallback":
+            if text.strip() or found:
                 boxes += found
                 yield text
                 return
@@ -371,46 +335,29 @@ class Drawing(OfficeDocument):
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
             described = get(element, "descr").strip()
-            frame = element.getparent()
-            if next(frame.iter("{*}blip"), None) is not None:
+            if next(element.getparent().iter("{*}blip"), None) is not None:
                 self._described = described
             elif described:  # of a chart
                 yield write_mark(described)
-        elif name in {"imagedata", "blip"}:
+        else:
             described, self._described = self._described or get(element, "title"), ""
             yield self._show(self._target(element, "embed", "id"), described)
-        else:
-            self.album.objects += 1
 
     def _table(self, element: Element) -> str:
         def read(cell: Element) -> tuple[str, int, int]:
-            width = _number(child(cell, "tcPr", "gridSpan"), "val", 1)
+            width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
             return " ".join(self._blocks(cell)), width, 1
 
-        rows = ([*map(read, _own(row, "tc", "tr"))] for row in _own(element, "tr", "tbl"))
-        return write_table(spread_cells(rows))
+        def read_row(row: Element) -> list[tuple[str, int, int]]:
+            before = get_integer(child(row, "trPr", "gridBefore"), "val")
+            return [("", before, 1)] * bool(before) + [*map(read, own_parts(row, "tc", "tr"))]
+
+        return write_table(spread_cells(map(read_row, own_parts(element, "tr", "tbl"))))
 
 
-def _own(parent: Element, name: str, kind: str) -> Iterator[Element]:
-    """Yield the elements of a name whose nearest ancestor of a kind is this one."""
-    for element in parent.iter(f"{{*}}{name}"):
-        if next(element.iterancestors(f"{{*}}{kind}")) is parent:
-            yield element
-
-
-_MARGINS = {"sldNum", "dt", "hdr", "ftr", "sldImg"}
-_AUTOMATIC = {"circle": "decimalEnclosedCircle", "ea1Ch": "chineseCounting"}
-_AUTOMATIC |= {"alphaLc": STYLES["a"], "alphaUc": STYLES["A"]}
-_AUTOMATIC |= {"romanLc": STYLES["i"], "romanUc": STYLES["I"]}
-_ENCLOSING = {"Period": "%{}.", "ParenR": "%{})", "ParenBoth": "(%{})", "Minus": "%{} -"}
-
-
-def _level_of_slide(element: Element, at: int) -> ListLevel:
-    """Return how a paragraph of a slide on a level is numbered."""
-    kind = get(element, "type")
-    style = next((_AUTOMATIC[name] for name in _AUTOMATIC if kind.startswith(name)), "")
-    text = next((_ENCLOSING[name] for name in _ENCLOSING if kind.endswith(name)), "%{}")
-    return ListLevel(text.format(at + 1), style, _number(element, "startAt", 1))
+_TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
+_USUALLY = {"idx": "0", "type": "body"}
+_BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
 
 class Word(Drawing):
@@ -449,39 +396,28 @@ class Word(Drawing):
         boxes: list[str] = []
         text = write_scripts("".join(self._inline(element, boxes))).strip()
         settings = child(element, "pPr")
-        named = dict(self._style_chain(get(child(settings, "pStyle"), "val")))
+        chain = self._style_chain(value_of(settings, "pStyle"))
+        named = {get(style, "styleId"): child(style, "pPr") for style in chain}
         styles = [*named.values()]
         if text:
             label = self._numbers.label([settings, *styles], named)
             level = self._level(settings, styles)
-            title = " ".join(text.split()) if level else text
-            yield f"{'#' * level} {label}{title}".lstrip(" ") if level else f"{label}{text}"
+            title = " ".join(text.split())
+            yield f"{'#' * level} {label}{title}" if level else f"{label}{text}"
         yield from boxes
 
-    def _style_chain(self, name: str) -> Iterator[tuple[str, Element | None]]:
-        """Yield a style and those that it is based on, each with its settings of paragraphs."""
-        seen = set()
-        while name in self._styles and name not in seen:
-            seen.add(name)
-            style = self._styles[name]
-            yield name, child(style, "pPr")
-            name = get(child(style, "basedOn"), "val")
-
     def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
-        name = get(child(settings, "pStyle"), "val")
-        title = get(child(self._styles.get(name), "name"), "val", name).lower().replace(" ", "")
+        name = value_of(settings, "pStyle")
+        title = (value_of(self._styles.get(name), "name") or name).lower().replace(" ", "")
         if title.startswith("heading") and title[7:].isdigit():
-            return min(int(title[7:]), _DEEPEST)
+            return min(int(title[7:]), DEEPEST)
         if title == "title":
             return 1
         for place in (settings, *styles):
             if (level := child(place, "outlineLvl")) is not None:
                 number = int(get(level, "val", "9"))
-                return number + 1 if number < _DEEPEST else 0
+                return number + 1 if number < DEEPEST else 0
         return 0
-
-
-LEVELS = {"superscript": 1, "subscript": -1}
 
 
 def _form_field(element: Element) -> str:
@@ -497,7 +433,7 @@ def _form_field(element: Element) -> str:
     return get(entries[at], "val") if at < len(entries) else ""
 
 
-_OFF = {"0", "false", "off"}
+_OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
@@ -512,18 +448,18 @@ class _Numbers:
             name = get(element, "abstractNumId")
             if local(element) == "abstractNum":
                 inner = (level for level in element if local(level) == "lvl")
-                lists[name] = {_number(level, "ilvl"): level for level in inner}
-                links[name] = get(child(element, "numStyleLink"), "val")
-                named[get(child(element, "styleLink"), "val")] = name
+                lists[name] = {get_integer(level, "ilvl"): level for level in inner}
+                links[name] = value_of(element, "numStyleLink")
+                named[value_of(element, "styleLink")] = name
             elif local(element) == "num":
-                name = get(child(element, "abstractNumId"), "val")
+                name = value_of(element, "abstractNumId")
                 name = named.get(links.get(name) or "-", name)
                 levels, begins = {**lists.get(name, {})}, dict[int, int]()
                 for own in element:
                     if (level := child(own, "lvl")) is not None:
-                        levels[_number(own, "ilvl")] = level
+                        levels[get_integer(own, "ilvl")] = level
                     if (begin := child(own, "startOverride")) is not None:
-                        begins[_number(own, "ilvl")] = _number(begin, "val", 1)
+                        begins[get_integer(own, "ilvl")] = get_integer(begin, "val", 1)
                 self._used[get(element, "numId")] = name, levels, begins
 
     def label(self, places: Sequence[Element | None], styles: Collection[str]) -> str:
@@ -531,36 +467,32 @@ class _Numbers:
 
         `places` are its settings, and those of the styles of these names that it is based on.
         """
-        settings = [child(place, "numPr") for place in places]
         used, depth = (
-            next(filter(None, (get(child(at, name), "val") for at in settings)), "")
+            next(filter(None, (value_of(place, "numPr", name) for place in places)), "")
             for name in ("numId", "ilvl")
         )
         name, levels, begins = self._used.get(used, ("", {}, {}))
-        fitting = (at for at in levels if get(child(levels[at], "pStyle"), "val") in styles)
+        fitting = (at for at in levels if value_of(levels[at], "pStyle") in styles)
         at = int(depth) if depth.isdecimal() else next(fitting, 0)
         if at not in levels:
             return ""
         if at in begins:  # once
             self._counts[name][at] = begins.pop(at) - 1
         shown = {key: _level_of_word(level, key) for key, level in levels.items()}
+        begun = {key: level.start for key, level in shown.items() if key < at}
+        self._counts[name] = {**begun, **self._counts[name]}  # a level that is passed over counts
         return count_item(shown, at, self._counts[name])
 
 
 def _level_of_word(element: Element, at: int) -> ListLevel:
-    style = get(child(element, "numFmt"), "val")
+    style = value_of(element, "numFmt")
     return ListLevel(
-        "-" if style == "bullet" else get(child(element, "lvlText"), "val"),
+        "-" if style == "bullet" else value_of(element, "lvlText"),
         style,
-        _number(child(element, "start"), "val", 1),
-        _number(child(element, "lvlRestart"), "val", at),
+        get_integer(child(element, "start"), "val"),
+        get_integer(child(element, "lvlRestart"), "val", at),
         child(element, "isLgl") is not None,
     )
-
-
-def _number(element: Element | None, name: str, default: int = 0) -> int:
-    value = get(element, name)
-    return int(value) if value.isdecimal() else default
 
 
 class Slides(Drawing):
@@ -574,9 +506,14 @@ class Slides(Drawing):
             yield from self._slide(self._part_of(slide))
 
     def _slide(self, part: str) -> Iterator[str]:
+        above, self._layouts = part, []
+        for kind in ("slideLayout", "slideMaster"):
+            above = dict(self._package.targets(above).values()).get(kind, "-")
+            self._layouts.append(self._package.parse(above))
         shown = get(self._package.parse(part), "show", "1")
         yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
         yield from self._read_part(part, "cSld", "spTree")
+        self._layouts = []
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
                 notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
@@ -585,174 +522,3 @@ class Slides(Drawing):
                 root = self._package.parse(target)
                 for text in root.iter("{*}text", "{*}t") if root is not None else ():
                     yield f"Comment: {text.text}" if text.text else ""
-
-
-class OpenDocument(OfficeDocument):
-    """The text of an ODT, ODS or ODP, also of one that is a single file of XML."""
-
-    def __init__(self, package: Package) -> None:
-        super().__init__(package)
-        self._levels: dict[str, int] = {}
-        self._hidden: set[str] = set()
-        self._lists: dict[str, dict[int, ListLevel]] = {}
-        self._counted: dict[str, dict[int, int]] = defaultdict(dict)
-        self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
-
-    def all_blocks(self) -> Iterator[str]:
-        """Yield headers, body and footers."""
-        manifest = self._package.parse("META-INF/manifest.xml")
-        if manifest is not None and next(manifest.iter("{*}encryption-data"), None) is not None:
-            raise PasswordError
-        body = child(self._package.parse("content.xml"), "body")
-        if body is None:
-            raise ValueError("it has no text of its own, or is damaged")
-        styles = self._package.parse("styles.xml")
-        for root in (styles, body.getparent()):
-            if root is not None:
-                self._learn_styles(root)
-        margins: dict[str, list[str]] = {"header": [], "footer": []}
-        for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
-            margins[local(margin)] += self._blocks(margin)
-        yield from (*margins["header"], *self._blocks(body), *margins["footer"])
-
-    def _learn_styles(self, root: Element) -> None:
-        for style in root.iter("{*}style"):
-            name = get(style, "name")
-            position = get(child(style, "text-properties"), "text-position").split(" ")[0]
-            self._levels[name] = _POSITIONS.get(position.strip("0123456789%"), 0)
-            shown = get(child(style, "table-properties"), "display")
-            seen = get(child(style, "drawing-page-properties"), "visibility")
-            if shown == "false" or seen == "hidden":
-                self._hidden.add(name)
-        for style in root.iter("{*}list-style", "{*}outline-style"):
-            name = get(style, "name") if local(style) == "list-style" else _OUTLINE
-            self._lists[name] = {_number(at, "level", 1) - 1: _list_level(at) for at in style}
-
-    def _blocks(self, parent: Element) -> Iterator[str]:
-        for element in parent:
-            name = local(element)
-            if name in {"p", "h"}:
-                yield from self._paragraph(element, name)
-            elif name == "list":
-                yield from self._list(element)
-            elif name == "table":
-                is_sheet = local(parent) == "spreadsheet"
-                heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
-                yield heading * is_sheet + self._table(element)
-            elif name == "page":
-                self.page += 1
-                yield f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->"
-                yield from self._blocks(element)
-            elif name == "image":
-                yield self._picture(element)
-            elif name in {"object", "object-ole"}:
-                yield from self._object(element)
-            elif name not in _LEFT_OUT:
-                yield from self._blocks(element)
-
-    def _say_hidden(self, element: Element) -> str:
-        return " (hidden)" if get(element, "style-name") in self._hidden else ""
-
-    def _paragraph(self, element: Element, name: str) -> Iterator[str]:
-        boxes: list[str] = []
-        level = min(_number(element, "outline-level", 1), _DEEPEST) if name == "h" else 0
-        outline = self._lists.get(_OUTLINE, {})
-        label, self._label = self._label, ""
-        if not label and level - 1 in outline and get(element, "is-list-header") != "true":
-            label = count_item(outline, level - 1, self._counted[_OUTLINE])
-        text = write_scripts(self._inline(element, boxes)).strip()
-        yield f"{'#' * level} {label}{text}".lstrip(" ") if text else ""
-        yield from boxes
-
-    def _list(self, element: Element) -> Iterator[str]:
-        before = self._style, self._depth, self._counts
-        style = get(element, "style-name") or self._style
-        if self._depth < 0:
-            goes_on = style if get(element, "continue-numbering") == "true" else ""
-            counts = self._counted[get(element, "continue-list") or goes_on]
-            self._counts = counts if get(element, "continue-list") or goes_on else {}
-            self._counted[get(element, "id")] = self._counted[style] = self._counts
-        self._style, self._depth = style, self._depth + 1
-        levels = self._lists.get(style, {})
-        for item in element:
-            if local(item) == "list-item" and self._depth in levels:
-                begin = _number(item, "start-value", -1)
-                if begin >= 0:
-                    self._counts[self._depth] = begin - 1
-                self._label = count_item(levels, self._depth, self._counts)
-            yield from self._blocks(item)
-            self._label = ""
-        self._style, self._depth, self._counts = before
-
-    def _object(self, element: Element) -> Iterator[str]:
-        """Yield what a document within the document says, such as the values of a chart."""
-        part = f"{get(element, 'href').removeprefix('./')}/content.xml"
-        content = self._package.read(part)
-        body = child(parse_xml(content, part), "body") if content else None
-        if body is None:
-            self.album.objects += 1
-        else:
-            yield from self._blocks(body)
-
-    def _picture(self, element: Element) -> str:
-        named = element.getparent().iter("{*}desc", "{*}title")
-        caption = next((at.text for at in named if at.text), "")
-        return self._show(get(element, "href").removeprefix("./"), caption)
-
-    def _inline(self, element: Element, boxes: list[str]) -> str:
-        pieces = [element.text or ""]
-        for found in element:
-            name = local(found)
-            if name in _SIGNS:
-                pieces.append(_SIGNS[name] * min(_number(found, "c", 1), MOST_REPEATED))
-            elif name in {"note", "annotation", "frame", "custom-shape"}:
-                inner = [block for block in self._blocks(found) if block]
-                if name in {"note", "annotation"}:
-                    pieces.append(f" [{' '.join(inner)}]")
-                else:
-                    boxes += inner
-            elif name == "a":
-                pieces.append(write_link(self._inline(found, boxes), get(found, "href")))
-            elif name not in _LEFT_OUT:
-                level = self._levels.get(get(found, "style-name"), 0) if name == "span" else 0
-                pieces.append(raise_text(self._inline(found, boxes), level))
-            pieces.append(found.tail or "")
-        return "".join(pieces)
-
-    def _table(self, element: Element) -> str:
-        rows, number, hidden = list[list[str]](), 0, list[int]()
-        for row in _own(element, "table-row", "table"):
-            cells: list[str] = []
-            for cell in row:
-                if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(_number(cell, "number-columns-repeated", 1), MOST_REPEATED)
-                    cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            number += (times := _number(row, "number-rows-repeated", 1))
-            if any(cells):
-                times = min(times, MOST_REPEATED)
-                rows += [cells] * times
-                is_hidden = get(row, "visibility") in _COLLAPSED
-                hidden += range(number - times + 1, number + 1) if is_hidden else ()
-        return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden)]))
-
-
-_POSITIONS = {"super": 1, "sub": -1, "-": -1}
-_COLLAPSED = {"collapse", "filter"}
-_OUTLINE = "\n"
-"""Stands for the numbers of headings in the place of a name, which has no line end."""
-
-
-def _list_level(element: Element) -> ListLevel:
-    """Return how a list of OpenDocument numbers a level."""
-    style, at = get(element, "num-format"), _number(element, "level", 1)
-    numbers = range(at - _number(element, "display-levels", 1) + 1, at + 1)
-    text = ".".join(f"%{number}" for number in numbers) if style else ""
-    text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
-    text = "-" if "bullet" in local(element) else text.strip()
-    return ListLevel(text, STYLES.get(style, ""), _number(element, "start-value", 1))
-
-
-def _value(cell: Element) -> str:
-    """Return the value of a cell that does not say how it is shown."""
-    values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
-    return next(filter(None, values), "")

@@ -1,39 +1,34 @@
-"""Read PDF files with PDFium: text, values of forms, remarks.
-
-This runs in the process that converts documents.
-"""
+"""Read PDF files with PDFium: text, values of forms, remarks."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby
 from math import prod
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from memagent_graph.templates import plural
+from memagent_graph.text.formats import convert_within, write_attachments
+from memagent_graph.text.notation import raise_text, shows_address, write_link, write_scripts
 from memagent_graph.text.ocr import (
     MOST_PIXELS,
     Album,
-    Box,
     PageReader,
     PictureError,
     check_size,
     draw,
-    find_gap,
-    order_lines,
     pictures,
 )
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from PIL import Image
 
@@ -72,7 +67,9 @@ def read_pdf(content: bytes) -> Converted:
         raise
     document.init_forms()
     texts, ocr, album = list[str](), PageReader(), Album()
-    damaged = garbled = pictured = visual = 0
+    files = map(document.get_attachment, range(document.count_attachments()))
+    attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
+    damaged = garbled = pictured = 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -81,16 +78,15 @@ def read_pdf(content: bytes) -> Converted:
             texts.append(_END)
             continue
         text = _read_page(page)
-        picture = _picture_share(page)
+        picture = max((_share_of(found, page) for found in pictures(page)), default=0)
         is_page = picture > _SCAN_SHARE
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
-        if not text or is_garbled or (picture > _SCAN_SHARE and len(text) < _STAMP):
+        if not text or is_garbled or (is_page and len(text) < _STAMP):
             scanned = ocr.read(page, number + 1)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
             if scanned:
                 text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
             garbled += is_garbled and not scanned
-        visual += len(_SINGLE.findall(text)) > _MOST_SINGLE
         pictured += bool(text) and picture > _PICTURE_SHARE
         remarks = [*_remarks(document, page, text)]
         if remarks:
@@ -104,21 +100,17 @@ def read_pdf(content: bytes) -> Converted:
             remarks += [line for line in drawn if line.strip() not in known]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
         marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
-        if marks and not is_page:
-            text = "\n\n".join(filter(None, [text, *marks]))
-        texts.append(text + _END)
+        blocks = [text, *([] if is_page else marks), *_links(document, page)]
+        texts.append("\n\n".join(filter(None, blocks)) + _END)
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
     warnings = warn_of(
-        damaged_page=damaged,
-        page_whose_fonts_name_no_letters=garbled,
-        page_with_a_picture=pictured,
-        attached_file=document.count_attachments(),
+        damaged_page=damaged, page_whose_fonts_name_no_letters=garbled, page_with_a_picture=pictured
     )
-    torn = f"words may be torn apart on {plural(visual, 'page')}, drawn letter by letter from right"
-    said = (*warnings, *([f"{torn} to left."] if visual else ()), *ocr.warnings, *album.warnings)
-    lost = (damaged + garbled) / max(len(texts), 1)
-    return Converted("".join(texts), starts, said, album.pictures, lost)
+    added, unread, missing = write_attachments(attached)
+    said = (*warnings, *unread, *ocr.warnings, *album.warnings)
+    lost = (damaged + garbled + missing) / max(len(texts) + len(attached), 1)
+    return Converted("".join([*texts, *added]), starts, said, album.pictures, lost)
 
 
 def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
@@ -126,12 +118,10 @@ def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[s
 
     A page that is a picture as a whole needs no mark: `start` is its offset in the text, or -1.
     """
-    marks, area = [], page.get_width() * page.get_height() or 1
+    marks = []
     for at, found in enumerate(pictures(page)):
-        left, bottom, right, top = found.get_bounds()
         size = found.get_px_size()
-        is_small = (right - left) * (top - bottom) < _FIGURE_SHARE * area
-        if is_small or not 0 < prod(size) <= MOST_PIXELS:
+        if _share_of(found, page) < _FIGURE_SHARE or not 0 < prod(size) <= MOST_PIXELS:
             continue
         digest = sha256(bytes(found.get_data())).hexdigest()
         place = f"{number - 1},{at}"
@@ -158,124 +148,73 @@ def _draw(picture: pdfium.PdfImage) -> Image.Image:
 
 def _read_page(page: pdfium.PdfPage) -> str:
     found = page.get_textpage()
-    text = found.get_text_range()
-    with suppress(pdfium.PdfiumError):  # a sign without a place
-        text = _order_columns(found, text)
+    text = found.get_text_range().translate(dict.fromkeys(range(0x0E, 0x15), "\ufffd"))
+    text = write_scripts(_WORD.sub(partial(_raise_figures, found), text))
     found.close()
     text = _BROKEN.sub(r"\1\2", text.replace("\r\n", "\n"))
     text = text.replace("\ufffe", "-\n").replace("\x02", "-\n")
-    return mirror_brackets(text.replace("\0", "").replace("\f", "\n").strip())
+    return text.replace("\0", "").replace("\f", "\n").strip()
 
 
-_LEAST_ROWS = 6
-"""Rows with a gap in one place from which two columns may be drawn row by row."""
-_LEAST_CELLS = 3
-"""Rows in which both sides begin anew from which they may be cells of a table."""
-_GUTTER = 8.0
-"""Points between two columns."""
-_PROSE = 0.75
-"""Share of the lines of prose, one below the other, that end where the next word had no room."""
-_FULL = 0.9
-"""Share of the width of a column that a full line has: who wraps may count letters."""
-_WORDS = 3
-"""Words in a line of prose."""
+_WORD = re.compile(r"(\S+)(\r\n(?=.))?")
+_FIGURE = re.compile("[-+\u2212\\d]")
+_SMALLER, _HIGHER = 0.95, 0.15
+"""Share of a sign's size below which a figure is small, and by which one is higher or lower."""
 
 
-def _order_columns(page: pdfium.PdfTextPage, text: str) -> str:
-    """Return a page's text; of two columns of prose that are drawn row by row, one, then the other.
+class _Sign(NamedTuple):
+    """Where a sign stands on a page, and its height, in points; 0 if it is not known."""
 
-    A table stays as it is: its lines are not full, or few begin in the middle of a sentence.
+    x: float = 0.0
+    y: float = 0.0
+    size: float = 0.0
+
+
+def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
+    """Put figures of a word that stand above or below the rest between signs for `write_scripts`.
+
+    PDFium ends a line after them if another sign follows on the old one.
     """
-    rects = [page.get_rect(number) for number in range(page.count_rects())]
-    apart = sum(
-        two[0] - one[2] >= _GUTTER and two[1] < one[3] and one[1] < two[3]
-        for one, two in pairwise(rects)
-    )
-    if apart < _LEAST_ROWS:
-        return text
-    lines = text.split("\r\n")
-    starts = accumulate((len(line) + 2 for line in lines), initial=0)
-    rows = [_cut_at_gap(page, line, start) for line, start in zip(lines, starts, strict=False)]
-    boxes = [box for row in rows for box in row]
-    begun = [[not box.text[:1].islower() for box in row] for row in rows if len(row) > 1]
-    joint, most = sum(map(all, begun)), sum(map(any, begun))
-    is_table = joint >= _LEAST_CELLS and joint >= _PROSE * most
-    gap = None if is_table or len(begun) < _LEAST_ROWS else find_gap(boxes)
-    if gap is None:
-        return text
-    sides = ([box for box in boxes if (box.left >= gap) is right] for right in (False, True))
-    inner = [[box for box in side if not box.left < gap < box.right] for side in sides]
-    return "\r\n".join(order_lines(boxes)) if all(map(_is_wrapped, inner)) else text
+    word, line_end = found[1], found[2] or ""
+    if not any(map(str.isdigit, word[1:])):
+        return found[0]
+    signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
+    base, levels = signs[0], list[int]()
+    for sign in signs:
+        levels.append(_level_of(base, sign))
+        base = base if levels[-1] else sign
+    if levels[-1] and line_end and _is_beside(base, _sign_at(page, found.string, found.end())):
+        line_end = ""
+    parts = list[str]()
+    for level, run in groupby(zip(levels, word, strict=True), key=itemgetter(0)):
+        part = "".join(letter for _, letter in run)
+        parts.append(raise_text(part, level) if _FIGURE.match(part) else part)
+    return "".join(parts) + line_end
 
 
-def _cut_at_gap(page: pdfium.PdfTextPage, line: str, start: int) -> list[Box]:
-    """Return a line, which begins at an offset, in one part or, at a wide gap, in two."""
-    places = [(page.get_charbox(start + at), at) for at, sign in enumerate(line) if sign.strip()]
-    gaps = ((two[0] - one[2], at) for (one, _), (two, at) in pairwise(places))
-    width, cut = max(gaps, default=(0.0, 0))
-    cut = cut if width >= _GUTTER else 0
-    parts = [[found for found in places if (found[1] >= cut) is right] for right in (False, True)]
-    return [
-        Box(part[0][0][0], -max(box[3] for box, _ in part), part[-1][0][2], -part[0][0][1], said)
-        for part, said in zip(parts, (line[:cut].rstrip(), line[cut:]), strict=True)
-        if part
-    ]
+def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:
+    number = raw.FPDFText_GetCharIndexFromTextIndex(page, at)
+    if raw.FPDFText_GetUnicode(page, number) != ord(text[at]):
+        return _Sign()
+    x, y = ctypes.c_double(), ctypes.c_double()
+    raw.FPDFText_GetCharOrigin(page, number, x, y)
+    _, bottom, _, top = page.get_charbox(number, loose=True)
+    return _Sign(x.value, y.value, top - bottom)
 
 
-def _is_wrapped(lines: Sequence[Box]) -> bool:
-    words = sum(len(line.text.split()) for line in lines)
-    first, last = min(line.left for line in lines), max(line.right for line in lines)
-    room = first + _FULL * (last - first)
-    full = inner = 0
-    for line, following in pairwise(lines):
-        word = len(following.text.split(maxsplit=1)[0]) + 1
-        full += line.right + word * (line.right - line.left) / len(line.text) > room
-        inner += following.text[:1].islower()
-    return min(full / _PROSE, 3 * inner, words / _WORDS) >= len(lines) - 1
+def _level_of(base: _Sign, sign: _Sign) -> int:
+    """Return 1 if a sign is smaller and higher than the one before it, -1 if lower, or else 0."""
+    rise, is_small = sign.y - base.y, sign.size < _SMALLER * base.size
+    if base.x < sign.x and is_small and _HIGHER * base.size < abs(rise) < base.size:
+        return 1 if rise > 0 else -1
+    return 0
 
 
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
-_MIRRORED = str.maketrans("()[]", ")(][")
-_SINGLE = re.compile(f"^ {{0,2}}{_RIGHT_TO_LEFT.pattern} {{0,2}}$", re.MULTILINE)
-"""A line of one letter, as where each letter is drawn by itself, from right to left."""
-
-_MOST_SINGLE = 9
-"""Lines of one letter on a page above which its text is in the order in which it is drawn."""
-
-
-_NUMBER = re.compile(r"^ {0,9}\w{1,3}[()\[\]]", re.MULTILINE)
-"""Number of an item of a list, whose bracket has no other."""
-
-
-def mirror_brackets(text: str) -> str:
-    """Return a page with the brackets of its right-to-left lines turned, if more of them pair so.
-
-    PDFium puts the letters of a line in their logical order. Whether it has to turn a bracket as
-    well depends on the program that wrote the file.
-    """
-    lines = text.split("\n")
-    turned = [bool(_RIGHT_TO_LEFT.search(line)) for line in lines]
-    found = "\n".join(line for line, is_turned in zip(lines, turned, strict=True) if is_turned)
-    if _count_pairs(found.translate(_MIRRORED)) <= _count_pairs(found):
-        return text
-    return "\n".join(
-        line.translate(_MIRRORED) if is_turned else line
-        for line, is_turned in zip(lines, turned, strict=True)
-    )
-
-
-def _count_pairs(text: str) -> int:
-    """Return how many brackets that hold something are closed in their line."""
-    pairs, opened = 0, list[tuple[str, int]]()
-    for at, sign in enumerate(_NUMBER.sub("\n", text)):
-        if sign == "\n":
-            opened.clear()
-        elif sign in "([":
-            opened.append((sign, at))
-        elif sign in ")]" and opened:
-            opener, begin = opened.pop()
-            pairs += opener == sign.translate(_MIRRORED) and at > begin + 1
-    return pairs
+def _is_beside(base: _Sign, sign: _Sign) -> bool:
+    """Whether a sign follows on the line of another one, in its size."""
+    most = _HIGHER * base.size
+    is_level = abs(sign.y - base.y) < most and abs(sign.size - base.size) < most
+    return base.x < sign.x and is_level
 
 
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
@@ -293,6 +232,26 @@ def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> I
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
         raw.FPDFPage_CloseAnnot(mark)
+
+
+def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
+    """Yield the text of each link of a page whose text is not its address, with the address."""
+    found, text, edges = dict[str, str](), page.get_textpage(), raw.FS_RECTF()
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        action = raw.FPDFLink_GetAction(raw.FPDFAnnot_GetLink(mark))
+        size = raw.FPDFAction_GetURIPath(document, action, None, 0)
+        address = ctypes.create_string_buffer(size)
+        if size and raw.FPDFAnnot_GetRect(mark, edges):
+            raw.FPDFAction_GetURIPath(document, action, address, size)
+            said = text.get_text_bounded(edges.left, edges.bottom, edges.right, edges.top)
+            name = address.value.decode("utf-8", "replace")
+            found[name] = " ".join([*found.get(name, "").split(), *said.split()])  # of its lines
+        raw.FPDFPage_CloseAnnot(mark)
+    text.close()
+    yield from (
+        write_link(said, name) for name, said in found.items() if not shows_address(said, name)
+    )
 
 
 _CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}
@@ -320,8 +279,8 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
-def _picture_share(page: pdfium.PdfPage) -> float:
-    """Return the share of a page that its largest picture covers."""
-    edges = (picture.get_bounds() for picture in pictures(page))
-    areas = ((right - left) * (top - bottom) for left, bottom, right, top in edges)
-    return max(areas, default=0) / (page.get_width() * page.get_height() or 1)
+def _share_of(picture: pdfium.PdfImage, page: pdfium.PdfPage) -> float:
+    """Return the share of a page that a picture covers."""
+    left, bottom, right, top = picture.get_bounds()
+    area: float = page.get_width() * page.get_height() or 1
+    return float((right - left) * (top - bottom) / area)

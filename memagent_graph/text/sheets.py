@@ -1,17 +1,14 @@
-"""Read workbooks with the cells as their number formats show them.
-
-This runs in the process that converts documents.
-"""
+"""Read workbooks with the cells as their number formats show them."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from fractions import Fraction
 from functools import cache
 from operator import eq, ge, gt, le, lt, ne
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openpyxl.formula.translate import Translator, TranslatorError
 from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
@@ -21,16 +18,20 @@ from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
 from memagent_graph.text.notation import (
+    as_integer,
     name_hidden,
     raise_text,
     write_link,
     write_scripts,
     write_table,
 )
-from memagent_graph.text.office import LEVELS, Drawing, Package, child, get, local
+from memagent_graph.text.office import LEVELS, Drawing
+from memagent_graph.text.package import child, get, local, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    from memagent_graph.text.package import Package
 
 
 class Workbook(Drawing):
@@ -57,19 +58,20 @@ class Workbook(Drawing):
             hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
             yield f"\f## {get(sheet, 'name')}{hidden}"
             yield from self._sheet(self._part_of(sheet))
-
-    def warnings(self) -> Sequence[str]:
-        """Return what was not read, or computed."""
         formulas = plural(self._unknown, "formula")
         said = f"did not compute {formulas}: save the file in a spreadsheet program."
-        return [*super().warnings(), *([said] if self._unknown else [])]
+        self.album.said += [said] if self._unknown else []
 
     def _sheet(self, part: str) -> Iterator[str]:
         """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
         rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
-        links, at = self._package.targets(part), 0
-        for element in self._package.stream(part, "row", "hyperlink", "headerFooter"):
-            if local(element) == "headerFooter":
+        links, at, unseen = self._package.targets(part), 0, set[int]()
+        for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
+            is_hidden = get(element, "hidden") in {"1", "true"}
+            if local(element) == "col":
+                first, last = (as_integer(get(element, name), 0) for name in ("min", "max"))
+                unseen |= {*range(first, min(last, _MOST_COLUMNS) + 1)} if is_hidden else set()
+            elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
                 letters, row = _split(get(element, "ref"))
@@ -78,18 +80,20 @@ class Workbook(Drawing):
                     address = links.get(get(element, "id"), ("", ""))[1]
                     cells[column] = write_link(cells[column], address)
             else:
-                at = _integer(get(element, "r"), at + 1)
+                at = as_integer(get(element, "r"), at + 1)
                 rows[at] = self._row(element)
-                is_hidden = get(element, "hidden") in {"1", "true"}
                 hidden += [at] if is_hidden and any(rows[at]) else []
+        filled = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
         yield write_table(rows.values())
-        yield name_hidden(hidden)
+        yield name_hidden(hidden, sorted(unseen & filled))
         yield from (" ".join(said.split()) for said in margins)
         comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
         for kind, target in links.values():
             if kind == "drawing":
                 yield from self._read_part(target)
+            elif kind in {"oleObject", "package"}:
+                yield self._read_embedded(target)
 
     def _row(self, row: Any) -> list[str]:
         cells: list[str] = []
@@ -112,14 +116,14 @@ class Workbook(Drawing):
             if not text and kind != "str":
                 self._unknown += 1
                 return self._formula(formula.text or "", shared, cell.get("r", ""))
-        at = _integer(text, -1)
+        at = as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
         if kind == "b":
             return str(text in {"1", "true"}).upper()
         if kind in {"str", "e"} or not text:
             return str(unescape(text))
-        style = _integer(cell.get("s", ""), 0)
+        style = as_integer(cell.get("s", ""), 0)
         number_format = self._formats[style] if style < len(self._formats) else "General"
         return show(_value(text, kind, number_format, self._epoch), number_format)
 
@@ -133,7 +137,6 @@ class Workbook(Drawing):
 
 
 def _comments_of(package: Package, part: str) -> dict[str, str]:
-    """Return the comments of a sheet by the reference of their cell."""
     found: dict[str, str] = {}
     for kind, target in package.targets(part).values():
         root = package.parse(target) if kind in {"comments", "threadedComment"} else None
@@ -144,6 +147,7 @@ def _comments_of(package: Package, part: str) -> dict[str, str]:
     return found
 
 
+_MOST_COLUMNS = 16_384
 _is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 _CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
 """Codes for the place, font and fields of what stands in the margins of a printed sheet."""
@@ -156,15 +160,11 @@ def _split(reference: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else ("", 0)
 
 
-def _integer(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() else default
-
-
 def _rich_text(element: Any) -> str:
     """Return the text of a cell, without the marks of how it is pronounced."""
     pieces = []
     for part in element if element is not None else ():
-        level = LEVELS.get(get(child(part, "rPr", "vertAlign"), "val"), 0)
+        level = LEVELS.get(value_of(part, "rPr", "vertAlign"), 0)
         said = part if local(part) == "t" else child(part, "t") if local(part) == "r" else None
         text = unescape(said.text or "") if said is not None else ""  # "_x000D_": a line end
         pieces.append(raise_text(text, level))
@@ -172,58 +172,57 @@ def _rich_text(element: Any) -> str:
 
 
 def _formats(styles: Any) -> Iterator[str]:
-    """Yield the number format of each style of cells."""
     own = dict[str, str]()
     for element in styles.iter("{*}numFmt") if styles is not None else ():
         own[get(element, "numFmtId")] = get(element, "formatCode")
     used = child(styles, "cellXfs")
     for element in used if used is not None else ():
         number = get(element, "numFmtId", "0")
-        yield own.get(number) or BUILTIN_FORMATS.get(_integer(number, 0)) or "General"
+        yield own.get(number) or BUILTIN_FORMATS.get(as_integer(number, 0)) or "General"
 
 
-def _value(text: str, kind: str, number_format: str, epoch: datetime) -> object:
+_Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
+
+
+def _value(text: str, kind: str, number_format: str, epoch: datetime) -> _Shown:
     """Return the value of a cell that is a number or a date; its text if it is neither."""
-    try:
+    value: _Shown = text
+    with suppress(OverflowError, ValueError):  # a number that is no day, or no number
         if kind == "d":
-            return from_ISO8601(text)
-        number = float(text) if {*text} & set(".eE") else int(text)
-        if _is_date(number_format):
-            return from_excel(number, epoch, _is_span(number_format))
-    except OverflowError:  # a number that is no day
-        return number
-    except ValueError:
-        return text
-    return number
+            value = from_ISO8601(text)
+        else:
+            value = number = float(text) if {*text} & set(".eE") else int(text)
+            if _is_date(number_format):
+                value = from_excel(number, epoch, _is_span(number_format))
+    return value
 
 
 _TOKEN = re.compile(
     r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
-    r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
+    r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
     r"|(?P<digit>[0#?]|[.,](?=[0#?,.]|$)|[.,])|(?P<other>.)"
 )
 _DATES = {"mm-dd-yy": "m/d/yyyy"}
 """The format with number 14, as it is shown where it was made; openpyxl has its name only."""
 
 
-def show(value: object, number_format: str) -> str:
+def show(value: _Shown, number_format: str) -> str:
     """Return a value as a cell with this number format shows it.
 
     A number without a format is written in full: a cell cuts it to its width.
     """
-    if isinstance(value, bool):
-        return str(value).upper()
     if isinstance(value, str):
         return value
     if isinstance(value, (datetime, date, time, timedelta)):
         return _show_date(value, number_format)
-    if not isinstance(value, (int, float, Decimal)):
-        return str(value)
     number = Decimal(repr(value))
     section, number = _choose(number, number_format)
     tokens = [*_TOKEN.finditer(section)]
-    if not tokens or any(token["general"] or token["time"] for token in tokens):
+    if not tokens or any(token["time"] for token in tokens):
         return _plain(number)
+    if any(token["general"] or token[0] == "@" for token in tokens):
+        parts = (_plain(number) if at["general"] or at[0] == "@" else _literal(at) for at in tokens)
+        return "".join(parts).strip()
     return _show_number(number, tokens).strip() or _plain(number) * (not section)
 
 
@@ -282,8 +281,8 @@ def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
     places = [at for at, token in enumerate(tokens) if token["digit"]]
     if not places:
         return ("-" if number < 0 else "") + "".join(map(_literal, tokens))
-    if any(token["other"] == "/" for token in tokens):
-        return _show_fraction(number, tokens)
+    if any(token["other"] == "/" for token in tokens):  # a fraction, which may be rounded
+        return _plain(number)
     first, last = places[0], places[-1]
     power = next((at for at, token in enumerate(tokens) if token["power"]), None)
     number *= 100 ** sum(token["other"] == "%" for token in tokens)
@@ -328,23 +327,6 @@ def _fill(digits: str, tokens: list[re.Match[str]], *, grouped: bool) -> str:
         take = left if not open_places else left[-1:]
         written, left = take + written, left[: len(left) - len(take)]
     return written
-
-
-def _show_fraction(number: Decimal, tokens: list[re.Match[str]]) -> str:
-    slash = next(at for at, token in enumerate(tokens) if token["other"] == "/")
-    below = [token[0] for token in tokens[slash + 1 :] if token[0].strip()]
-    fixed = "".join(below)
-    whole, rest = divmod(abs(Fraction(number)), 1)
-    if not any(token["other"] == " " for token in tokens[:slash]):
-        whole, rest = 0, whole + rest
-    if fixed.isdigit() and int(fixed):
-        top, bottom = round(rest * int(fixed)), int(fixed)
-    else:
-        top, bottom = rest.limit_denominator(10 ** len(below) - 1).as_integer_ratio()
-    if top == bottom and top:
-        whole, top = whole + 1, 0
-    parts = [str(whole)] * bool(whole or not top) + [f"{top}/{bottom}"] * bool(top)
-    return "-" * (number < 0) + " ".join(parts)
 
 
 def _show_date(value: datetime | date | time | timedelta, number_format: str) -> str:
@@ -395,3 +377,5 @@ def _show_part(moment: datetime, code: str, *, half: bool) -> str:
 _PARTS = {"m": "%m", "d": "%d", "h": "%H", "n": "%M", "s": "%S"}
 _NAMES = {"y": "%y", "yy": "%y", "yyy": "%Y", "yyyy": "%Y"}
 _NAMES |= {"mmm": "%b", "mmmm": "%B", "ddd": "%a", "dddd": "%A"}
+_NAMES |= {"e": "%Y", "ee": "%Y"} | dict.fromkeys(("g", "gg", "ggg"), "")
+"""Of an era, the year that all calendars share."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect_right
+from collections import Counter
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from math import inf
@@ -14,22 +17,19 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
-from memagent_graph.pictures.picture import Picture
-from memagent_graph.templates import count_line_ends, plural, same_line_ends
+from memagent_graph.pictures import Picture
+from memagent_graph.templates import plural
+from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
 class Location(NamedTuple):
-    """A place in a source, for display.
+    """A place in a file or part of a source, for display.
 
-    Attributes:
-        name: name of the file or part.
-        line: counted from 1.
-        page: page of a PDF, slide or sheet, counted from 1; None if there are none.
-        heading: the nearest heading above, or the title of the slide or sheet; None if there is
-            none.
+    The line and the page, slide or sheet count from 1. The heading is the nearest one above, or
+    the title of the slide or sheet.
     """
 
     name: str
@@ -111,12 +111,8 @@ class Skipped(NamedTuple):
 class Source(Protocol):
     """A document that is read in windows.
 
-    Attributes:
-        name: its name in output.
-        digest: SHA-256 of the content, in hex.
-        length: code points of the decoded text.
-        uri: `open_source({"uri": uri})` opens the source again; None if it cannot be (text,
-            streams).
+    Its `digest` is SHA-256 of the content, in hex, and its `length` in code points of the decoded
+    text. `open_source({"uri": uri})` opens it again; text and streams have None.
     """
 
     name: str
@@ -137,18 +133,18 @@ class Source(Protocol):
         ...
 
 
+_LINE_END = re.compile(r"\r\n?|\n")
+
+
 class TextSource:
     """A source of text that is in memory."""
 
     uri: str | None = None
-    metadata: Mapping[str, Any] = MappingProxyType({})
-    _counted = 0, 0
-    """An offset, and the number of line ends before it."""
 
-    def __init__(self, text: str, name: str = "text") -> None:
-        self.name = name
-        self.text = text
-        self.length = len(text)
+    def __init__(
+        self, text: str, name: str = "text", metadata: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self.name, self.text, self.length, self.metadata = name, text, len(text), metadata
         self.digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def read(self, start: int, size: int) -> str:
@@ -157,22 +153,19 @@ class TextSource:
 
     def locate(self, offset: int) -> Location:
         """Return name and line of the code point at `offset`."""
-        # Statements of a chunk stand near each other: only what is between two is counted.
-        last, lines = self._counted
-        start, end = sorted((last, offset))
-        between = count_line_ends(self.text, start, end)
-        if self.text[start - 1 : start + 1] == "\r\n" and start < end:
-            between -= 1  # its CR was counted before
-        lines += between if offset >= last else -between
-        self._counted = offset, lines
-        return Location(self.name, lines + 1)
+        return Location(self.name, bisect_right(self._line_ends, offset) + 1)
+
+    @cached_property
+    def _line_ends(self) -> array[int]:
+        return array("Q", (found.end() for found in _LINE_END.finditer(self.text)))
 
 
 class JoinedSource:
     """Several sources joined, each introduced by a heading with its name.
 
-    `uri` opens them again; None makes one from the parts' own, if all have one. Of the files that
-    were skipped, `skips` has those of the parts apart, and `skipped` counts these as well.
+    `uri` opens them again; None makes one from the parts' own, if all have one. `skips` are the
+    files that were skipped, without those of the parts. `borders` are where the headings of the
+    single files begin, and the end.
     """
 
     def __init__(
@@ -185,22 +178,26 @@ class JoinedSource:
     ) -> None:
         self.name = name
         self.skips = tuple(skipped)
-        self.skipped = len(skipped) + sum(getattr(part, "skipped", 0) for part in parts)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
         for part in parts:
-            separator = "" if not self._parts else "\n\n"
-            heading = TextSource(f"{separator}===== {part.name} =====\n\n", part.name)
-            self._parts += [heading, part]
+            space = "\n\n" if self._parts else ""
+            self._parts.append(TextSource(f"{space}===== {part.name} =====\n\n", part.name))
+            self._parts.append(part)
         *self._starts, self.length = accumulate((part.length for part in self._parts), initial=0)
+        self.borders = [*self._starts[::2], self.length]
+        for part, start in zip(self.parts, self._starts[1::2], strict=True):
+            if isinstance(part, JoinedSource):
+                self.borders += [start + border for border in part.borders[1:-1]]
+        self.borders.sort()
         self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
         uris = [part.uri for part in parts]
         self.uri = uri or (None if None in uris else "list:" + json.dumps(uris))
 
     def read(self, start: int, size: int) -> str:
         """Code points `start` to `start + size`."""
-        found, index = list[str](), max(bisect_right(self._starts, start) - 1, 0)
+        found, index = list[str](), self._number_at(start)
         while size > 0 and index < len(self._parts):
             found.append(self._parts[index].read(max(start - self._starts[index], 0), size))
             size -= len(found[-1])
@@ -209,7 +206,7 @@ class JoinedSource:
 
     def locate(self, offset: int) -> Location:
         """Return the part's name, and the place in it, of the code point at `offset`."""
-        index = max(bisect_right(self._starts, offset) - 1, 0)
+        index = self._number_at(offset)
         place = self._parts[index].locate(offset - self._starts[index])
         return place if index % 2 else Location(place.name, 1)
 
@@ -228,7 +225,7 @@ class JoinedSource:
 
         Nested joins are resolved. A part's heading belongs to the part.
         """
-        first = max(bisect_right(self._starts, start) - 1, 0) | 1
+        first = self._number_at(start) | 1
         for index in range(first, len(self._parts), 2):
             begin, part = self._starts[index], self._parts[index]
             if self._starts[index - 1] >= end:
@@ -241,8 +238,11 @@ class JoinedSource:
 
     def part_at(self, offset: int) -> tuple[Source, int]:
         """Return the part of the code point at `offset`, or of its heading, and where it begins."""
-        index = max(bisect_right(self._starts, offset) - 1, 0) | 1
+        index = self._number_at(offset) | 1
         return self._parts[index], self._starts[index]
+
+    def _number_at(self, offset: int) -> int:
+        return max(bisect_right(self._starts, offset) - 1, 0)
 
 
 _MOST_NAMED = 3
@@ -252,18 +252,16 @@ _NO_DOCUMENT = re.compile("it is (hidden|(?:a )?(binary|empty))")
 
 def _by_kind(skipped: Sequence[Skipped]) -> list[str]:
     """Count the files that nobody takes for documents, by suffix: hidden, binary and empty ones."""
-    kinds: dict[tuple[str, str], list[Skipped]] = {}
-    for file in skipped:
-        if found := _NO_DOCUMENT.match(file.reason):
-            kind = PurePosixPath(file.name).suffix.lower(), found[2] or found[1]
-            kinds.setdefault(kind, []).append(file)
-    many = {kind: lines for kind, lines in kinds.items() if len(lines) > _MOST_NAMED}
-    counted = [
-        f"skipped {len(lines)} {suffix or 'other'} files: they are {why}."
-        for (suffix, why), lines in many.items()
+    kinds = [
+        (PurePosixPath(file.name).suffix.lower(), found[2] or found[1]) if found else None
+        for file, found in ((file, _NO_DOCUMENT.match(file.reason)) for file in skipped)
     ]
-    left_out = {file for files in many.values() for file in files}
-    return [str(file) for file in skipped if file not in left_out] + counted
+    many = {kind: n for kind, n in Counter(filter(None, kinds)).items() if n > _MOST_NAMED}
+    named = [str(file) for file, kind in zip(skipped, kinds, strict=True) if kind not in many]
+    return named + [
+        f"skipped {count} {suffix or 'other'} files: they are {why}."
+        for (suffix, why), count in many.items()
+    ]
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:
@@ -310,10 +308,8 @@ def sources_of(source: Source) -> list[OpenedSource]:
         ]
         return [report for part in source.parts for report in sources_of(part)] + skipped
     by, encoding = getattr(source, "read_by", "text"), getattr(source, "encoding", None)
-    warnings = [*warnings_of(source)]
-    return [
-        OpenedSource(name=source.name, by=by, encoding=encoding, warnings=warnings, skipped=None)
-    ]
+    name, said = source.name, [*warnings_of(source)]
+    return [OpenedSource(name=name, by=by, encoding=encoding, warnings=said, skipped=None)]
 
 
 def share_opened(source: Source) -> float:
@@ -342,8 +338,8 @@ def digests_of(source: Source) -> list[str]:
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
 
-_WINDOW, _LONGEST_HEADING, _MOST_HEADINGS = 1 << 16, 200, 100_000
-"""Code points of a text that are read at once, those kept of a heading, and headings kept."""
+_WINDOW, _LONGEST_HEADING = 1 << 16, 200
+"""Code points of a text that are read at once, and those kept of a heading."""
 
 _MARKED = re.compile(
     r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
@@ -355,7 +351,7 @@ class Headings:
 
     def __init__(self, source: Source) -> None:
         self._starts: list[int] = []
-        self._titles: list[str | None] = []
+        self._titles: list[str] = []
         start, opened = 0, ""  # by a fence: until the next one there is code
         while text := same_line_ends(source.read(start, _WINDOW)):
             end = text.rfind("\n") + 1 if len(text) == _WINDOW else 0
@@ -366,13 +362,12 @@ class Headings:
                     opened = fence
                 elif fence and fence.startswith(opened) and not found["language"].strip():
                     opened = ""
-                elif not fence and not opened and len(self._starts) <= _MOST_HEADINGS:
+                elif not fence and not opened:
                     title = found["title"].rstrip()
                     shorter = title.rstrip("#")  # closing marks stand apart
                     title = shorter.rstrip() if shorter[-1:] in {" ", "\t"} else title
                     self._starts.append(start + found.start())
-                    is_kept = len(self._starts) <= _MOST_HEADINGS
-                    self._titles.append(title[:_LONGEST_HEADING] if is_kept else None)
+                    self._titles.append(title[:_LONGEST_HEADING])
             start += end
 
     def above(self, offset: int, since: int = 0) -> str | None:

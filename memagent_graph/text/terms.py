@@ -15,10 +15,36 @@ from typing import TYPE_CHECKING, NamedTuple
 import regex
 import Stemmer
 
-from memagent_graph.templates import late, same_line_ends
+from memagent_graph.templates import late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def count_line_ends(text: str, start: int = 0, end: int | None = None) -> int:
+    """Return the number of line ends: LF, CRLF or CR alone."""
+    return (
+        text.count("\n", start, end) + text.count("\r", start, end) - text.count("\r\n", start, end)
+    )
+
+
+def same_line_ends(text: str) -> str:
+    """Return a text of the same length in which a line that ended with CR alone ends with LF."""
+    return _LONE_CR.sub("\n", text) if "\r" in text else text
+
+
+_LONE_CR = re.compile(r"\r(?!\n)")
+
+
+def replace_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD for each lone surrogate, which UTF-8 does not have.
+
+    JSON that cut an emoji in half has them, and file names that are not UTF-8.
+    """
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
 
 # Line_Break=SA: Thai, Lao, Khmer, Burmese, and the other Tai and Mon scripts.
 _UNSPACED = (
@@ -263,11 +289,11 @@ def in_words(text: str) -> tuple[set[str], set[str]]:
     If the run is not one number ("five six"), its values are those of the single words.
     """
     words = text.lower().replace("-", " ").replace(" and ", " ").split()
-    parts = {str(SMALL[word]) for word in words if word in SMALL}
+    parts, below = {str(SMALL[word]) for word in words if word in SMALL}, ORDINALS | SMALL
     total = current = 0
     for word in words:
-        if word in SMALL or word in ORDINALS:
-            value = SMALL[word] if word in SMALL else ORDINALS[word]
+        if word in below:
+            value = below[word]
             rest = current % _HUNDRED
             if _TEN <= current < _HUNDRED and value >= _TEN:  # "nineteen eleven" is a year
                 current = current * _HUNDRED + value
@@ -432,9 +458,8 @@ def _read_figure(match: regex.Match[str], text: str) -> _Values:
     if match["roman"]:
         signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
         pairs = zip(signs, [*signs[1:], 0], strict=True)
-        return frozenset(
-            {str(sum(-sign if sign < later else sign for sign, later in pairs))}
-        ), _NONE
+        value = sum(-sign if sign < later else sign for sign, later in pairs)
+        return frozenset({str(value)}), _NONE
     if name := match["month"]:
         before = text[: match.start()].rstrip(" ")[-1:].isdigit()
         if name in _AMBIGUOUS_MONTHS and not (before or _DAY_BESIDE.match(text, match.end())):

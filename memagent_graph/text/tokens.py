@@ -12,7 +12,7 @@ import regex
 from tokenizers import Tokenizer as BackendTokenizer
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.templates import replace_surrogates
+from memagent_graph.text.terms import replace_surrogates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,9 +59,9 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
             return HuggingFaceTokenizer(BackendTokenizer.from_file(str(file)))
         return HuggingFaceTokenizer(BackendTokenizer.from_pretrained(str(spec)))
     except Exception as error:  # the backend raises bare Exceptions
+        hint = "a tokenizer.json or of its folder, or a hub id that this machine can reach."
         message = (
-            f"No tokenizer could be loaded from {str(spec)!r}: {error} Give the path of a "
-            "tokenizer.json or of its folder, or a hub id that this machine can reach."
+            f"No tokenizer could be loaded from {str(spec)!r}: {error} Give the path of {hint}"
         )
         raise ConfigurationError(message) from error
 
@@ -125,7 +125,7 @@ def least_tokens(text: str) -> int:
 
 _PIECES = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{1,4}"
-    r"|[^\s\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+|\p{N}{1,3}|[^\s\p{L}\p{M}\p{N}]+",
+    r"|[^\s\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+|\p{N}{1,3}|[^\s\p{L}\p{M}\p{N}]+"
 )
 """Where the vocabularies of GPT-4 and its successors split a text before they look for tokens."""
 
@@ -134,11 +134,9 @@ class EstimatingTokenizer:
     """Estimates the count of a byte-level BPE with about 100,000 entries.
 
     Characters and word starts have weights fitted to the mean of two public vocabularies, Qwen's
-    and cl100k. The estimate is within 6% of that mean over each test text (two English novels,
-    Wikipedia in English and Chinese, Python, JavaScript, a JSON file) and within 19% over any
-    4,000 characters of them, except for JSON of mostly digits (31% too low). The two vocabularies
-    themselves differ by 63% on the Chinese text. `benchmarks/token_estimate.py` repeats the
-    measurement. Over other scripts, digits, symbols and marks it is within 1.5 times of that mean.
+    and cl100k. The estimate is within 6% of it over each test text (English and Chinese, code, a
+    JSON file) and within 19% over any 4,000 characters of them, except for JSON of mostly digits
+    (31% too low). Over other scripts, digits, symbols and marks it is within 1.5 times.
     """
 
     name = "estimate-2"
@@ -173,11 +171,8 @@ _WEIGHTS = (  # of a character of a kind, and of a word that begins after it, in
     (r"\p{Nd}", 210, 100),  # digit of another script
     (r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\u3000-\u303f\uff00-\uffef]", 98, 100),
     (r"[\u0300-\u036f[\p{Mn}&&[\u1ab0-\U0010ffff]]]", 150, 60),  # combining mark of any script
-    (
-        r"[[\p{Latin}&&\p{L}--[\p{Lu}\p{Lm}\xaa\xba]]\u1d62-\u1d65\u2090-\u209c\u2c7c]",
-        3,
-        0,
-    ),  # letter of an alphabet with short words
+    # A letter of an alphabet with short words:
+    (r"[[\p{Latin}&&\p{L}--[\p{Lu}\p{Lm}\xaa\xba]]\u1d62-\u1d65\u2090-\u209c\u2c7c]", 3, 0),
     (r"[\p{Latin}&&\p{Lu}]", 42, 58),
     (r"(?=[\p{L}\p{M}])[\0-\u03ff\u1f00-\u1fff]", 100, 100),  # Greek
     (r"(?=[\p{L}\p{M}])[\u0400-\u052f]", 43, 100),  # Cyrillic

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from servers.http_process import http_process
 from servers.openai_server import OpenAIServer
-from servers.redis_server import free_port, wait_until
-from servers.warm_python import DEVNULL, SERVERS, warm_python
 
 from memagent_graph.memory.stores import open_store
 
@@ -66,31 +64,14 @@ class Served:
 @contextmanager
 def serving(folder: Path, command: str, *options: object):
     """`memagent serve` or `memagent mcp`, as a user starts it who has no keys."""
-    model, port = OpenAIServer(lambda _: "Nothing was found."), free_port()
-    store = folder / "memories.sqlite"
-    words = [command, "--model", "openai:small", "--base-url", model.base_url, "--store", store]
+    model, store = OpenAIServer(lambda _: "Nothing was found."), folder / "memories.sqlite"
+    words = ["-m", "memagent_graph", command, "--model", "openai:small", "--store", store]
+    words += ["--base-url", model.base_url, *options]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
-    process = warm_python(*SERVERS).start(
-        [sys.executable, "-m", "memagent_graph", *words, "--port", port, *options],
-        env={**kept, "OPENAI_API_KEY": "none"},
-        stderr=DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None
-        try:
-            return bool(httpx.get(f"{url}/health").status_code)
-        except httpx.HTTPError:
-            return False
-
-    try:
-        wait_until(answers, f"memagent {command}", seconds=240)
+    env = {**kept, "OPENAI_API_KEY": "none"}
+    with http_process(*words, log=folder / "log", env=env) as (url, _):
         yield Served(url, model, store)
-    finally:
-        process.terminate()
-        process.wait(120)
-        model.close()
+    model.close()
 
 
 @pytest.fixture(scope="module")

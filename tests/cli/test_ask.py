@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from documents import write_pages
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
+from typer.testing import CliRunner
 
-from memagent_graph.cli.options import check_server
-from memagent_graph.readers.extractive import ExtractiveReader
+from memagent_graph.cli.app import app
 
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
@@ -53,44 +52,6 @@ def book(tmp_path):
     file = tmp_path / "book.txt"
     file.write_text(FILLER * 900 + FACT + "\n\n" + FILLER * 900)
     return file
-
-
-@pytest.mark.slow
-def test_only_a_terminal_is_told_that_no_model_was_named(book):
-    command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, str(book)]
-    environment = {name: value for name, value in os.environ.items() if "MEMAGENT" not in name}
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-        env={**environment, "MEMAGENT_STORE": "none"},
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while b"no model was named" not in shown and (part := _read_terminal(ours)):
-            shown += part
-        process.kill()
-    os.close(ours)
-
-    assert b"no model was named" in shown
-    assert memagent("ask", QUESTION, book).stderr == ""
-
-
-def _read_terminal(descriptor):
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the other end is closed
-        return b""
-
-
-def test_a_skipped_file_is_named_with_the_reason(book):
-    (book.parent / "cut.bin").write_bytes(b"\0\xff" * 50)
-
-    done = memagent("ask", QUESTION, book.parent)
-
-    assert done.returncode == 0
-    assert f"memagent: skipped {book.parent.name}/cut.bin: it is a binary file" in done.stderr
 
 
 def test_the_answer_is_all_that_a_pipe_gets_with_its_place_and_the_reader(book):
@@ -158,37 +119,34 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
     [
         ((QUESTION, "none.txt"), "There is no none.txt"),
         ((QUESTION, "binary.bin"), "binary file"),
-        ((QUESTION, "blank.txt"), "empty"),
         ((QUESTION, "nothing"), "can be read"),
         (("  ", "book.txt"), 'The question is empty: ask one, such as "Who signed the lease?".'),
         ((QUESTION, "https://example.org/a.pdf"), "curl --location https://example.org/a.pdf |"),
         ((QUESTION, "book.txt", "--model", "openai:gpt-4o"), "set OPENAI_API_KEY, or name a local"),
-        ((QUESTION, "book.txt", "--model", "gpt-4o"), "set OPENAI_API_KEY, or name a local"),
         (("why " * 3000, "book.txt"), "budget is 1024"),
         ((QUESTION, "book.txt", "--set", "chunk_tokens=0"), "chunk_tokens: "),
-        ((QUESTION, "book.txt", "--set", "chunks=9"), "chunks: "),
         ((QUESTION, "book.txt", "--set", "chunk_tokens"), "FIELD=VALUE"),
         ((QUESTION, "book.txt", "--config", "none.yaml"), "none.yaml cannot be read"),
         ((QUESTION, "book.txt", "--config", "book.txt"), "book.txt cannot be read"),
         ((QUESTION, "book.txt", "--model", "nonsense:x"), "nonsense"),
         ((QUESTION, "book.txt", "--tokenizer", "./none.json"), "No tokenizer"),
         ((QUESTION, "book.txt", "--prompts", "none.json"), "No prompts"),
-        ((QUESTION, "book.txt", "--set", "max_calls=1"), "max_calls: "),
         ((QUESTION, "book.txt", "--set", "deadline=-1"), "deadline: "),
         ((QUESTION, "book.txt", "--base-url", "http://localhost/v1"), "--model openai:MODEL"),
         ((QUESTION, "no*.md"), "no*.md"),
     ],
 )
-def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book):
+def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "binary.bin").write_bytes(bytes(range(256)) * 9)
     (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "nothing").mkdir()
 
-    keyless = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
+    keyless = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "MEMAGENT_STORE": "none"}
 
-    done = memagent("ask", "--model", "extractive", *arguments, cwd=tmp_path, env=keyless)
+    done = CliRunner().invoke(app, ["ask", "--model", "extractive", *arguments], env=keyless)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert not done.stdout
     assert done.stderr.startswith("memagent: error: ")
     assert words in done.stderr
@@ -211,23 +169,6 @@ def test_a_server_that_cannot_be_reached_is_named_at_once_and_not_asked_again(bo
     assert done.stderr.count("\n") == 1
 
 
-def test_without_a_model_on_a_server_none_is_looked_for_and_openai_not_imported(monkeypatch):
-    monkeypatch.delitem(sys.modules, "memagent_graph.models.endpoint", raising=False)
-
-    check_server(ExtractiveReader())
-
-    assert "memagent_graph.models.endpoint" not in sys.modules
-
-
-@pytest.mark.slow
-def test_an_output_that_cannot_be_written_is_an_error_of_one_line(book):
-    with Path("/dev/full").open("w") as full:
-        done = new_memagent("ask", QUESTION, book, "--model", "extractive", stdout=full)
-
-    assert done.returncode == 1
-    assert done.stderr == "memagent: error: the output is incomplete: No space left on device.\n"
-
-
 @pytest.mark.slow
 def test_an_answer_survives_an_output_that_lacks_its_letters(tmp_path):
     file = tmp_path / "cafe.txt"
@@ -237,47 +178,6 @@ def test_an_answer_survives_an_output_that_lacks_its_letters(tmp_path):
     done = new_memagent("ask", "When does it open?", file, "--model", "extractive", env=ascii_only)
 
     assert done.stdout.startswith(r"The caf\xe9 of Zo\xeb opens at 7.")
-
-
-def test_wrong_usage_has_a_code_of_its_own():
-    assert memagent("ask", "only a question").returncode == 2
-
-
-def test_a_document_with_pages_is_cited_by_page(tmp_path):
-    lease = write_pages(tmp_path / "lease.pdf", [[(50, 700, "It rained.")], [(50, 700, FACT)]])
-
-    done = memagent("ask", QUESTION, lease)
-
-    assert done.stdout.splitlines()[:2] == [FACT, f"  at {lease}, page 2"]
-
-
-def test_statements_without_support_are_warned_of_or_left_out(tmp_path, openai_server):
-    book = tmp_path / "book.txt"
-    book.write_text(FACT)
-    notes = f"- {FACT}\n- Oscar Wilde has a key."
-    command = ["ask", QUESTION, book, "--model", "openai:small", "--show-memory"]
-    command += ["--base-url", openai_server.base_url, "--set", "how=read"]
-    warned, left_out = [], []
-    for done, options in ((warned, []), (left_out, ["--set", "unsupported=drop"])):
-        openai_server.script = [
-            {"message": {"role": "assistant", "content": told}} for told in (notes, "49-17-63")
-        ]
-        done.append(memagent(*command, *options))
-
-    assert 'support in what was read: "Oscar Wilde has a key." (Oscar, Wilde)' in warned[0].stderr
-    assert "1 statement was left out of the memory" in left_out[0].stderr
-    assert "Oscar" not in left_out[0].stdout
-
-
-def test_a_model_behind_an_endpoint_is_named_by_url(book, openai_server):
-    done = memagent(
-        "ask", QUESTION, book, "--model", "openai:small", "--base-url", openai_server.base_url
-    )
-
-    assert done.returncode == 0
-    assert done.stdout.startswith("memory ")
-    assert "[openai:small: " in done.stdout
-    assert "MEMAGENT_MODEL" not in done.stderr
 
 
 def in_terminal(*arguments, stdout=PIPE):
@@ -382,14 +282,6 @@ def test_the_same_command_continues_an_interrupted_run_and_ends_alike(
     assert len(openai_server.requests) <= calls + 1
 
 
-def test_an_interrupted_run_that_kept_nothing_says_so(command, openai_server):
-    code, stderr = stopped(command, openai_server)
-
-    assert code == 130
-    assert "is lost" in stderr
-    assert "--store" in stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "said"), [([], "is in the store"), (["--set", "reuse=false"], "is lost")]
@@ -403,20 +295,6 @@ def test_one_with_a_store_says_whether_it_goes_on_there(
 
     assert code == 130
     assert said in stderr
-
-
-@pytest.mark.slow
-def test_that_also_holds_where_the_tests_run_in_the_background_of_a_shell():
-    ignoring = 'trap "" INT; exec "$0" -m pytest -k kept_nothing "$1"'  # as `sh` does for `&`
-
-    done = subprocess.run(
-        ["sh", "-c", ignoring, sys.executable, __file__],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout
 
 
 def test_waiting_for_standard_input_can_be_interrupted():
@@ -506,56 +384,3 @@ def test_settings_come_from_a_file_and_set_overrides_them(book, tmp_path):
 
     longer, shorter = (plan["chunks"] for plan in plans)
     assert 1.9 * longer < shorter < 2.1 * longer
-
-
-def test_exact_cuts_fill_every_chunk(book):
-    options = ["--model", "extractive", "--set", "chunk_tokens=200", "--json"]
-    plans = [
-        json.loads(memagent("ask", QUESTION, book, *options, *more, "--dry-run").stdout)
-        for more in ([], ["--set", "exact_cuts=true"])
-    ]
-
-    read = json.loads(memagent("ask", QUESTION, book, *options, "--set", "exact_cuts=true").stdout)
-
-    natural, exact = [plan["chunks"] for plan in plans]
-    assert exact < natural
-    assert read["usage"]["calls"] == exact + 1
-
-
-def test_skim_reads_what_the_question_leads_to_and_says_what_it_left_out(book):
-    options = ["--set", "skim=lexical", "--set", "chunk_tokens=500", "--store", "none"]
-
-    read = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
-    shown = memagent("ask", QUESTION, book, *options, "--dry-run").stdout
-
-    assert read["skipped"]
-    assert read["coverage"] < 0.5
-    assert "if found" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("segments", ["auto", "4", "1000"])
-def test_skim_in_segments_skips_and_says_what_it_costs(tmp_path, segments):
-    story = tmp_path / "story.txt"
-    both = "Tobias Quandt built the Ortega vault.\n\nTobias Quandt lives in Husum.\n\n"
-    story.write_text(FILLER * 600 + both + FILLER * 300)
-    options = ["--set", "skim=lexical", "--set", f"segments={segments}"]
-    options += ["--set", "chunk_tokens=500"]
-    asked = ["ask", "Where does the builder of the Ortega vault live?", story, *options]
-
-    out = json.loads(memagent(*asked, "--json").stdout)
-    planned = json.loads(memagent(*asked, "--json", "--dry-run").stdout)
-
-    assert "Husum" in out["memory"]
-    assert 0 < out["coverage"] < 0.4
-    assert out["skipped"]
-    assert out["usage"]["calls"] < 30 < planned["calls"]
-    assert planned["calls_if_found"] < 30
-    assert (planned["chain_calls"] < planned["calls"]) == (segments != "auto")
-
-
-def test_an_option_that_is_a_setting_is_none_of_the_command(book):
-    done = memagent("ask", QUESTION, book, "--model", "extractive", "--segments", "2")
-
-    assert done.returncode == 2
-    assert "No such option" in " ".join(done.stderr.split())

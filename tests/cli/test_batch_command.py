@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from doubles import numbered
+from fixed_readers import numbered
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 PYTHON = warm_python(*COMMAND_LINE)
@@ -64,28 +64,6 @@ def test_each_task_gets_one_line_with_its_own_fields_and_its_answer(tasks):
     assert "Traceback" not in done.stderr
 
 
-def test_without_out_the_results_are_all_that_standard_output_gets(tasks):
-    done = PYTHON.run([*COMMAND, str(tasks)], env=WITHOUT_STORE)
-
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {str(record["id"]) for record in found} == {str(number) for number in range(12)}
-    assert done.stderr == "memagent: 12 answered, 0 failed.\n"
-
-
-@pytest.mark.slow
-def test_exact_cuts_take_fewer_calls(tasks):
-    text = "The rain went on over the harbour and nobody spoke of it again.\n\n" * 900
-    tasks.write_text(json.dumps({"id": 1, "question": "Who spoke?", "document": text}) + "\n")
-    calls = []
-    for more in ([], ["--set", "exact_cuts=true"]):
-        _, out = run(tasks, "--model", "extractive", "--set", "chunk_tokens=200", *more)
-        calls.append(sum(record["usage"]["calls"] for record in records(out)))
-        out.unlink()
-
-    assert calls[1] < calls[0]
-
-
 def test_what_failed_says_why_and_is_tried_again_and_what_was_answered_is_not(tasks):
     (tasks.parent / "7.txt").rename(tasks.parent / "away.txt")
     done, out = run(tasks)
@@ -139,30 +117,28 @@ def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
     assert out.read_text().splitlines()[:3] == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{not json}", "tasks.jsonl:13"),
-        ('{"question": "?"}', "document"),
-        ("[1, 2]", "tasks.jsonl:13"),
-        ('{"id": 99, "question": "?", "document": "a"}\n' * 2, "twice"),
-        ('{"question": "?", "document": {"file": "a"}}', '{"path": ...}'),
-        ('{"question": "?", "document": []}', "`document` is []"),
-    ],
-)
-def test_a_line_that_is_no_task_is_reported_and_the_others_are_answered(content, words, tasks):
-    tasks.write_text(tasks.read_text() + content)
+NO_TASKS = [
+    ("{not json}", "tasks.jsonl:13"),
+    ('{"question": "?"}', "document"),
+    ("[1, 2]", "tasks.jsonl:15"),
+    ('{"id": 7, "question": "?", "document": "a"}', "twice"),
+    ('{"question": "?", "document": {"file": "a"}}', '{"path": ...}'),
+    ('{"question": "?", "document": []}', "`document` is []"),
+]
+
+
+def test_lines_that_are_no_tasks_are_reported_and_the_others_are_answered(tasks):
+    tasks.write_text(tasks.read_text() + "\n".join(line for line, _ in NO_TASKS))
 
     done, out = run(tasks)
 
     assert done.returncode == 1
-    [said] = [line for line in done.stderr.splitlines() if "is not a task" in line]
-    assert words in said
-    assert said.startswith(f"memagent: error: {tasks}:")
-    answered = len(records(out))
-    assert {str(record["id"]) for record in records(out)} >= {str(each) for each in range(12)}
-    assert f"{answered} answered, 1 failed" in done.stderr
+    told = [line for line in done.stderr.splitlines() if "is not a task" in line]
+    for said, (_, words) in zip(told, NO_TASKS, strict=True):
+        assert words in said
+        assert said.startswith(f"memagent: error: {tasks}:")
+    assert {str(record["id"]) for record in records(out)} == {str(each) for each in range(12)}
+    assert "12 answered, 6 failed" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -185,19 +161,3 @@ def test_a_file_that_holds_something_else_is_not_overwritten(tasks):
     assert done.returncode == 1
     assert "name a new file" in done.stderr
     assert out.read_text() == "my novel\nchapter one\n"
-
-
-@pytest.mark.slow
-def test_another_namespace_finds_nothing_of_what_was_read(tasks):
-    env = {**os.environ, "MEMAGENT_STORE": str(tasks.parent / "store.sqlite")}
-    calls = {}
-    for who in ("ann", "ben", "ann"):
-        done, out = run(
-            tasks, "--set", "chunk_tokens=200", "--namespace", f"{who}/memagent", env=env
-        )
-        assert done.returncode == 0, done.stderr
-        calls.setdefault(who, []).append(sum(line["usage"]["calls"] for line in records(out)))
-        out.unlink()
-
-    assert calls["ben"][0] == calls["ann"][0] > 24
-    assert calls["ann"][1] == 12  # the answers alone

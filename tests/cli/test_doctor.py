@@ -89,15 +89,6 @@ def test_a_server_and_a_store_that_are_not_there_fail_each_with_what_to_do(found
     assert "call" not in report
 
 
-def test_openai_without_a_key_fails_once_and_says_what_to_set(found):
-    report = found("--model", "openai:gpt-4o")
-
-    assert report["endpoint"]["status"] == "fail"
-    assert report["endpoint"]["text"] == "No API key for https://api.openai.com/v1"
-    assert report["endpoint"]["fix"].startswith("Set OPENAI_API_KEY, or name a local server")
-    assert not report.keys() & {"name", "call"}
-
-
 def test_a_wrong_name_lists_the_right_ones_and_the_call_decides(found, openai_server):
     openai_server.script = [404]
 
@@ -107,16 +98,6 @@ def test_a_wrong_name_lists_the_right_ones_and_the_call_decides(found, openai_se
     assert "small" in report["name"]["fix"]
     assert report["call"]["status"] == "fail"
     assert "it serves small" in report["call"]["text"]
-
-
-def test_a_name_that_vllm_does_not_serve_fails_without_a_call(found, openai_server):
-    openai_server.models = [{"id": "small", "max_model_len": 9000, "owned_by": "vllm"}]
-
-    report = found("--model", "openai:smal", "--base-url", openai_server.base_url)
-
-    assert report["name"]["status"] == "fail"
-    assert "small" in report["name"]["text"]
-    assert openai_server.requests == []
 
 
 @pytest.mark.parametrize(
@@ -141,16 +122,6 @@ def test_the_budgets_are_held_against_the_context_that_the_server_tells(
     assert words in context["text"] + context["fix"]
 
 
-@pytest.mark.parametrize("behaviour", [401, 500, "empty", "drop"])
-def test_a_call_that_fails_says_why(found, openai_server, behaviour):
-    openai_server.script = [behaviour]
-
-    report = found("--model", "openai:small", "--base-url", openai_server.base_url)
-
-    assert report["call"]["status"] == "fail"
-    assert report["call"]["text"]
-
-
 def test_the_environment_names_model_server_and_store(found, openai_server, tmp_path):
     report = found(
         MEMAGENT_MODEL="openai:small",
@@ -171,3 +142,23 @@ def test_a_tokenizer_that_is_not_there_and_a_model_that_nobody_knows_fail(found,
 
     assert missing["tokenizer"]["status"] == "fail"
     assert unknown["model"]["status"] == "fail"
+
+
+def test_a_name_that_vllm_does_not_serve_fails_without_a_call(found, openai_server):
+    openai_server.models = [{"id": "small", "max_model_len": 9000, "owned_by": "vllm"}]
+
+    report = found("--model", "openai:smal", "--base-url", openai_server.base_url)
+
+    assert report["name"]["status"] == "fail"
+    assert "small" in report["name"]["text"]
+    assert openai_server.requests == []
+
+
+@pytest.mark.parametrize("behaviour", [401, 500, "empty", "drop"])
+def test_a_call_that_fails_says_why(found, openai_server, behaviour):
+    openai_server.script = [behaviour]
+
+    report = found("--model", "openai:small", "--base-url", openai_server.base_url)
+
+    assert report["call"]["status"] == "fail"
+    assert report["call"]["text"]

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from paragraphs import natural
-from tiny_model import byte_pairs, tiny_model
+from tiny_model import tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
 from memagent_graph.evaluation.run import load
-from memagent_graph.text.tokens import load_tokenizer
 
 
 def run(*words):
@@ -40,7 +38,6 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
         "run.json",
         "samples.jsonl",
         "report.md",
-        "accuracy.png",
     }
 
 
@@ -62,30 +59,9 @@ def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
     assert "| ruler_niah | all | memagent | whole | 1 | 0 | 100% (21% to 100%) |" in done.stdout
 
 
-def test_without_matplotlib_no_model_is_asked_in_vain(tmp_path, monkeypatch, asked):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-    done = run("--out", tmp_path / "o", *asked)
-
-    assert done.exit_code == 1
-    assert "memagent-graph[eval]" in done.stderr
-    assert not (tmp_path / "o").exists()
-
-
 def test_results_need_a_folder_and_a_task(tmp_path):
     assert "--out" in run("--model", "extractive").output
     assert "--tasks" in run("--out", tmp_path, "--model", "extractive").output
-
-
-def test_a_tokenizer_that_is_named_measures_the_documents(tmp_path, asked):
-    byte_pairs(500).save_pretrained(tmp_path / "tokenizer")
-    words = ["--lengths", "2k", "--tokenizer", tmp_path / "tokenizer"]
-
-    done = run("--out", tmp_path / "o", *words, *asked)
-
-    assert done.exit_code == 0, done.output
-    name = load_tokenizer(str(tmp_path / "tokenizer")).name
-    assert json.loads((tmp_path / "o" / "run.json").read_text())["tokenizer"] == name
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
@@ -10,12 +9,11 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from servers.redis_server import RedisServer
-from servers.warm_python import COMMAND_LINE, warm_python
+from typer.testing import CliRunner
 
 from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph.cli.app import app
 from memagent_graph.memory.stores import open_store
-
-PYTHON = warm_python(*COMMAND_LINE)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -50,11 +48,14 @@ def chatbot(where, tmp_path):
 
 @pytest.fixture
 def memory(where):
-    def run(*arguments, check=True, **options):
-        environment = {**os.environ, "MEMAGENT_STORE": where, "USER": "olga", "LOGNAME": "olga"}
-        environment |= options.pop("env", {})
-        command = [sys.executable, "-m", "memagent_graph", "memory", *arguments]
-        return PYTHON.run(command, env=environment, check=check, **options)
+    """Run a command in this process."""
+
+    def run(*arguments, check=True, env=(), **options):
+        environment = {"MEMAGENT_STORE": where, "USER": "olga", "LOGNAME": "olga", **dict(env)}
+        words = ["memory", *map(str, arguments)]
+        done = CliRunner().invoke(app, words, env=environment, **options)
+        assert done.exit_code == 0 or not check, done.output
+        return done
 
     return run
 
@@ -89,6 +90,12 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
     for file in (chatbot, tmp_path / "memories.sqlite"):
         assert not file.exists() or b"quokkas" not in file.read_bytes()
     assert memory("import", "-", input=lines).stdout == "ann\timported\n"
+    mem0 = '{"results": [{"id": "1", "memory": "Keeps bees.", "hash": "x"}]}'
+    of_mem0 = ("import", "-", "--from", "mem0", "--user", "bo")
+    said = "bo\t1 message of 1 thread imported\nleft out\t1\thash\n"
+    assert memory(*of_mem0, input=mem0).stdout == said
+    assert memory(*of_mem0, input=mem0).stdout == said
+    assert memory("show", "--user", "bo").stdout.endswith("\nKeeps bees.\n")
     assert memory("show", "--user", "ann").stdout == "Breeds emus.\n"
 
 
@@ -105,12 +112,14 @@ def test_a_user_is_found_shown_edited_moved_and_forgotten(memory, chatbot, tmp_p
         (["forget", "--user", "ann", "--source", "x"], "Say what to forget"),
         (["forget", "lease", "--source", "x"], "Say what to forget"),
         (["export", "name", "--user", "ann"], "Give only one of"),
+        (["import", __file__, "--user", "ann"], "--from and --user go together"),
+        (["import", __file__, "--user", "ann", "--from", "mem0"], "no export of mem0"),
     ],
 )
 def test_a_command_that_cannot_be_carried_out_says_what_to_do(memory, arguments, said):
     done = memory(*arguments, check=False)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr.startswith("memagent: error: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

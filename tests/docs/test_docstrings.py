@@ -37,7 +37,7 @@ def shown(package, file):
 
 SHOWN = {found for one in FILES for found in shown(*one)}
 OFFERED = {(package.name, name) for package in PACKAGES for name in public(package)}
-OFFERED |= {("memagent_graph", "MemAgentMiddleware")}
+OFFERED |= {("memagent_graph", f"{name}Middleware") for name in ("Approval", "MemAgent")}
 CALLED = sorted((package, name) for package, name in OFFERED if name not in RECORDS)
 
 

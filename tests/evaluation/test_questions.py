@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -8,7 +7,7 @@ from paragraphs import hotpot, natural, squad
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.questions import QuestionTask, read_questions
+from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -69,56 +68,6 @@ def test_a_format_is_known_by_its_content_and_not_by_its_name(tmp_path):
     prompt = sample.template.format(memory="M", question=sample.question)
     assert prompt.count("M") == 1
     assert prompt.endswith("Question: who made it Answer:")
-
-
-def test_a_question_that_occurs_twice_is_asked_once_and_either_answer_is_right(tmp_path):
-    file = natural(
-        tmp_path,
-        [
-            ("Who  made it?", ["Ann"], "Mill", "Ann made it."),
-            ("when was it", ["1700"], "Year", "It was 1700."),
-            ("who made IT? ", ["Bo", "Ann"], "Mill", "Bo and Ann made it."),
-        ],
-    )
-
-    asked = read_questions(file)
-
-    assert [one.text for one in asked] == ["Who  made it?", "when was it"]
-    assert asked[0].answers == ("Ann", "Bo")
-
-
-def test_questions_with_a_common_gold_paragraph_are_one_cluster(tmp_path):
-    file = natural(
-        tmp_path,
-        [
-            ("q0", ["1"], "A", "Text 1."),
-            ("q1", ["2"], "B", "Text 2."),
-            ("q2", ["1"], "A", "Text 1."),
-        ],
-    )
-
-    task = QuestionTask(file, ESSAYS)
-    clusters = {(one := made(task, 200, index)).question: one.cluster for index in range(3)}
-
-    assert clusters["q0"] == clusters["q2"] != ""
-    assert clusters["q1"] == ""
-
-
-def test_questions_linked_by_a_third_are_one_cluster(tmp_path):
-    def row(name, *titles):
-        context = [[title, [f"About {title}."]] for title in titles]
-        facts = [[title, 0] for title in titles]
-        return {"question": name, "answer": "x", "supporting_facts": facts, "context": context}
-
-    file = tmp_path / "h.json"
-    rows = [row("q0", "A", "B"), row("q1", "C", "D"), row("q2", "B", "C"), row("q3", "E")]
-    file.write_text(json.dumps(rows))
-
-    asked = read_questions(file)
-
-    assert len({one.cluster for one in asked[:3]}) == 1
-    assert asked[0].cluster
-    assert not asked[3].cluster
 
 
 def test_each_question_is_asked_once_in_an_order_of_the_seeds(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.benchmarks import ruler_tasks
+from memagent_graph.evaluation.tasks.questions import ruler_tasks
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
@@ -97,21 +97,6 @@ def test_a_file_has_one_task_for_each_that_it_has_samples_of(tmp_path):
     assert make_task(f"ruler:{tasks[0].file}").count == 4
     with pytest.raises(ConfigurationError, match="2 different questions"):
         sample_of(tasks[1], 2)
-
-
-def test_the_samples_that_memagent_published_are_asked_as_they_are(tmp_path):
-    row = {
-        "input": "Where is the mill?",
-        "answers": ["Ward 3"],
-        "context": "Document 1:\nA {mill}.",
-    }
-
-    (task,) = ruler_tasks(written(tmp_path, [row]))
-    sample = sample_of(task)
-
-    assert (task.name, sample.question, sample.answers) == ("ruler_rows", row["input"], ("Ward 3",))
-    assert text_of(sample) == row["context"]
-    assert sample.template.format(memory="M", question="Q").endswith("Question: Q Answer:")
 
 
 @pytest.mark.parametrize(

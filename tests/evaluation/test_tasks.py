@@ -28,7 +28,7 @@ def test_what_cannot_be_made_is_said(tmp_path):
 
 PEAK = """
 import asyncio, resource, sys
-from doubles import ChainReader
+from fixed_readers import ChainReader
 from memagent_graph.config import ReadingConfig
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.readers.resolve import resolve_reader

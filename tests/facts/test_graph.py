@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import pytest
-from doubles import Stating
-from langchain_core.messages import HumanMessage
+from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory, Facts, MemoryBank, create_facts_tool, create_memagent
-from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph import (
+    Facts,
+    MemoryBank,
+    create_facts_tool,
+    create_memagent,
+)
+from memagent_graph.evidence.places import Evidence
 from memagent_graph.facts.graph import (
     list_conflicts,
     neighbourhood,
     select_facts,
-    to_graphml,
-    to_networkx,
     view_for,
 )
-from memagent_graph.facts.record import Fact, dates_in, memory_of_facts, read_fact
+from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -66,12 +64,6 @@ def test_a_value_without_a_date_does_not_hold_before_the_one_that_it_replaced():
     assert view.text == known[0].line
 
 
-def test_a_date_may_be_named_as_in_other_languages():
-    assert dates_in("Wie hoch war die Miete am 1. Mai 2023?") == {"2023-05-01"}
-    assert dates_in("Et le loyer en mai 2023, ou le 1.5.2022 ?") == {"2023-05", "2022-05-01"}
-    assert dates_in("What was the rent of the lease of 1999 tenants?") == set()
-
-
 def test_the_neighbourhood_of_a_question_has_two_hops():
     assert (
         lines(neighbourhood(FACTS, "Where does the tenant of Lease 7 work?"))
@@ -106,44 +98,9 @@ def test_conflicts_are_listed_with_their_sources():
     assert [fact.evidence[0].source for fact in conflict.facts] == ["a.txt", "b.txt"]
 
 
-def test_a_networkx_graph_has_one_node_for_all_names_of_a_thing():
-    pytest.importorskip("networkx")
-
-    graph = to_networkx(FACTS)
-
-    nodes = {values["label"]: values["names"] for _, values in graph.nodes(data=True)}
-    assert nodes["Nora Brand"] == "N. Brand"
-    assert "N. Brand" not in nodes
-    edges = [values for _, _, values in graph.edges(data=True)]
-    assert [edge["relation"] for edge in edges].count("rent") == 2
-    assert edges[0] | {"status": "replaced", "until": "2022"} == edges[0]
-
-
-def test_graphml_is_read_back_also_with_hostile_names():
-    networkx = pytest.importorskip("networkx")
-    hostile = [read_fact("<a href='x'>\"&\x07 | likes | ]]><!-- b")]
-
-    found = networkx.parse_graphml(to_graphml([*FACTS, *hostile]))
-
-    assert len(found.edges) == len(FACTS)
-    assert any("<a href" in values["label"] for _, values in found.nodes(data=True))
-
-
-def test_without_networkx_the_error_names_the_extra():
-    code = (
-        "import sys; sys.modules['networkx'] = None\n"
-        "from memagent_graph.facts.graph import to_graphml\n"
-        "try: to_graphml([])\nexcept ImportError as error: print(error)"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "memagent-graph[graph]" in done.stdout
-
-
 def test_an_agent_looks_up_facts_of_a_memory():
     store = InMemoryStore()
-    agent = create_memagent(Stating(), schema=Facts, store=store)
+    agent = create_memagent(fact_model(), schema=Facts, store=store)
     asked = {"question": "What is the rent?", "memory_name": "lease"}
     agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros since 2020."})
 
@@ -153,40 +110,3 @@ def test_an_agent_looks_up_facts_of_a_memory():
     assert tool.invoke({"subject": "Lease 7", "at": "2019"}) == "No such fact is known."
     assert "'yesterday' is no date" in tool.invoke({"at": "yesterday"})
     assert "no memory" in create_facts_tool(MemoryBank(store), "other").invoke({}).lower()
-
-
-def test_an_agent_looks_up_facts_of_its_user():
-    create_agent = pytest.importorskip("langchain.agents").create_agent
-    from doubles import Hearing
-    from langchain_core.messages import AIMessage
-
-    from memagent_graph import create_memory_tools
-
-    store = InMemoryStore()
-    memory = ConversationMemory(Stating(), store=store, schema=Facts)
-    memory.save([HumanMessage("I live in Husum.", id="1")], user="ann", thread="a")
-    tools = create_memory_tools(memory)
-    call = {"name": "look_up_facts", "args": {"relation": "lives in"}, "id": "c"}
-
-    class Calling(Hearing):
-        def bind_tools(self, tools, **_):
-            return self
-
-    model = Calling(
-        messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Husum.")]), heard=[]
-    )
-    agent = create_agent(model, tools=tools)
-    out = agent.invoke(
-        {"messages": [HumanMessage("Where do I live?")]}, {"configurable": {"user_id": "ann"}}
-    )
-
-    assert [tool.name for tool in tools][-1] == "look_up_facts"
-    assert out["messages"][-2].text.startswith("user | lives in | Husum [20")
-    attached = create_memory_tools(ConversationMemory(Stating(), schema=Facts, read_only=True))
-    assert [tool.name for tool in attached] == ["recall", "look_up_facts"]
-
-
-def test_a_memory_without_facts_is_shown_as_it_is():
-    memory = Memory("Nora Brand rents Lease 7.")
-
-    assert view_for("Who rents Lease 7?", memory, 100, EstimatingTokenizer()) == memory

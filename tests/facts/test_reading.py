@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Literal, TypedDict
+from typing import Literal
 
 import pytest
-from doubles import ChainReader, Hearing, Stating
+from fixed_readers import ChainReader, fact_model
 from langchain_core.messages import AIMessage
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 from structure.house import files_of_a_chunk
 
 from memagent_graph import (
     Facts,
-    MemAgentNode,
     MemoryBank,
     Prompts,
     ReadingConfig,
@@ -28,6 +25,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.facts.reader import fit
 from memagent_graph.facts.record import read_fact
 from memagent_graph.facts.rules import MADE_UP
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 SMALL = ReadingConfig(chunk_tokens=40, memory_tokens=200, answer_tokens=60)
@@ -45,11 +43,7 @@ def pad(*sentences):
     return "".join(filled)
 
 
-def scripted(*replies):
-    return Hearing(messages=iter(map(AIMessage, replies)), heard=[])
-
-
-class Named(Hearing):
+class Named(ScriptedChatModel):
     """A model whose name says its size."""
 
     model: str
@@ -64,7 +58,7 @@ LEASE = pad("The rent of Lease 7 is 900 euros.", "The rent of Lease 7 is 950 eur
 
 
 def test_a_reply_is_applied_to_the_facts_by_one_call_a_chunk():
-    model = scripted(
+    model = ScriptedChatModel(
         "Lease 7 | rent | 900 euros",
         "Lease 7 | rent | 950 euros | since May 2024",
         r"\boxed{950 euros}",
@@ -85,49 +79,27 @@ def test_a_reply_is_applied_to_the_facts_by_one_call_a_chunk():
 
 @pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", "gpt-4o"])
 def test_a_model_of_any_size_is_asked_for_facts(name):
-    model = Named(messages=iter([AIMessage("Lease 7 | rent | 900 euros")] * 3), model=name)
-
-    out = read(model, "The rent of Lease 7 is 900 euros.")
-
-    assert "subject | relation | object" in model.heard[0]
-    assert ("<facts>" in model.heard[0]) == (name == "gpt-4o")
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
-
-
-def test_a_small_model_is_told_relations_by_name_and_not_by_kind():
     class Contract(BaseModel):
         rent: str
 
-    model = Named(messages=iter([AIMessage("Lease 7 | rent | 9")] * 3), model="qwen-1.5b")
+    model = Named("Lease 7 | rent | 900 euros", model=name)
 
-    read(model, "The rent of Lease 7 is 9.", schema=Facts(Contract))
+    out = read(model, "The rent of Lease 7 is 900 euros.", schema=Facts(Contract))
 
-    assert "Only these relations are wanted: rent." in model.heard[0]
-    assert "Contract" not in model.heard[0]
+    assert "subject | relation | object" in model.prompts[0]
+    assert ("<facts>" in model.prompts[0]) == ("Contract" in model.prompts[0]) == (name == "gpt-4o")
+    assert ("Only these relations are wanted: rent." in model.prompts[0]) == (name != "gpt-4o")
+    assert out["memory"] == "Lease 7 | rent | 900 euros"
 
 
 def test_a_small_model_is_asked_again_for_facts():
     replies = "I see a lease.", "Lease 7 | rent | 900 euros", "900 euros"
-    model = Named(messages=iter(map(AIMessage, replies)), model="qwen-1.5b")
+    model = Named(*replies, model="qwen-1.5b")
 
     out = read(model, "The rent of Lease 7 is 900 euros.")
 
-    assert "your reply had no line of a fact" in model.heard[1]
+    assert "your reply had no line of a fact" in model.prompts[1]
     assert out["memory"] == "Lease 7 | rent | 900 euros"
-
-
-def test_what_was_replaced_is_not_shown_to_be_imitated():
-    model = scripted(
-        "Lease 7 | rent | 900 euros | since 2020",
-        "Lease 7 | rent | 950 euros | since 2022",
-        "Lease 7 | rent | 990 euros | since 2024",
-        "990 euros",
-    )
-
-    read(model, pad("Rent: 900 in 2020.", "Rent: 950 in 2022.", "Rent: 990 in 2024."))
-
-    assert "Lease 7 | rent | 950 euros | since 2022" in model.heard[2]
-    assert "900 euros" not in model.heard[2]
 
 
 AMENDED = pad(
@@ -136,89 +108,82 @@ AMENDED = pad(
 )
 
 
+KNOWN = "Lease 7 | rent | 900 euros | since 2015\nLease 7 | deposit | 300 francs"
+RAISED = [
+    "Lease 7 | rent | 900 euros | since 2015; until 2021-01-01; replaced",
+    "Lease 7 | deposit | 300 francs",
+    "Lease 7 | rent | 990 euros | since 2021-01-01",
+]
+RENT = "Lease 7 | rent | 900 euros"
+
+
 @pytest.mark.parametrize(
-    ("reply", "rent", "deposit"),
+    ("text", "replies", "memory"),
     [
-        (  # an end before the beginning, as a line of history had it
-            "Lease 7 | rent | 990 euros | since 2021-01-01; until 2017-01-01; replaced",
-            "Lease 7 | rent | 990 euros | since 2021-01-01",
-            "Lease 7 | deposit | 300 francs",
+        (AMENDED, [KNOWN, f"{RAISED[-1]}; until 2017-01-01; replaced"], RAISED),
+        (AMENDED, [KNOWN, f"{RAISED[-1]}; until 2021-01-01; replaced"], RAISED),
+        (AMENDED, [KNOWN, f"{RAISED[-1]}\nLease 7 | deposit | 300 francs | since 2021"], RAISED),
+        (
+            AMENDED,
+            [KNOWN, "Lease 7 | rent | 990 euros | since 2015"],
+            [
+                "Lease 7 | rent | 900 euros | since 2015; replaced",
+                "Lease 7 | deposit | 300 francs",
+                "Lease 7 | rent | 990 euros",
+            ],
         ),
         (
-            "Lease 7 | rent | 990 euros | since 2021-01-01; until 2021-01-01; replaced",
-            "Lease 7 | rent | 990 euros | since 2021-01-01",
-            "Lease 7 | deposit | 300 francs",
+            pad("The rent of Lease 7 is 950 euros since May 2024.", "It had been 900 euros."),
+            ["Lease 7 | rent | 950 euros | since 2024-05", f"{RENT} | until 2024-05; replaced"],
+            ["Lease 7 | rent | 950 euros | since 2024-05", f"{RENT} | replaced"],
         ),
-        (  # what was known already, with the date of another fact
-            "Lease 7 | rent | 990 euros | since 2021\nLease 7 | deposit | 300 francs | since 2021",
-            "Lease 7 | rent | 990 euros | since 2021",
-            "Lease 7 | deposit | 300 francs",
-        ),
-        (  # the date of the old fact, which this section does not have
-            "Lease 7 | rent | 990 euros | since 2015",
-            "Lease 7 | rent | 990 euros",
-            "Lease 7 | deposit | 300 francs",
+        (LEASE, [RENT, "unchanged"], [RENT]),
+        ("The rent of Lease 7 is 900 euros.", [f"{RENT} | not 800 euros"], [RENT]),
+        ("The rent of Lease 7 is 900 euros.", [f"{RENT} | replaces 800 euros"], [RENT]),
+        (LEASE, [RENT, "Lease 7 | rent | not specified | since May 2024"], [RENT]),
+        (LEASE, [RENT, "Lease 7 | rent | not mentioned in the section"], [RENT]),
+        (
+            "[picture 1, p. 2: Rents]\n\nThe rent of Lease 7 is 900 euros.",
+            ["Lease 7 | chart | [picture 1, p. 2: Rents]"],
+            ["Lease 7 | chart | [picture 1, p. 2: Rents]"],
         ),
     ],
-    ids=["ends before it begins", "ends when it begins", "a repeat", "a copied date"],
+    ids=[
+        *("ends before it begins", "ends when it begins", "repeats another", "copies a date"),
+        *("is called replaced", "leaves out", "corrects what was never said"),
+        *("replaces what was never said", "has no object", "says so at length", "names a picture"),
+    ],
 )
-def test_what_a_reply_copies_from_the_facts_it_was_shown_changes_nothing(reply, rent, deposit):
-    first = "Lease 7 | rent | 900 euros | since 2015\nLease 7 | deposit | 300 francs"
+def test_what_a_reply_says_beside_its_facts_changes_nothing(text, replies, memory):
+    out = read(ScriptedChatModel(*replies, "900 euros"), text)
 
-    out = read(scripted(first, reply, "990 euros"), AMENDED)
-
-    lines = out["memory"].splitlines()
-    assert lines[0].startswith("Lease 7 | rent | 900 euros | since 2015; ")
-    assert lines[0].endswith("replaced")
-    assert lines[1:] == [deposit, rent]
+    assert out["memory"].splitlines() == memory
+    assert not any(fact.unsupported for fact in facts_of(out))
 
 
-@pytest.mark.parametrize(
-    "made_up", ["until 2024", "until 2023-12-31", "until 2023-05-01", "until 1999"]
-)
+@pytest.mark.parametrize("made_up", ["2024-05-01", "2023-05-01", "1999"])
 @pytest.mark.parametrize("begins", ["", "since 2023-05; "])
 def test_an_end_that_no_sentence_says_is_left_out_and_counted(made_up, begins):
     text = "The rent of Lease 7 is 900 euros since May 2023. Lease 8 was signed on 3 June 2024."
-    made_up = made_up.replace("2024", "2024-05-01")
 
-    out = read(scripted(f"Lease 7 | rent | 900 euros | {begins}{made_up}", "900 euros"), text)
+    out = read(ScriptedChatModel(f"{RENT} | {begins}until {made_up}", "900 euros"), text)
 
     assert facts_of(out)[0].holds()
-    assert out["memory"] == f"Lease 7 | rent | 900 euros | {begins}".rstrip("| ;")
+    assert out["memory"] == f"{RENT} | {begins}".rstrip("| ;")
     assert out["warnings"] == [f"What was left out: 1 ({MADE_UP})."]
-
-
-def test_a_fact_that_a_reply_calls_replaced_closes_nothing():
-    replies = (
-        "Lease 7 | rent | 950 euros | since 2024-05-01",
-        "Lease 7 | rent | 900 euros | until 2024-05-01; replaced",
-        "950 euros",
-    )
-    said = "The rent of Lease 7 is 950 euros since 1 May 2024."
-    text = pad(said, "The rent of Lease 7 had been 900 euros.")
-
-    out = read(scripted(*replies), text)
-
-    assert out["memory"].splitlines() == [
-        "Lease 7 | rent | 950 euros | since 2024-05-01",
-        "Lease 7 | rent | 900 euros | replaced",
-    ]
 
 
 @pytest.mark.parametrize(
     ("said", "time", "left"),
     [
-        ("until May 2023", "2023-05", "2023-05"),
         ("until May 2023", "2023-05-31", "2023-05"),
         ("until the end of 2023", "2023-12-31", "2023"),
         ("from 1 January to 31 May 2023", "2023-05-31", "2023-05-31"),
-        ("until May 31st, 2023", "2023-05-31", "2023-05-31"),
         ("bis zum 31. Mai 2023", "2023-05-31", "2023-05-31"),
         ("bis 31.05.23", "2023-05-31", "2023-05-31"),
         ("bis Ende März 2023", "2023-03-31", "2023-03"),
         ("jusqu'au 1er août 2023", "2023-08-01", "2023-08-01"),
         ("to 05/31/2023", "2023-05-31", "2023-05-31"),
-        ("至2023年5月31日止", "2023-05-31", "2023-05-31"),
         ("至二〇二三年十二月三十一日止", "2023-12-31", "2023-12-31"),
         ("until the end of the lease", "the end of the lease", "the end of the lease"),
         ("until further notice", "further notice", None),
@@ -227,7 +192,7 @@ def test_a_fact_that_a_reply_calls_replaced_closes_nothing():
 def test_an_end_may_be_said_in_any_form(said, time, left):
     text = f"The rent of Lease 7 is 900 euros, {said}."
 
-    (fact,) = facts_of(read(scripted(f"Lease 7 | rent | 900 euros | until {time}", "900"), text))
+    (fact,) = facts_of(read(ScriptedChatModel(f"{RENT} | until {time}", "900"), text))
 
     assert (fact.until, fact.status) == (left, "ended" if left else "holds")
 
@@ -240,156 +205,93 @@ def test_a_beginning_that_no_sentence_says_is_left_out_and_its_fact_is_kept(made
     text = "Lady Gaga performed the national anthem at the game of 2016."
     said = "Lady Gaga | performed | national anthem"
 
-    out = read(scripted(f"{said} | since {made_up}", "Lady Gaga"), text)
+    out = read(ScriptedChatModel(f"{said} | since {made_up}", "Lady Gaga"), text)
 
     assert out["memory"] == said + left
     assert not facts_of(out)[0].unsupported
     assert ("does not say" in str(out["warnings"])) == (left == "")
 
 
-@pytest.mark.parametrize(
-    "thing", ["not specified", "Unknown", "N/A", "not mentioned in the section"]
-)
-def test_an_object_that_is_not_said_replaces_none(thing):
-    first = "Lease 7 | rent | 900 euros | since 2015"
-
-    out = read(scripted(first, f"Lease 7 | rent | {thing} | since 2021-01-01", "900"), AMENDED)
-
-    assert out["memory"] == first
-    assert any("no fact" in warning for warning in out["warnings"])
-
-
-def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice():
-    class Lease(BaseModel):
-        heating: Literal["gas", "unknown"]
-
-    out = read(scripted("Lease 7 | heating | Unknown", "unknown"), "Lease 7.", schema=Facts(Lease))
-
-    assert out["memory"] == "Lease 7 | heating | unknown"
-
-
-def test_a_value_that_copies_the_old_date_is_in_conflict_with_that_of_another_document(tmp_path):
-    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros since 2015.")
-    (tmp_path / "2.txt").write_text("The rent of Lease 7 is 990 euros.")
-    model = scripted(
-        "Lease 7 | rent | 900 euros | since 2015", "Lease 7 | rent | 990 euros | since 2015", "990"
-    )
-
-    agent = create_memagent(model, config=SMALL, schema=Facts)
-
-    assert agent.invoke({"question": ASKED, "document": tmp_path})["memory"].splitlines() == [
-        "Lease 7 | rent | 900 euros | since 2015; disputed",
-        "Lease 7 | rent | 990 euros | disputed",
-    ]
-
-
 def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
     prompts = Prompts(update="Facts of {chunk} for {question}, as subject | relation | object:")
-    replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 950 euros | since May 2024", "950"
-    agent = create_memagent(scripted(*replies), config=SMALL, schema=Facts, prompts=prompts)
+    replies = RENT, "Lease 7 | rent | 950 euros | since May 2024", "950"
+    agent = create_memagent(
+        ScriptedChatModel(*replies), config=SMALL, schema=Facts, prompts=prompts
+    )
 
     out = agent.invoke({"question": ASKED, "document": LEASE})
 
-    assert out["memory"].splitlines()[0] == "Lease 7 | rent | 900 euros | until 2024-05; replaced"
+    assert out["memory"].splitlines()[0] == f"{RENT} | until 2024-05; replaced"
+
+
+DISPUTED = [f"{RENT} | disputed", "Lease 7 | rent | 990 euros | disputed"]
 
 
 @pytest.mark.parametrize(
-    ("said", "settled"),
+    ("begins", "said", "memory"),
     [
-        ("The rent of Lease 7 is raised from 900 euros to 990 euros.", True),
-        ("The rent of Lease 7 is not 900 euros but 990 euros.", True),
-        ("Die Miete von Lease 7 wird von 900 auf 990 euros erhöht.", True),
-        ("The rent of Lease 7 is 990 euros.", False),
+        ("", "The rent of Lease 7 is raised from 900 euros to 990 euros.", None),
+        ("", "The rent of Lease 7 is not 900 euros but 990 euros.", None),
+        ("", "Die Miete von Lease 7 wird von 900 auf 990 euros erhöht.", None),
+        ("", "The rent of Lease 7 is 990 euros.", DISPUTED),
+        (" since 2015", "The rent of Lease 7 is 990 euros.", [
+            f"{RENT} | since 2015; disputed", DISPUTED[1],
+        ]),
     ],
-)
-def test_what_a_sentence_names_beside_a_new_value_is_replaced(tmp_path, said, settled):
-    (tmp_path / "1.txt").write_text("The rent of Lease 7 is 900 euros.")
+)  # fmt: skip
+def test_what_a_sentence_names_beside_a_new_value_is_replaced_and_else_files_are_in_conflict(
+    tmp_path, begins, said, memory
+):
+    (tmp_path / "1.txt").write_text(f"The rent of Lease 7 is 900 euros{begins}.")
     (tmp_path / "2.txt").write_text(said)
-    replies = "Lease 7 | rent | 900 euros", "Lease 7 | rent | 990 euros", "990"
+    time = f" |{begins}" if begins else ""
+    replies = f"{RENT}{time}", f"Lease 7 | rent | 990 euros{time}", "990"
 
-    out = create_memagent(scripted(*replies), config=SMALL, schema=Facts).invoke(
-        {"question": ASKED, "document": tmp_path}
-    )
+    out = read(ScriptedChatModel(*replies), tmp_path)
 
-    assert out["memory"].splitlines() == (
-        ["Lease 7 | rent | 900 euros | replaced", "Lease 7 | rent | 990 euros | replaces 900 euros"]
-        if settled
-        else ["Lease 7 | rent | 900 euros | disputed", "Lease 7 | rent | 990 euros | disputed"]
-    )
-
-
-@pytest.mark.parametrize("behind", ["not 800 euros", "replaces 800 euros", "not Bo Zorn"])
-def test_what_was_never_said_is_neither_corrected_nor_replaced(behind):
-    text = "The rent of Lease 7 is 900 euros."
-    out = read(scripted(f"Lease 7 | rent | 900 euros | {behind}", "900 euros"), text)
-
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
-    assert not facts_of(out)[0].unsupported
-
-
-def test_a_fact_may_refer_to_a_picture():
-    text = "[picture 1, p. 2: Rents]\n\nThe rent of Lease 7 is 900 euros."
-    out = read(scripted("Lease 7 | chart | [picture 1, p. 2: Rents]", "900"), text)
-
-    assert out["memory"] == "Lease 7 | chart | [picture 1, p. 2: Rents]"
-    assert not facts_of(out)[0].unsupported
-
-
-def test_what_a_reply_leaves_out_is_kept():
-    model = scripted("Lease 7 | rent | 900 euros", "unchanged", r"\boxed{900 euros}")
-
-    out = read(model, LEASE)
-
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    settled = [f"{RENT} | replaced", "Lease 7 | rent | 990 euros | replaces 900 euros"]
+    assert out["memory"].splitlines() == (memory or settled)
+    assert [fact.evidence[0].source[-5:] for fact in facts_of(out)] == ["1.txt", "2.txt"]
 
 
 def test_what_is_no_fact_is_left_out_counted_and_warned_of():
     class Lease(BaseModel):
         rent: str
 
-    model = scripted(
-        "Here they are:\n- Lease 7 | rent | 900 euros\nI hope that helps.\nLease 7 | mood | sad",
-        "Lease 7 has a rent of 950 euros.\nLease 7 | rent | 900 euros",
+    model = ScriptedChatModel(
+        f"Here they are:\n- {RENT}\nI hope that helps.\nLease 7 | mood | sad",
+        f"Lease 7 has a rent of 950 euros.\n{RENT}",
         r"\boxed{900 euros}",
     )
 
     out = read(model, LEASE, schema=Facts(Lease))
 
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert out["memory"] == RENT
     assert out["warnings"] == ["What was left out: 2 (no fact), 1 (a fact outside the schema)."]
-    assert "Lease: rent" in model.heard[0]
+    assert "Lease: rent" in model.prompts[0]
 
 
-def test_a_reply_without_any_fact_is_asked_for_once_more_and_changes_nothing():
-    model = scripted(
-        "Lease 7 | rent | 900 euros",
-        "The rent rose.",
-        "I cannot help with that.",
-        r"\boxed{900 euros}",
-    )
+@pytest.mark.parametrize(
+    ("unsupported", "made_up", "memory"),
+    [
+        (
+            "keep",
+            "Lease 7 | rent | 777 euros",
+            [f"{RENT} | disputed", "Lease 7 | rent | 777 euros | disputed"],
+        ),
+        ("drop", "Lease 7 | tenant | Carl Zorn", [RENT]),
+    ],
+)
+def test_what_the_text_does_not_say_is_marked_or_dropped_and_closes_nothing(
+    unsupported, made_up, memory
+):
+    config = SMALL.model_copy(update={"unsupported": unsupported})
 
-    out = read(model, LEASE)
+    out = read(ScriptedChatModel(RENT, made_up, "900 euros"), LEASE, config=config)
 
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
-    assert "no line of a fact" in model.heard[2]
-    assert any("no notes" in warning for warning in out["warnings"])
-
-
-def test_what_the_text_does_not_say_is_marked_and_closes_nothing():
-    model = scripted(
-        "Lease 7 | rent | 900 euros", "Lease 7 | rent | 777 euros", r"\boxed{900 euros}"
-    )
-
-    out = read(model, LEASE)
-    kept, made_up = facts_of(out)
-
-    assert out["memory"].splitlines() == [
-        "Lease 7 | rent | 900 euros | disputed",
-        "Lease 7 | rent | 777 euros | disputed",
-    ]
-    assert kept.evidence
-    assert any("777" in warning for warning in out["warnings"])
-    assert made_up.object == "777 euros"
+    assert out["memory"].splitlines() == memory
+    assert facts_of(out)[0].evidence
+    assert any("777" in warning for warning in out["warnings"]) == (unsupported == "keep")
 
 
 class Clauses(BaseModel):
@@ -403,7 +305,7 @@ def test_a_value_that_is_said_of_another_relation_closes_nothing(schema):
     """Small models fill in each relation of a schema."""
     text = pad("The deposit of Lease 7 is 800 dollars.", "The rent of Lease 7 is now 950 dollars.")
     filled = "Lease 7 | rent | 950 dollars\nLease 7 | deposit | 950 dollars"
-    model = scripted("Lease 7 | deposit | 800 dollars", filled, r"\boxed{950 dollars}")
+    model = ScriptedChatModel("Lease 7 | deposit | 800 dollars", filled, r"\boxed{950 dollars}")
 
     out = read(model, text, schema=schema)
 
@@ -414,81 +316,29 @@ def test_a_value_that_is_said_of_another_relation_closes_nothing(schema):
     assert any("a value of another relation" in warning for warning in out["warnings"])
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "The rent and the deposit of Lease 7 are 950 dollars each.",
-        "The rent of Lease 7 is 950 dollars. As deposit, 950 dollars are paid.",
-        "Before moving in, and with the first rent, 950 dollars are left with the agent.",
-        "For Lease 7 the landlord asks 950 dollars.",
-    ],
-)
-def test_a_value_may_be_that_of_two_relations_or_of_one_in_other_words(said):
-    filled = "Lease 7 | rent | 950 dollars\nLease 7 | deposit | 950 dollars"
-    if "rent" not in said or "first rent" in said:
-        filled = "Lease 7 | deposit | 950 dollars"
-
-    out = read(scripted(filled, r"\boxed{950 dollars}"), said)
-
-    assert [fact.line for fact in facts_of(out)] == filled.splitlines()
-
-
-def test_unsupported_facts_can_be_dropped():
-    model = scripted(
-        "Lease 7 | rent | 900 euros", "Lease 7 | tenant | Carl Zorn", r"\boxed{900 euros}"
-    )
-
-    out = read(model, LEASE, config=SMALL.model_copy(update={"unsupported": "drop"}))
-
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
-
-
 def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
-    class Cut(Hearing):
-        def _generate(self, messages, *args, **options):
-            result = super()._generate(messages, *args, **options)
-            result.generations[0].message.response_metadata = {"finish_reason": "length"}
-            return result
+    cut = {"finish_reason": "length"}
+    replies = [f"{RENT}\nLease 7 | ten", "unchanged", "900 euros"]
+    said = (AIMessage(reply, response_metadata=cut) for reply in replies)
 
-    replies = ["Lease 7 | rent | 900 euros\nLease 7 | ten", "unchanged", r"\boxed{900 euros}"]
-    out = read(Cut(messages=iter(map(AIMessage, replies)), heard=[]), LEASE)
+    out = read(ScriptedChatModel(*said), LEASE)
 
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
-    assert (out["usage"]["calls"], out["warnings"]) == (
-        3,
-        ["What was left out: 1 (cut off)."],
-    )
+    assert out["memory"] == RENT
+    assert (out["usage"]["calls"], out["warnings"]) == (3, ["What was left out: 1 (cut off)."])
 
 
 RENTS = pad(*(f"The rent of Lease 7 is {year} euros since {year}." for year in range(2010, 2018)))
 
 
-@pytest.mark.parametrize("ways", [{"segments": 3}, {"segments": 1000}])
-def test_segments_are_merged_by_the_rules_without_a_call(ways):
-    model = Stating(asked=[])
+@pytest.mark.parametrize("segments", [3, 1000])
+def test_segments_are_merged_by_the_rules_without_a_call(segments):
+    model, config = fact_model(), ReadingConfig(chunk_tokens=40, memory_tokens=600)
 
-    out = read(model, RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600, **ways))
+    out = read(model, RENTS, config=config.model_copy(update={"segments": segments}))
 
-    whole = read(Stating(asked=[]), RENTS, config=ReadingConfig(chunk_tokens=40, memory_tokens=600))
-    assert out["memory"] == whole["memory"]
+    assert out["memory"] == read(fact_model(), RENTS, config=config)["memory"]
     assert len(out["memory"].splitlines()) == 8
-    assert all("<section>" in one or "Put the final answer" in one for one in model.asked)
-
-
-def test_several_questions_have_facts_of_their_own():
-    agent = create_memagent(Stating(asked=[]), config=SMALL, schema=Facts)
-
-    out = agent.invoke({"questions": [ASKED, "Who is the tenant?"], "document": LEASE})
-
-    assert [len(facts_of(one)) for one in out["answers"]] == [2, 2]
-
-
-def test_the_answer_to_a_question_about_a_date_is_written_from_what_held_then():
-    model = Stating(asked=[])
-
-    out = read(model, RENTS, question="What was the rent of Lease 7 in 2012?")
-
-    assert out["answer"] == "Lease 7 | rent | 2012 euros | since 2012; until 2013; replaced"
+    assert all("<section>" in one or "Put the final answer" in one for one in model.prompts)
 
 
 def test_over_the_budget_history_goes_first_and_then_what_is_far_from_the_question():
@@ -513,27 +363,15 @@ def test_over_the_budget_history_goes_first_and_then_what_is_far_from_the_questi
     assert left(0) == ([], [], 4)
 
 
-def test_facts_without_room_are_warned_of():
-    config = ReadingConfig(chunk_tokens=40, memory_tokens=24)
-    text = pad(*(f"The owner of Mill {at} is Nora Brand." for at in range(4)))
-
-    out = read(Stating(asked=[]), text, config=config, question="Who owns Mill 3?")
-
-    assert "Mill 3" in out["memory"]
-    assert "without room in memory_tokens" in out["warnings"][0]
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_stored_reading_is_continued_and_its_edit_stands(fresh):
+def test_a_stored_reading_is_continued_and_its_edit_stands():
     store = InMemoryStore()
     asked = {"question": ASKED, "memory_name": "lease"}
-    agent = create_memagent(Stating(), config=SMALL, store=store, schema=Facts)
+    agent = create_memagent(fact_model(), config=SMALL, store=store, schema=Facts)
     agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
     bank = MemoryBank(store)
     bank.edit("lease", "Lease 7 | rent | 910 euros\nAsk Nora again.")
 
-    if fresh:
-        agent = create_memagent(Stating(), config=SMALL, store=store, schema=Facts)
+    agent = create_memagent(fact_model(), config=SMALL, store=store, schema=Facts)
     out = agent.invoke({**asked, "document": "The rent of Lease 7 is 950 euros since 2024."})
 
     assert out["memory"].splitlines() == [
@@ -542,47 +380,6 @@ def test_a_stored_reading_is_continued_and_its_edit_stands(fresh):
         "Lease 7 | rent | 950 euros | since 2024",
     ]
     assert facts_of(bank.get("lease"))[1].evidence
-
-
-def test_facts_and_notes_of_one_model_do_not_share_a_reading():
-    store = InMemoryStore()
-    create_memagent(Stating(), config=SMALL, store=store).invoke(
-        {"question": ASKED, "document": LEASE}
-    )
-
-    out = create_memagent(Stating(), config=SMALL, store=store, schema=Facts).invoke(
-        {"question": ASKED, "document": LEASE}
-    )
-
-    assert len(facts_of(out)) == 2
-
-
-def test_a_checkpoint_resumes_with_the_evidence_of_its_facts():
-    agent = create_memagent(
-        Stating(),
-        config=SMALL,
-        schema=Facts,
-        checkpointer=InMemorySaver(),
-        interrupt_after=["overwrite_memory"],
-    )
-    thread = {"configurable": {"thread_id": "1"}}
-
-    agent.invoke({"question": ASKED, "document": LEASE}, thread)
-    while agent.get_state(thread).next:
-        out = agent.invoke(None, thread)
-
-    assert [bool(fact.evidence) for fact in facts_of(out)] == [True, True]
-
-
-def test_two_files_that_contradict_each_other_are_both_kept(tmp_path):
-    (tmp_path / "a.txt").write_text("The rent of Lease 7 is 900 euros.")
-    (tmp_path / "b.txt").write_text("The rent of Lease 7 is 950 euros.")
-
-    out = create_memagent(Stating(), schema=Facts).invoke({"question": ASKED, "document": tmp_path})
-
-    one, other = facts_of(out)
-    assert (one.disputed, other.disputed) == (True, True)
-    assert [fact.evidence[0].source[-5:] for fact in (one, other)] == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize("reader", [None, ChainReader()])
@@ -607,17 +404,12 @@ def test_without_facts_nothing_of_theirs_is_imported_or_entered():
     assert not [file for file in files_of_a_chunk(InMemoryStore()) if file.startswith("facts/")]
 
 
-def test_a_node_of_another_graph_keeps_facts():
-    class Review(TypedDict, total=False):
-        question: str
-        document: str
-        answer: str
-        notes: str
+def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice():
+    class Lease(BaseModel):
+        heating: Literal["gas", "unknown"]
 
-    builder = StateGraph(Review)
-    builder.add_node("read", MemAgentNode(Stating(), schema=Facts, memory="notes"))
-    graph = builder.add_edge(START, "read").compile()
+    out = read(
+        ScriptedChatModel("Lease 7 | heating | Unknown", "unknown"), "Lease 7.", schema=Facts(Lease)
+    )
 
-    out = graph.invoke({"question": ASKED, "document": "The rent of Lease 7 is 900 euros."})
-
-    assert out["notes"] == "Lease 7 | rent | 900 euros"
+    assert out["memory"] == "Lease 7 | heating | unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent_graph import Facts, facts_of
-from memagent_graph.facts.rules import CONFUSED, MADE_UP, keep_said
+from memagent_graph.facts.rules import MADE_UP, keep_said
 
 LEASE = """\
 Lease 7
@@ -78,17 +78,3 @@ def test_a_sentence_that_states_another_fact_does_not_date_this_one():
 
     assert [one.since for one in kept] == ["2024-05-01", None]
     assert lost == {MADE_UP: 1}
-
-
-def test_in_a_conversation_dates_are_those_of_its_messages():
-    reply = facts_of("user | lives in | Rome | since 2026-03-05")
-
-    assert keep_said(reply, "", "I live in Rome.", Facts(), dated=True) == (reply, {})
-
-
-def test_a_figure_that_the_text_says_of_another_relation_is_left_out():
-    reply = facts_of("Lease 7 | deposit | 900 euros\nLease 7 | rent | 900 euros")
-
-    kept, lost = keep_said(reply, "", LEASE, Facts(), dated=False)
-
-    assert ([one.relation for one in kept], lost) == (["rent"], {CONFUSED: 1})

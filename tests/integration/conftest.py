@@ -37,3 +37,17 @@ def start():
     yield run
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Folders with a document, one for each time that something is killed."""
+
+    def make(count, text):
+        for number in range(count) if isinstance(count, int) else count:
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "document.txt").write_text(text)
+            yield number, folder
+
+    return make

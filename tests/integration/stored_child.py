@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from doubles import ChainReader, chain
+from fixed_readers import ChainReader, chain
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from memagent_graph import ReadingConfig, create_memagent

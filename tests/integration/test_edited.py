@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
 import pytest
-from doubles import chain, numbered
+from fixed_readers import chain, numbered
+from servers.redis_server import wait_until
 from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_graph import MemoryBank
@@ -32,14 +32,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def wait_for(look):
-    give_up = time.monotonic() + PATIENT
-    while not (found := look()):
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-    return found
-
-
 def memagent(where, *arguments):
     command = [sys.executable, "-m", "memagent_graph", "memory", *arguments, "--store", where]
     editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('By hand.')\""
@@ -47,10 +39,11 @@ def memagent(where, *arguments):
     return warm_python(*COMMAND_LINE).run(command, env=environment, check=True)
 
 
-def begin(bank, start, where, folder):
+def begin(bank, start, where, folder, log="log"):
     """A reading in another process, in its fifth call to the model; its process and its fold."""
-    child = start("edited_child.py", where, folder, "log")
-    return child, wait_for(lambda: [fold for fold in bank.under_way() if fold.step == 4])[0]
+    child = start("shared_child.py", where, folder, log, '{"waits": true}')
+    look = lambda: [fold for fold in bank.under_way() if fold.step == 4]  # noqa: E731
+    return child, wait_until(look, "the fold", PATIENT)[0]
 
 
 def result_of(child, folder):
@@ -86,40 +79,34 @@ def test_a_reading_is_edited_by_commands(where, start, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("follows", [False, True], ids=["afterwards", "meanwhile"])
 def test_what_a_reading_had_read_that_was_killed_is_read_on_from_its_edit_by_another(
-    where, start, folder
+    where, start, folder, follows
 ):
+    def read():
+        return start("shared_child.py", where, folder, "other", '{"waits": true}')
+
+    def edit():
+        return bank.edit(fold.memory, "By hand.", before=fold.version)
+
+    step = folder / "other step"
     with open_store(where) as store:
         bank = MemoryBank(store)
-        child, fold = begin(bank, start, where, folder)
-        child.kill()
-        left = wait_for(lambda: not bank.under_way()), memagent(where, "readings").stdout
-        edit = bank.edit(fold.memory, "By hand.", before=fold.version)
-        again = start("edited_child.py", where, folder, "again")
-        out = result_of(again, folder)
-        history = bank.history(out["version"])
-        ended = bank.under_way()
-
-    assert left == (True, "")
-    assert out["answer"] == read_on("By hand.", history[: -fold.step - 1])
-    assert [version.id for version in history if version.edited] == [edit.id]
-    assert (history.gaps, out["warnings"], ended) == ([], [], [])
-
-
-@pytest.mark.slow
-def test_a_follower_goes_on_from_the_edit_when_its_leader_is_killed(where, start, folder):
-    with open_store(where) as store:
-        bank = MemoryBank(store)
-        child, fold = begin(bank, start, where, folder)
-        follower = start("edited_child.py", where, folder, "follower")
-        step = folder / "follower step"
-        wait_for(lambda: step.exists() and step.read_text() == str(fold.step))
-        edit = bank.edit(fold.memory, "By hand.", before=fold.version)
-        child.kill()
-        out = result_of(follower, folder)
+        leader, fold = begin(bank, start, where, folder)
+        if follows:
+            other = read()
+            wait_until(lambda: step.exists() and step.read_text() == str(fold.step), "it", PATIENT)
+            edited = edit()
+            leader.kill()
+        else:
+            leader.kill()
+            wait_until(lambda: not bank.under_way(), "its end", PATIENT)
+            assert memagent(where, "readings").stdout == ""
+            edited, other = edit(), read()
+        out = result_of(other, folder)
         history = bank.history(out["version"])
         ended = bank.under_way()
 
     assert out["answer"] == read_on("By hand.", history[: -fold.step - 1])
-    assert [version.id for version in history if version.edited] == [edit.id]
+    assert [version.id for version in history if version.edited] == [edited.id]
     assert (history.gaps, out["warnings"], ended) == ([], [], [])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import warnings
 from functools import partial
 from pydoc_data.topics import topics
@@ -32,6 +28,14 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
 
 
+ENGINE = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
+
+
+def served(server):
+    place = {"model": server.name, "base_url": server.base_url}
+    return ChatEndpoint(**place, logprobs=True, return_token_ids=True)
+
+
 class Recorder(BaseCallbackHandler):
     def __init__(self):
         self.generations = []
@@ -55,14 +59,10 @@ def test_vllm_in_process_and_served_and_transformers_agree(tiny, vllm):
     expected, generations = reading(here, tokenizer)
     here.close()
 
-    engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
-    in_process = ChatVLLM(model=str(tiny), logprobs=True, **engine)
+    in_process = ChatVLLM(model=str(tiny), logprobs=True, **ENGINE)
     found = {"in process": reading(in_process, tokenizer)}
     in_process.close()
-    there = ChatEndpoint(
-        model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
-    )
-    found["served"] = reading(there, tokenizer)
+    found["served"] = reading(served(vllm), tokenizer)
 
     assert len(generations) > 8
     for where, (output, others) in found.items():
@@ -74,29 +74,6 @@ def test_vllm_in_process_and_served_and_transformers_agree(tiny, vllm):
             assert other["token_ids"] == mine["token_ids"], where
             assert other["finish_reason"] == mine["finish_reason"], where
             assert other["logprobs"] == pytest.approx(mine["logprobs"], abs=1e-2), where
-
-
-def test_the_command_line_prints_nothing_but_the_answer(tiny, tmp_path):
-    (tmp_path / "class.txt").write_text(topics["class"])
-    command = [sys.executable, "-m", "memagent_graph", "ask", "What is a class?", "class.txt"]
-    command += ["--model", f"vllm:{tiny}", "--store", "none", "--json"]
-    command += [
-        "--set",
-        "chunk_tokens=500",
-        "--set",
-        "memory_tokens=32",
-        "--set",
-        "answer_tokens=32",
-        "--set",
-        "how=read",
-    ]
-    environment = {name: os.environ[name] for name in os.environ if "LOGGING" not in name}
-
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-
-    assert json.loads(done.stdout)["usage"]["calls"] > 2
 
 
 def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tiny, vllm, tmp_path):
@@ -111,8 +88,7 @@ def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tiny, vllm, 
     stale, _ = read(old)
     assert expected["memory"] != stale["memory"]
 
-    engine = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
-    in_process = ChatVLLM(model=str(tiny), logprobs=True, **engine)
+    in_process = ChatVLLM(model=str(tiny), logprobs=True, **ENGINE)
     assert read(in_process)[0]["memory"] == stale["memory"]
     in_process.load_weights(weights)
     found = {"in process": read(in_process)}
@@ -121,16 +97,14 @@ def test_new_weights_are_what_vllm_reads_with_in_process_and_served(tiny, vllm, 
     in_process.close()
     found["started again"] = read(in_process)
     in_process.close()
-    there = ChatEndpoint(
-        model=vllm.name, base_url=vllm.base_url, logprobs=True, return_token_ids=True
-    )
+    there = served(vllm)
     assert read(there)[0]["memory"] == stale["memory"]
-    served = ServedWeights(vllm.base_url, tmp_path)
-    served(weights)
+    load = ServedWeights(vllm.base_url, tmp_path)
+    load(weights)
     try:
         found["served"] = read(there)
     finally:
-        served(before)
+        load(before)
 
     for where, (output, _) in found.items():
         assert output["memory"] == expected["memory"], where

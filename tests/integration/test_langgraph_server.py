@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 from langgraph_sdk import get_client, get_sync_client
+from servers.http_process import is_healthy
 from servers.redis_server import free_port, wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_server"
@@ -31,10 +31,7 @@ def url(tmp_path_factory):
 
     def answers():
         assert process.poll() is None, (folder / "log").read_text()
-        try:
-            return httpx.get(f"{url}/ok").is_success
-        except httpx.HTTPError:
-            return False
+        return is_healthy(f"{url}/ok")
 
     try:
         wait_until(answers, "langgraph dev", seconds=240)

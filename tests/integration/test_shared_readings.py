@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from doubles import ChainReader, numbered
-from gated_readings import Gated, Reading
-from langgraph.store.base import BaseStore
+from fixed_readers import ChainReader, numbered
+from gated_readings import PATIENT, Gated, Reading, until
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
+from memagent_graph.graph import versions
 from memagent_graph.memory import leases
 from memagent_graph.memory.leases import Lease
 from memagent_graph.memory.redis import RedisStore
@@ -24,8 +23,6 @@ from memagent_graph.memory.redis import RedisStore
 TEXT = numbered(180)
 ASKED = {"question": "?", "document": TEXT}
 DELAY = 0.02
-PATIENT = 300
-"""Seconds in which a test's other party comes to where it is waited for."""
 
 
 @pytest.fixture(scope="module")
@@ -47,51 +44,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-class Plain(BaseStore):
-    """A store without a compare-and-put."""
-
-    def __init__(self):
-        self._inner = InMemoryStore()
-
-    def batch(self, ops):
-        return self._inner.batch(ops)
-
-    async def abatch(self, ops):
-        return await self._inner.abatch(ops)
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-    def advance(self, seconds):
-        self.now += seconds
-
-
-class Together(ChainReader):
-    """Its first chunk waits for the other's, so that neither finds what the other has stored."""
-
-    def __init__(self, begin):
-        super().__init__(0.001)
-        self._begin = begin
-
-    async def update(self, *args, **kwargs):
-        if not self.spans:
-            await self._begin.wait()
-        return await super().update(*args, **kwargs)
-
-
-class FailingReader(ChainReader):
-    """Its model fails for good at the eleventh chunk."""
-
-    async def update(self, *args, **kwargs):
-        if len(self.spans) == 10:
-            raise ModelError("The model is gone.")
-        return await super().update(*args, **kwargs)
-
-
 def agent_of(reader, store=None, **config):
     return create_memagent(reader, config=ReadingConfig(chunk_tokens=40, **config), store=store)
 
@@ -101,33 +53,24 @@ def spans(folder, log):
     return file.read_text().splitlines() if file.exists() else []
 
 
-def wait_for_spans(process, folder, log, count):
-    give_up = time.monotonic() + PATIENT
-    while len(spans(folder, log)) < count:
-        assert process.poll() is None, "it ended before it came so far"
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
+def read(start, where, folder, log, **asked):
+    options = json.dumps({"delay": DELAY, **asked})
+    return start("shared_child.py", where, folder, log, options)
 
 
 def result_of(process):
     return json.loads(process.communicate(timeout=2 * PATIENT)[0])
 
 
-async def until(condition):
-    async with asyncio.timeout(PATIENT):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
-@pytest.mark.parametrize("name", [(), ("shared",)], ids=["unnamed", "named"])
+@pytest.mark.parametrize("name", [None, "shared"])
 def test_two_processes_pay_for_one_reading(kind, name, request, start, folder, alone):
     where = str(folder / "store.sqlite")
     if kind == "redis":
         where = request.getfixturevalue("redis").url
 
-    children = [start("shared_child.py", where, folder, log, DELAY, *name) for log in "ab"]
+    children = [read(start, where, folder, log, memory_name=name) for log in "ab"]
     first, second = map(result_of, children)
 
     answer, chunks = alone
@@ -140,21 +83,18 @@ def test_two_processes_pay_for_one_reading(kind, name, request, start, folder, a
 
 
 @pytest.mark.slow
-async def test_eight_agents_of_one_loop_pay_for_one_reading(store, alone):
+@pytest.mark.parametrize("of", ["one loop", "threads"])
+def test_eight_agents_pay_for_one_reading(store, alone, of):
     readers = [ChainReader(DELAY) for _ in range(8)]
 
-    outs = await asyncio.gather(*(agent_of(reader, store).ainvoke(ASKED) for reader in readers))
+    async def gather():
+        return await asyncio.gather(*(agent_of(one, store).ainvoke(ASKED) for one in readers))
 
-    assert {out["answer"] for out in outs} == {alone[0]}
-    assert sum(len(reader.spans) for reader in readers) <= 1.1 * alone[1]
-
-
-@pytest.mark.slow
-def test_eight_threads_pay_for_one_reading(store, alone):
-    readers = [ChainReader(DELAY) for _ in range(8)]
-
-    with ThreadPoolExecutor(8) as pool:
-        outs = [*pool.map(lambda reader: agent_of(reader, store).invoke(ASKED), readers)]
+    if of == "one loop":
+        outs = asyncio.run(gather())
+    else:
+        with ThreadPoolExecutor(8) as pool:
+            outs = [*pool.map(lambda reader: agent_of(reader, store).invoke(ASKED), readers)]
 
     assert {out["answer"] for out in outs} == {alone[0]}
     assert sum(len(reader.spans) for reader in readers) <= 1.1 * alone[1]
@@ -165,13 +105,13 @@ def test_eight_threads_pay_for_one_reading(store, alone):
 def test_a_follower_takes_over_from_a_holder_that_is_gone(
     number, redis, store, start, folder, alone
 ):
-    holder = start("shared_child.py", redis.url, folder, "a", DELAY)
-    wait_for_spans(holder, folder, "a", 5)
-    follower = start("shared_child.py", redis.url, folder, "b", DELAY)
+    holder = read(start, redis.url, folder, "a")
+    holder.wait_for_lines(folder / "a", 5)
+    follower = read(start, redis.url, folder, "b")
 
-    wait_for_spans(holder, folder, "a", 20)
+    holder.wait_for_lines(folder / "a", 20)
     holder.send_signal(number)
-    wait_for_spans(follower, folder, "b", 5)
+    follower.wait_for_lines(folder / "b", 5)
     if number == signal.SIGSTOP:
         holder.send_signal(signal.SIGCONT)
 
@@ -181,22 +121,21 @@ def test_a_follower_takes_over_from_a_holder_that_is_gone(
     if number == signal.SIGSTOP:
         again = result_of(holder)
         assert (again["answer"], again["version"]) == (answer, out["version"])
-    # One chunk that was being read, and one more while a stopped holder finds that it was replaced.
-    assert len(spans(folder, "a")) + len(spans(folder, "b")) <= chunks + 1 + (
-        number == signal.SIGSTOP
-    )
+    # One chunk that was being read, and one more: that of the version that was being written, or
+    # while a stopped holder finds that it was replaced.
+    assert len(spans(folder, "a")) + len(spans(folder, "b")) <= chunks + 2
     assert MemoryBank(store).history(out["version"]).gaps == []
 
 
 async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_replaced(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(leases, "Lease", partial(Lease, clock=clock))
+    seconds = []  # that have passed
+    monkeypatch.setattr(versions, "Lease", partial(Lease, clock=lambda: 100.0 + len(seconds)))
     monkeypatch.setattr(leases, "BEAT", PATIENT)
     store = InMemoryStore()
     first = Reading(store, Gated())
     await first.read(2)
     second = Reading(store, Gated())
-    await until(lambda: second.reader.waits or clock.advance(1))
+    await until(lambda: second.reader.waits or seconds.append(1))
 
     await first.read(1)
     await second.read(2)
@@ -207,14 +146,19 @@ async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_re
     assert outs[0]["version"] == outs[1]["version"]
 
 
+class FailingReader(ChainReader):
+    """Its model fails for good at the eleventh chunk."""
+
+    async def update(self, *args, **kwargs):
+        if len(self.spans) == 10:
+            raise ModelError("The model is gone.")
+        return await super().update(*args, **kwargs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "config"),
-    [
-        (ChainReader, {"max_calls": 11}),
-        (FailingReader, {}),
-        (ChainReader, {"deadline": 2.0}),
-    ],
+    [(ChainReader, {"max_calls": 11}), (FailingReader, {}), (ChainReader, {"deadline": 2.0})],
     ids=["max_calls", "model error", "deadline"],
 )
 async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, alone):
@@ -229,21 +173,6 @@ async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, 
     assert len(first.spans) < alone[1]
     assert len(first.spans) + len(second.spans) <= alone[1] + 2
     assert (reader is FailingReader) == isinstance(holding.exception(), ModelError)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Plain has no compare-and-put")
-@pytest.mark.parametrize("leases", [True, False], ids=["no compare-and-put", "lease=False"])
-async def test_without_leases_each_agent_reads_on_its_own(leases, alone):
-    store = Plain() if leases else InMemoryStore()
-    begin = asyncio.Barrier(2)
-    readers = [Together(begin), Together(begin)]
-
-    agents = [agent_of(reader, store, lease=leases) for reader in readers]
-    outs = await asyncio.gather(*(agent.ainvoke(ASKED) for agent in agents))
-
-    assert [out["answer"] for out in outs] == [alone[0]] * 2
-    assert all(len(reader.spans) == alone[1] for reader in readers)
 
 
 async def test_a_followers_deadline_holds(store):
@@ -280,15 +209,3 @@ async def test_a_follower_streams_chunks_as_they_come_and_counts_its_own_calls(s
     assert seen[len(seen) // 2][1] < alone[1], "it waited for the end of the other reading"
     assert out["usage"]["calls"] == len(second.spans) + 1
     assert len(first.spans) + len(second.spans) <= 1.05 * alone[1]
-
-
-async def test_a_named_memory_gets_one_chain_from_two_readings(store, alone):
-    readers = [ChainReader(0.01), ChainReader(0.01)]
-    asked = {**ASKED, "memory_name": "shared"}
-
-    outs = await asyncio.gather(*(agent_of(reader, store).ainvoke(asked) for reader in readers))
-
-    history = await MemoryBank(store).ahistory("shared")
-    assert [out["version"] for out in outs] == [history[0].id] * 2
-    assert [version.step for version in history] == [*range(alone[1], 0, -1)]
-    assert sum(len(reader.spans) for reader in readers) <= 1.05 * alone[1]

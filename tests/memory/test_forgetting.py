@@ -1,49 +1,34 @@
-"""A preview of forgetting names exactly what is gone afterwards, after any history of a bank."""
+"""Forgetting leaves nothing, and its preview names exactly what is gone, after any history."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from doubles import ScriptedReader
+from fixed_readers import QuotingReader, ScriptedReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
-from langgraph.store.base import ListNamespacesOp
-from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 from memory_versions import make_version
 
-from memagent_graph import ConversationMemory, MemoryBank
+from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import MemoryNotFoundError
-from memagent_graph.evidence.places import Evidence, Memory
-from memagent_graph.memory.owners import above, owners_of
+from memagent_graph.evidence.places import Evidence
+from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.owners import above
 from memagent_graph.memory.version import (
     VersionMerge,
     make_reading_key,
     merge_id,
     root_id,
-    text_of,
 )
-from memagent_graph.readers.base import Update
 from memagent_graph.sync import wait_for
 
 NAMES = ["ann", "bob", "cleo"]
 DOCUMENTS = ["fish", "bird"]
 EXAMPLES = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def store(request, tmp_path):
-    if request.param == "memory":
-        yield InMemoryStore()
-    elif request.param == "redis":
-        yield request.getfixturevalue("redis_store")
-    else:
-        with SqliteStore.from_conn_string(str(tmp_path / "store.sqlite")) as store:
-            store.setup()
-            yield store
 
 
 class Bank:
@@ -67,7 +52,7 @@ class Bank:
         if head := self.bank.head(name):
             version = self._section(document, head)
             gated = replace(version, memory=head.memory)
-            gated = replace(gated, unchanged=head.unchanged or head.id)
+            gated = replace(gated, unchanged=True)
             assert self.bank.advance(name, gated, expected=head.id)
 
     def read_twice(self, name, document):
@@ -103,18 +88,14 @@ class Bank:
             assert self.bank.move_head(name, older[0].id, expected=self.bank.head(name).id)
 
     def lose(self, name, document):
-        """Let the first version expire, unless it is needed as a text or by a name."""
+        """Let the first version expire, unless it is needed by a name."""
         older, items = self._older(name), self.items.values()
-        needed = {key for value in items for key in (text_of(value), value.get("version"))}
+        needed = {value.get("version") for value in items}
         if older and older[-1].id not in needed:
             self.bank.store.delete(self.bank.records.versions, older[-1].id)
 
     def thin(self, name, document):
         self.bank.thin(name, 2)
-
-    def delete(self, name, document):
-        if self.bank.head(name):
-            self.bank.delete(name)
 
     def forget(self, name, document):
         if self.bank.head(name):
@@ -226,13 +207,6 @@ def test_of_a_document(store, deeds, document):
     assert f"{document} was there" not in repr(lived.versions)
 
 
-class Keeper(ScriptedReader):
-    """Its memory is all that it read."""
-
-    async def update(self, step, *, config=None):
-        return Update(Memory(f"{step.memory.text}{step.chunk.text}"))
-
-
 TALKS = st.lists(
     st.tuples(
         st.sampled_from(NAMES), st.sampled_from(["monday", "friday"]), st.sampled_from(DOCUMENTS)
@@ -247,7 +221,7 @@ TALKS = st.lists(
 @given(TALKS, st.sets(st.sampled_from(NAMES)), st.integers(1, 3))
 def test_of_a_person(store, talks, edited, kept):
     place = (uuid4().hex, "memagent")
-    memory = ConversationMemory(Keeper(), store=store, namespace=place, keep_versions=kept)
+    memory = ConversationMemory(ScriptedReader(), store=store, namespace=place, keep_versions=kept)
     users = memory.users()
     for number, (user, thread, word) in enumerate(talks):
         said = HumanMessage(f"I have a {word}.", id=f"message {number}")
@@ -266,19 +240,72 @@ def test_of_a_person(store, talks, edited, kept):
         assert users.held(user).items == 0
 
 
-def test_forgetting_a_user_does_not_look_at_the_items_of_others_for_its_label():
-    class Listing(InMemoryStore):
-        listed = 0
+SECRET = ("zyxquorin", "vlamtorpe", "brixelund", "qwonderak", "hollowick")
+"""Words of a text, of its file's name, of a question and a name that nothing else has."""
 
-        async def abatch(self, ops):
-            ops = [*ops]
-            self.listed += sum(isinstance(op, ListNamespacesOp) for op in ops)
-            return await super().abatch(ops)
 
-    memory = ConversationMemory(ScriptedReader(), store=(store := Listing()))
-    memory.save([HumanMessage("I sail.", id="1")], user="ann", thread="t")
+@pytest.fixture
+def left(redis_content):
+    """Which of the words Redis has."""
+    return lambda *more: [word for word in (*SECRET, *more) if word in redis_content()]
 
-    memory.forget("ann")
 
-    assert "sail" not in str(store.search(()))
-    assert store.listed == 0
+async def plant(store, tmp_path, text=SECRET[0], **asked):
+    file = tmp_path / f"{SECRET[2]}.txt"
+    file.write_text("".join(f"The {text} of day {n} went to {SECRET[1]}.\n" for n in range(40)))
+    agent = create_memagent(QuotingReader(), config=ReadingConfig(chunk_tokens=50), store=store)
+    return await agent.ainvoke({"question": f"Where is {SECRET[3]}?", "document": file, **asked})
+
+
+async def test_a_forgotten_name_leaves_nothing(async_redis_store, left, tmp_path):
+    store, bank = async_redis_store, MemoryBank(async_redis_store)
+    await plant(store, tmp_path, memory_name="hollowick")
+    await bank.aedit("hollowick", f"By hand: {SECRET[0]}")
+    async with asyncio.TaskGroup() as group:  # two race for the head
+        group.create_task(plant(store, tmp_path, memory_name="hollowick"))
+        group.create_task(plant(store, tmp_path, memory_name="hollowick"))
+    assert left() == [*SECRET]
+    other = create_memagent(QuotingReader(), store=store)
+
+    async with asyncio.TaskGroup() as group:
+        asked = {"question": "What?", "document": "Nothing.", "memory_name": "other"}
+        group.create_task(other.ainvoke(asked))
+        forgetting = group.create_task(bank.aforget("hollowick"))
+
+    assert left() == []
+    assert forgetting.result().versions > 5
+    assert forgetting.result().shared == {}
+    assert (await bank.ahistory("other")).gaps == []
+
+
+async def test_a_forgotten_person_leaves_nothing(async_redis_store, left):
+    memory = ConversationMemory(QuotingReader(), store=async_redis_store)
+    for number in range(3):
+        said = [HumanMessage(f"{SECRET[0]} {number}", id=f"{SECRET[1]}-{number}")]
+        await memory.asave(said, user="hollowick", thread=SECRET[2])
+        await memory.asave(said, user="bob", thread="one")
+    assert SECRET[2] in left()
+
+    await memory.aforget("hollowick")
+
+    assert not {SECRET[2], "hollowick"} & {*left()}
+    assert SECRET[0] in await memory.aload("bob")
+    await memory.aforget("bob")
+    assert left("bob") == []
+
+
+async def test_a_cleared_bank_leaves_nothing(async_redis_store, redis_content):
+    bank = MemoryBank(async_redis_store, ("team", "memories"))
+    agent = create_memagent(
+        QuotingReader(),
+        config=ReadingConfig(chunk_tokens=50),
+        store=async_redis_store,
+        namespace=bank.namespace,
+    )
+    for name in ("hollowick", None):
+        asked = {"question": "What?", "document": "It rained.\n" * 99, "memory_name": name}
+        await agent.ainvoke(asked)
+
+    assert await bank.aclear() > 10
+
+    assert redis_content() == ""

@@ -5,8 +5,6 @@ import gc
 import json
 import logging
 import sqlite3
-import threading
-import time
 import weakref
 
 import pytest
@@ -21,23 +19,10 @@ from memagent_graph.errors import (
     StoreError,
     StoreRefusedError,
 )
-from memagent_graph.memory import circuit
-from memagent_graph.memory.circuit import StoreGuard, StoreMetrics, guard_of, store_metrics
+from memagent_graph.memory.circuit import StoreGuard, guard_of
 
 SOON = 0.02
 LONG = 30
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture
@@ -60,6 +45,10 @@ async def never():
     await asyncio.Event().wait()
 
 
+def at_once():
+    raise OSError("no route")
+
+
 async def fail(guard, error=None):
     with pytest.raises(StoreError) as caught:
         await guard.call(failing(error or OSError("no route")), patience=LONG)
@@ -74,40 +63,31 @@ async def begin(guard, operation):
     return task
 
 
-async def test_a_store_that_answers_is_passed_through(guard):
-    assert await guard.call(answer, patience=LONG) == "answer"
-    assert not guard.away
-    assert guard.circuit == "closed"
+async def cancel(call):
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("operation", "told"),
     [
-        OSError("no route"),
-        TimeoutError("slow"),
-        RedisConnectionError("refused"),
-        sqlite3.OperationalError("database is locked"),
-        RuntimeError("loop"),
+        (failing(RedisConnectionError("refused")), ": ConnectionError: refused"),
+        (failing(sqlite3.OperationalError("locked")), ": OperationalError: locked"),
+        (failing(RuntimeError("loop")), ": RuntimeError: loop"),
+        (failing(TimeoutError()), ": TimeoutError"),
+        (failing(asyncio.CancelledError()), "cancelled the operation"),
+        (failing(StoreError("Redis refused: OOM.")), "Redis refused: OOM."),
+        (at_once, ": OSError: no route"),
+        (never, r"did not answer within 0\.02 s"),
     ],
 )
-async def test_a_foreign_error_opens_the_circuit_and_keeps_its_message(guard, error):
-    raised = await fail(guard, error)
+async def test_a_failure_opens_the_circuit_and_keeps_its_message(guard, operation, told):
+    with pytest.raises(StoreError, match=f"{told}.?$"):
+        await guard.call(operation, patience=SOON if operation is never else LONG)
 
-    assert str(raised) == f"The memory store failed: {type(error).__name__}: {error}"
-    assert raised.__cause__ is error
     assert guard.away
     assert guard.failures == 1
-
-
-async def test_an_error_without_a_message_is_named(guard):
-    assert str(await fail(guard, TimeoutError())) == "The memory store failed: TimeoutError"
-
-
-async def test_a_store_error_opens_the_circuit_and_is_raised_as_it_is(guard):
-    error = StoreError("Redis refused: OOM.")
-
-    assert await fail(guard, error) is error
-    assert guard.away
 
 
 @pytest.mark.parametrize(
@@ -128,13 +108,7 @@ async def test_an_error_that_is_an_answer_closes_the_circuit(guard, clock, error
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("bad"),
-        TypeError("bad"),
-        ConfigurationError("bad"),
-        json.JSONDecodeError("bad", "", 0),
-    ],
+    "error", [ConfigurationError("bad"), TypeError("bad"), json.JSONDecodeError("bad", "", 0)]
 )
 async def test_a_programming_error_passes_through_and_says_nothing_of_the_store(
     guard, clock, error
@@ -148,54 +122,22 @@ async def test_a_programming_error_passes_through_and_says_nothing_of_the_store(
     clock.now += 1
     with pytest.raises(type(error)):
         await guard.call(failing(error), patience=LONG)
-    assert guard.circuit == "half-open"
-    assert not guard.away
-
-
-async def test_an_operation_that_fails_before_it_awaits_is_a_failure_too(guard):
-    def operation():
-        raise OSError("no route")
-
-    with pytest.raises(StoreError, match="no route"):
-        await guard.call(operation, patience=LONG)
-    assert guard.away
-
-
-async def test_an_open_circuit_refuses_at_once_and_says_why(guard):
-    await fail(guard, StoreError("Redis refused: OOM."))
-    begun = []
-
-    async def operation():
-        begun.append(1)
-
-    with pytest.raises(StoreError, match=r"The memory store is unreachable \(Redis refused: OOM\)"):
-        await guard.call(operation, patience=LONG)
-    assert not begun
+    assert (guard.circuit, guard.away) == ("half-open", False)
 
 
 async def test_pauses_double_up_to_five_seconds_and_begin_anew_after_an_answer(guard, clock):
-    for pause in (0.5, 1, 2, 4, 5, 5):
+    for pause in (0.5, 1, 2, 4, *[5] * 1_500):  # days
         await fail(guard)
         clock.now += pause - 0.01
-        assert guard.away
-        assert guard.circuit == "open"
+        assert (guard.circuit, guard.away) == ("open", True)
         clock.now += 0.02
-        assert not guard.away
-        assert guard.circuit == "half-open"
+        assert (guard.circuit, guard.away) == ("half-open", False)
 
-    await guard.call(answer, patience=LONG)
+    assert await guard.call(answer, patience=LONG) == "answer"
     assert guard.circuit == "closed"
     await fail(guard)
     clock.now += 0.51
     assert not guard.away
-
-
-async def test_a_store_may_stay_away_for_days(guard, clock):
-    for _ in range(1500):
-        await fail(guard)
-        clock.now += 5.01
-    assert guard.failures == 1500
-    assert await guard.call(answer, patience=LONG) == "answer"
 
 
 async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock):
@@ -217,14 +159,10 @@ async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock
     assert guard.retries == 1
 
 
-async def test_a_store_that_takes_too_long_is_away(guard):
-    with pytest.raises(StoreError, match=r"did not answer within 0\.02 s"):
-        await guard.call(never, patience=SOON)
-    assert guard.away
-
-
 async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_caller(guard):
     release, cancelled, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
     async def stubborn():
         try:
@@ -233,11 +171,10 @@ async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_calle
             cancelled.set()
             await release.wait()
         finished.set()
+        raise OSError("late")
 
-    begun = time.monotonic()
     with pytest.raises(StoreError, match="did not answer"):
         await guard.call(stubborn, patience=SOON)
-    assert time.monotonic() - begun < LONG / 2
 
     await asyncio.wait_for(cancelled.wait(), LONG)
     gc.collect()  # nothing but the guard refers to it
@@ -245,30 +182,11 @@ async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_calle
     release.set()
     await asyncio.wait_for(finished.wait(), LONG)
     await asyncio.sleep(0)
-    assert not circuit._abandoned
-    assert guard.failures == 1
-
-
-async def test_an_abandoned_operation_that_fails_later_is_not_reported_as_unseen(guard):
-    reports = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
-
-    async def fails_late():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            raise OSError("late")
-
-    with pytest.raises(StoreError, match="did not answer"):
-        await guard.call(fails_late, patience=SOON)
-    await asyncio.sleep(SOON)
     gc.collect()
-
-    assert not reports
-    assert not circuit._abandoned
+    assert (reports, guard.failures) == ([], 1)
 
 
-async def test_cancelling_the_caller_cancels_the_operation_and_counts_as_nothing(guard):
+async def test_cancelling_the_caller_cancels_the_operation_and_counts_as_nothing(guard, clock):
     cancelled = asyncio.Event()
 
     async def operation():
@@ -277,49 +195,15 @@ async def test_cancelling_the_caller_cancels_the_operation_and_counts_as_nothing
         finally:
             cancelled.set()
 
-    call = await begin(guard, operation)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
+    await cancel(await begin(guard, operation))
     await asyncio.wait_for(cancelled.wait(), LONG)
     assert guard.circuit == "closed"
 
-
-async def test_cancelling_the_test_lets_the_next_caller_test(guard, clock):
     await fail(guard)
     clock.now += 1
-    test = await begin(guard, never)
-    test.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await test
-
-    assert guard.failures == 1
-    assert not guard.away
+    await cancel(await begin(guard, never))  # it would have tested whether the store is back
+    assert (guard.failures, guard.away) == (1, False)
     assert await guard.call(answer, patience=LONG) == "answer"
-
-
-async def test_a_store_that_cancels_its_own_operation_has_failed(guard):
-    with pytest.raises(StoreError, match="cancelled the operation"):
-        await guard.call(failing(asyncio.CancelledError()), patience=LONG)
-    assert guard.away
-
-
-async def test_calls_that_fail_together_count_once(guard, clock):
-    down = asyncio.Event()
-
-    async def operation():
-        await down.wait()
-        raise OSError("no route")
-
-    calls = [await begin(guard, operation) for _ in range(5)]
-    down.set()
-    errors = await asyncio.gather(*calls, return_exceptions=True)
-
-    assert all(isinstance(error, StoreError) for error in errors)
-    assert guard.failures == 1
-    clock.now += 0.51
-    assert not guard.away
 
 
 async def test_a_call_from_before_the_outage_does_not_open_the_circuit_after_it(guard, clock):
@@ -349,87 +233,31 @@ async def test_an_outage_is_one_warning(guard, clock, caplog):
         await guard.call(answer, patience=LONG)
         await guard.call(answer, patience=LONG)
 
-    of_level = {logging.WARNING: [], logging.DEBUG: []}
-    for record in caplog.records:
-        of_level[record.levelno].append(record.getMessage())
-    assert len(of_level[logging.WARNING]) == 2
-    assert "OSError: no route" in of_level[logging.WARNING][0]
-    assert (
-        sum(message.startswith("store unreachable: ") for message in of_level[logging.DEBUG]) == 6
+    warnings, debug = (
+        [record.getMessage() for record in caplog.records if record.levelno == level]
+        for level in (logging.WARNING, logging.DEBUG)
     )
-    assert of_level[logging.DEBUG].count("store back") == 2
-
-
-def test_threads_with_event_loops_of_their_own_share_a_guard(guard, clock):
-    asyncio.run(fail(guard))
-    clock.now += 1
-    barrier, release = threading.Barrier(8), threading.Event()
-    outcomes = []
-
-    async def operation():
-        await asyncio.to_thread(release.wait, LONG)
-
-    async def attempt():
-        try:
-            await guard.call(operation, patience=LONG)
-        except StoreError:
-            outcomes.append("refused")
-            if len(outcomes) == 7:
-                release.set()
-        else:
-            outcomes.append("answered")
-
-    def work():
-        barrier.wait()
-        asyncio.run(attempt())
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert outcomes == ["refused"] * 7 + ["answered"]
-    assert guard.circuit == "closed"
-
-
-def test_a_store_has_one_guard_which_goes_with_it():
-    store = InMemoryStore()
-    guard = weakref.ref(guard_of(store))
-
-    assert guard_of(store) is guard()
-    assert guard_of(InMemoryStore()) is not guard()
-    del store
-    gc.collect()
-    assert guard() is None
+    assert ["OSError: no route" in text for text in warnings] == [True, True]
+    assert sum(text.startswith("store unreachable: ") for text in debug) == 6
+    assert debug.count("store back") == 2
 
 
 class Unhashable(InMemoryStore):
     __hash__ = None
 
 
-class Repeating(InMemoryStore):
-    retries = 3
-
-
 class NoWeakReferences:
     __slots__ = ()
 
 
-@pytest.mark.parametrize("kind", [Unhashable, NoWeakReferences])
-def test_a_store_that_cannot_be_a_weak_key_has_one_guard_too(kind):
-    store, other = kind(), kind()
+@pytest.mark.parametrize("kind", [InMemoryStore, Unhashable, NoWeakReferences])
+def test_a_store_has_one_guard_which_goes_with_it(kind):
+    store = kind()
+    guard = weakref.ref(guard_of(store))
 
-    assert guard_of(store) is guard_of(store)
-    assert guard_of(store) is not guard_of(other)
-
-
-async def test_metrics_are_the_counts_of_the_guard_and_of_the_store():
-    assert store_metrics(InMemoryStore()) == StoreMetrics(0, 0, 0, "closed")
-    store = Repeating()
-    guard_of(store).retries = 1
-    guard_of(store).count(pending=2, lost_races=4)
-    guard_of(store).count(pending=-1)
-    await fail(guard_of(store))
-
-    assert store_metrics(store) == StoreMetrics(4, 1, 4, "open")
+    assert guard_of(store) is guard()
+    assert guard_of(kind()) is not guard()
+    if kind is InMemoryStore:
+        del store
+        gc.collect()
+        assert guard() is None

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from functools import partial
 
-import aiosqlite
 import atomically
 import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -20,7 +19,6 @@ from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.cli.memory import open_saver
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import AtomicStore
 from memagent_graph.memory.items import Records, atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
@@ -57,103 +55,37 @@ def store(request, tmp_path):
 
 
 @pytest.fixture
-def swap(store):
-    """A compare-and-put of one item."""
-    return partial(atomically.compare_and_put, store, AT, "head")
+def commit(store):
+    return partial(atomically.commit, store)
 
 
-def value_of(store):
-    item = store.get(AT, "head")
-    return item and item.value
+def values(store):
+    return {(item.namespace, item.key): item.value for item in store.search(("tenant",))}
 
 
-def test_what_is_absent_is_put_when_absence_was_expected(store, swap):
-    assert swap({"v": 1}, expected=None)
-    assert value_of(store) == {"v": 1}
+@pytest.mark.parametrize(
+    ("there", "expected", "put", "left"),
+    [
+        pytest.param(None, None, {"v": 1}, {"v": 1}, id="absent as expected"),
+        pytest.param(None, {"v": 1}, {"v": 2}, None, id="absent"),
+        pytest.param({"v": 1}, None, {"v": 2}, {"v": 1}, id="there"),
+        pytest.param({"v": 1}, {"v": 1}, {"v": 2}, {"v": 2}, id="as expected"),
+        pytest.param({"v": 1}, {"v": 2}, {"v": 3}, {"v": 1}, id="another"),
+        pytest.param({"v": 1}, {"v": 2}, None, {"v": 1}, id="another is not deleted"),
+        pytest.param({"v": 1}, {"v": 1}, None, None, id="deleted"),
+        pytest.param({}, None, {"v": 1}, {}, id="empty is not absent"),
+        pytest.param({}, {}, {"v": 1}, {"v": 1}, id="empty"),
+    ],
+)
+def test_an_item_is_replaced_just_when_its_value_is_as_expected(store, there, expected, put, left):
+    if there is not None:
+        store.put(AT, "head", there)
 
+    done = atomically.compare_and_put(store, AT, "head", put, expected=expected)
 
-def test_what_is_there_is_not_replaced_when_absence_was_expected(store, swap):
-    store.put(AT, "head", {"v": 1})
-
-    assert not swap({"v": 2}, expected=None)
-    assert value_of(store) == {"v": 1}
-
-
-def test_what_is_as_expected_is_replaced(store, swap):
-    store.put(AT, "head", {"v": 1})
-
-    assert swap({"v": 2}, expected={"v": 1})
-    assert value_of(store) == {"v": 2}
-
-
-def test_what_is_not_as_expected_stays(store, swap):
-    store.put(AT, "head", {"v": 1})
-
-    assert not swap({"v": 3}, expected={"v": 2})
-    assert value_of(store) == {"v": 1}
-
-
-def test_nothing_is_put_where_a_value_was_expected(store, swap):
-    assert not swap({"v": 2}, expected={"v": 1})
-    assert value_of(store) is None
-
-
-def test_none_deletes_what_is_as_expected(store, swap):
-    store.put(AT, "head", {"v": 1})
-
-    assert not swap(None, expected={"v": 2})
-    assert swap(None, expected={"v": 1})
-    assert value_of(store) is None
-    assert store.search(AT) == []
-
-
-def test_the_order_of_fields_makes_no_other_value(store, swap):
-    store.put(AT, "head", {"a": 1, "b": {"x": 1, "y": 2}})
-
-    assert swap({"v": 2}, expected={"b": {"y": 2, "x": 1}, "a": 1})
-
-
-def test_an_empty_value_is_not_an_absent_one(store, swap):
-    store.put(AT, "head", {})
-
-    assert not swap({"v": 1}, expected=None)
-    assert swap({"v": 1}, expected={})
-
-
-def test_an_item_put_by_comparison_is_found_by_search(store, swap):
-    swap({"v": 1}, expected=None)
-
-    assert [item.value for item in store.search(("tenant",))] == [{"v": 1}]
-    assert [item.value for item in store.search(())] == [{"v": 1}]
-    assert store.list_namespaces() == [AT]
-
-
-def test_the_first_of_two_puts_stays_and_the_second_learns_its_value(store):
-    one = atomic(store)
-
-    assert atomically.put_if_absent(one, AT, "v1", {"text": "first"}) == {"text": "first"}
-    assert atomically.put_if_absent(one, AT, "v1", {"text": "second"}) == {"text": "first"}
-    assert store.get(AT, "v1").value == {"text": "first"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
-def test_threads_that_count_together_lose_nothing(store):
-    async def count():
-        one = atomic(store)
-        for _ in range(20):
-            done = False
-            while not done:
-                item = store.get(AT, "head")
-                now = item.value["n"] if item else 0
-                expected = {"n": now} if item else None
-                put = PutOp(AT, "head", {"n": now + 1})
-                done = await one.acommit([put], given={(AT, "head"): expected})
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: asyncio.run(count()), range(8)))
-
-    assert value_of(store) == {"n": 160}
+    assert done == (there == expected)
+    assert values(store) == ({} if left is None else {(AT, "head"): left})
+    assert left is None or store.list_namespaces() == [AT]
 
 
 COUNTER = """
@@ -165,7 +97,7 @@ from memagent_graph.memory.items import atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.sync import wait_for
 
-def count(store, guarded):
+def count(store):
     one = atomic(store)
     input()
     for _ in range(25):
@@ -173,88 +105,37 @@ def count(store, guarded):
         while not done:
             item = store.get(("tenant", "heads"), "head")
             now = item.value["n"] if item else 0
-            if guarded:
-                put = PutOp(("tenant", "heads"), "head", {"n": now + 1})
-                given = {(("tenant", "heads"), "head"): {"n": now} if item else None}
-                done = wait_for(one.acommit([put], given=given))
-            else:
-                store.put(("tenant", "heads"), "head", {"n": now + 1})
-                done = True
+            put = PutOp(("tenant", "heads"), "head", {"n": now + 1})
+            given = {(("tenant", "heads"), "head"): {"n": now} if item else None}
+            done = wait_for(one.acommit([put], given=given))
 
-where, prefix, guarded = sys.argv[1:]
+where, prefix = sys.argv[1:]
 if where.startswith("redis"):
     with RedisStore.from_url(where, prefix=prefix) as store:
-        count(store, guarded == "yes")
+        count(store)
 else:
     with SqliteStore.from_conn_string(where) as store:
-        count(store, guarded == "yes")
+        count(store)
 """
 
 
-def count_in_processes(where, prefix, *, guarded):
-    command = [sys.executable, "-c", COUNTER, where, prefix, "yes" if guarded else "no"]
-    processes = [warm_python(*COMMAND_LINE).start(command, stdin=PIPE) for _ in range(8)]
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["redis", "sqlite"], indirect=True)
+def test_processes_that_count_together_lose_nothing(store, redis_server, prefix, tmp_path):
+    is_file = isinstance(store, SqliteStore)
+    if is_file:
+        store.setup()
+
+    where = str(tmp_path / "store.db") if is_file else redis_server.url
+
+    command = [sys.executable, "-c", COUNTER, where, prefix]
+    processes = [warm_python(*COMMAND_LINE).start(command, stdin=PIPE) for _ in range(4)]
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.close()
-    assert [process.wait() for process in processes] == [0] * 8
 
-
-@pytest.mark.slow
-def test_processes_that_count_together_in_redis_lose_nothing(redis_server, redis_store, prefix):
-    count_in_processes(redis_server.url, prefix, guarded=True)
-
-    assert value_of(redis_store) == {"n": 200}
-
-
-@pytest.mark.slow
-def test_processes_that_count_together_in_sqlite_lose_nothing(tmp_path):
-    file = str(tmp_path / "store.db")
-    with SqliteStore.from_conn_string(file) as store:
-        store.setup()
-
-        count_in_processes(file, "", guarded=True)
-
-        assert value_of(store) == {"n": 200}
-
-
-@pytest.mark.slow
-def test_processes_that_get_and_then_put_lose_counts(redis_server, redis_store, prefix):
-    """So that the tests above are known to be able to fail."""
-    count_in_processes(redis_server.url, prefix, guarded=False)
-
-    assert value_of(redis_store)["n"] < 200
-
-
-def test_a_swap_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
-    proxy = TCPProxy(redis_server.port)
-    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        atomically.compare_and_put(store, AT, "head", {"n": 1}, expected=None)
-        proxy.lose_next_reply = True
-
-        done = atomically.compare_and_put(store, AT, "head", {"n": 2}, expected={"n": 1})
-
-        assert done
-        assert not proxy.lose_next_reply
-        assert value_of(store) == {"n": 2}
-    proxy.close()
-
-
-# Several items in one step
-
-
-@pytest.fixture
-def commit(store):
-    return partial(atomically.commit, store)
-
-
-@pytest.fixture
-def claim(store):
-    return partial(atomically.put_if_absent, store, AT)
-
-
-def values(store):
-    return {(item.namespace, item.key): item.value for item in store.search(("tenant",))}
+    assert [process.wait() for process in processes] == [0] * 4
+    assert values(store) == {(AT, "head"): {"n": 100}}
 
 
 OTHER = ("tenant", "others")
@@ -272,11 +153,11 @@ def test_puts_and_deletes_are_carried_out_together_when_all_is_as_given(store, c
     ]
 
     assert commit(puts, given)
-    assert values(store) == {
-        (AT, "new"): {"v": 3},
-        (OTHER, "any"): {"v": 2},
-        (OTHER, "more"): {"v": 4},
-    }
+    found = {(AT, "new"): {"v": 3}, (OTHER, "any"): {"v": 2}, (OTHER, "more"): {"v": 4}}
+    assert values(store) == found
+    assert commit([], {(AT, "new"): {"v": 3}})
+    assert not commit([], {(AT, "new"): None})
+    assert values(store) == found
 
 
 @pytest.mark.parametrize(
@@ -311,82 +192,50 @@ def test_what_is_given_is_compared_by_value(store, commit):
     assert (AT, "d") not in values(store)
 
 
-def test_puts_can_depend_on_nothing_or_be_none(store, commit):
-    assert commit([PutOp(AT, "a", {"v": 1})], {})
-    assert commit([], {(AT, "a"): {"v": 1}})
-    assert not commit([], {(AT, "a"): None})
-    assert values(store) == {(AT, "a"): {"v": 1}}
-
-
 def test_the_last_put_of_an_item_counts(store, commit):
     assert commit([PutOp(AT, "a", {"v": 1}), PutOp(AT, "a", {"v": 2})], {})
     assert commit([PutOp(AT, "b", None), PutOp(AT, "b", {"v": 3})], {})
     assert values(store) == {(AT, "a"): {"v": 2}, (AT, "b"): {"v": 3}}
 
 
-def test_namespaces_that_begin_differently_are_refused(store, commit, claim):
+def test_namespaces_that_begin_differently_are_refused(store, commit):
     elsewhere = PutOp(("another tenant",), "k", {})
 
-    with pytest.raises(ValueError, match="same label"):
-        commit([PutOp(AT, "a", {}), elsewhere], {})
-    with pytest.raises(ValueError, match="same label"):
-        commit([elsewhere], {(AT, "a"): None})
-    with pytest.raises(ValueError, match="same label"):
-        commit([], {})
-    with pytest.raises(ValueError, match="same label"):
-        claim("a", {}, also=[elsewhere])
+    for puts, given in (
+        ([PutOp(AT, "a", {}), elsewhere], {}),
+        ([elsewhere], {(AT, "a"): None}),
+        ([], {}),
+    ):
+        with pytest.raises(ValueError, match="same label"):
+            commit(puts, given)
     assert store.search(()) == []
 
 
-def test_items_committed_are_found_by_a_search_of_everything(store, commit, claim):
-    commit([PutOp(AT, "a", {})], {})
-    claim("b", {}, also=[PutOp(OTHER, "c", {})])
-
-    assert {(item.namespace, item.key) for item in store.search(())} == {
-        (AT, "a"),
-        (AT, "b"),
-        (OTHER, "c"),
-    }
+async def count_twice(store):
+    one = atomic(store)
+    for _ in range(20):
+        done = False
+        while not done:
+            items = {(at, "n"): await one.abatch([GetOp(at, "n")]) for at in (AT, OTHER)}
+            given = {place: item and item.value for place, [item] in items.items()}
+            n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
+            done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
-def test_threads_that_commit_two_items_together_lose_nothing(store):
-    async def count():
-        one = atomic(store)
-        for _ in range(20):
-            done = False
-            while not done:
-                items = {(at, "n"): store.get(at, "n") for at in (AT, OTHER)}
-                given = {place: item and item.value for place, item in items.items()}
-                n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
-                done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
+@pytest.mark.parametrize("of", ["threads", "tasks"])
+def test_those_who_commit_two_items_together_lose_nothing(store, of):
+    async def gather():
+        await asyncio.gather(*(count_twice(store) for _ in range(8)))
 
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: asyncio.run(count()), range(8)))
+    if of == "tasks":
+        asyncio.run(gather())
+    else:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: asyncio.run(count_twice(store)), range(8)))
 
     assert values(store) == {(AT, "n"): {"n": 160}, (OTHER, "n"): {"n": 160}}
-
-
-@pytest.mark.parametrize("store", ["redis", "memory"], indirect=True)
-def test_tasks_that_commit_two_items_together_lose_nothing(store):
-    one = atomic(store)
-
-    async def count():
-        for _ in range(10):
-            done = False
-            while not done:
-                items = {(at, "n"): await store.aget(at, "n") for at in (AT, OTHER)}
-                given = {place: item and item.value for place, item in items.items()}
-                n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
-                done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
-
-    async def race():
-        await asyncio.gather(*(count() for _ in range(8)))
-
-    asyncio.run(race())
-
-    assert values(store) == {(AT, "n"): {"n": 80}, (OTHER, "n"): {"n": 80}}
 
 
 def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
@@ -423,8 +272,8 @@ def test_a_commit_compares_bytes_in_one_round_trip_and_values_in_two(redis_serve
 @pytest.mark.parametrize("deletes_first", [True, False])
 def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, deletes_first):
     with own_redis_server.client() as client, RedisStore.from_url(own_redis_server.url) as store:
-        store.put(AT, "old", {"v": 1})
-        store.put(AT, "there", {"v": 1})
+        for key in ("old", "older", "there"):
+            store.put(AT, key, {"v": 1})
         store.batch([PutOp(("filler",), f"{n}", {"text": "x" * 10_000}) for n in range(500)])
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", client.info("memory")["used_memory"] - 2**20)
@@ -433,26 +282,20 @@ def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, dele
         delete = PutOp(AT, "old", None)
         puts = [delete, *puts] if deletes_first else [*puts, delete]
 
-        with pytest.raises(StoreError, match="maxmemory"):
-            atomically.commit(store, puts, given={(AT, "old"): {"v": 1}})
-        with pytest.raises(StoreError, match="maxmemory"):
-            atomically.put_if_absent(store, AT, "new", {}, also=puts)
+        for write in (
+            lambda: atomically.commit(store, puts, given={(AT, "old"): {"v": 1}}),
+            lambda: store.put(AT, "there", {"v": 2}),
+        ):
+            with pytest.raises(StoreError, match="maxmemory"):
+                write()
 
-        assert values(store) == before
+            assert values(store) == before
         assert [key for key in client.keys("*") if b"#" in key] == []
+        assert atomically.compare_and_put(store, AT, "older", None, expected={"v": 1})
 
         client.config_set("maxmemory", 0)
         assert atomically.commit(store, puts, given={(AT, "old"): {"v": 1}})
-        assert (AT, "old") not in values(store)
-
-
-def test_deletes_are_committed_without_memory_left(own_redis_server):
-    with own_redis_server.client() as client, RedisStore.from_url(own_redis_server.url) as store:
-        store.put(AT, "old", {"v": 1})
-        client.config_set("maxmemory", 1)
-
-        assert atomically.commit(store, [PutOp(AT, "old", None)], given={(AT, "old"): {"v": 1}})
-        assert values(store) == {}
+        assert not {(AT, "old"), (AT, "older")} & {*values(store)}
 
 
 def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
@@ -460,8 +303,6 @@ def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
 ):
     writes = [
         lambda: redis_store.put(AT, "k", {"v": 1}),
-        lambda: atomically.put_if_absent(redis_store, AT, "k", {"v": 1}),
-        lambda: atomically.commit(redis_store, [PutOp(AT, "k", {"v": 1})], given={(AT, "k"): None}),
         lambda: atomically.compare_and_put(redis_store, AT, "k", {"v": 1}, expected=None),
     ]
     for write in writes:
@@ -471,57 +312,32 @@ def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
 
         write()
 
-        assert redis_store.get(AT, "k").value == {"v": 1}
         assert values(redis_store) == {(AT, "k"): {"v": 1}}
 
 
-def test_times_to_live_are_those_of_the_puts_or_the_default(redis_server, redis_client, prefix):
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_times_to_live_are_those_of_the_puts_or_the_default(
+    kind, redis_server, redis_client, prefix, tmp_path
+):
     def minutes(key):
-        return redis_client.ttl(f"{prefix}:{{tenant}}/heads//{key}") / 60
+        if kind == "redis":
+            return round(redis_client.ttl(f"{prefix}:{{tenant}}/heads//{key}") / 60)
+        ((ttl,),) = store.conn.execute("SELECT ttl_minutes FROM store WHERE key = ?", (key,))
+        return ttl
 
-    url, default = redis_server.url, {"default_ttl": 10}
-    with RedisStore.from_url(url, prefix=prefix, ttl=default) as store:
+    ttl = {"default_ttl": 10}
+    opened = (
+        RedisStore.from_url(redis_server.url, prefix=prefix, ttl=ttl)
+        if kind == "redis"
+        else SqliteStore.from_conn_string(str(tmp_path / "s.db"), ttl=ttl)
+    )
+    with opened as store:
         atomically.commit(store, [PutOp(AT, "a", {}, ttl=20), PutOp(AT, "b", {})], given={})
-        atomically.put_if_absent(
-            store, AT, "c", {}, ttl=20, also=[PutOp(AT, "d", {}), PutOp(AT, "e", {}, ttl=30)]
-        )
-        atomically.put_if_absent(store, AT, "f", {}, ttl=40)
 
-    assert [round(minutes(key)) for key in "abcdef"] == [20, 10, 20, 10, 30, 40]
-
-
-def test_times_to_live_reach_sqlite(tmp_path):
-    with SqliteStore.from_conn_string(str(tmp_path / "s.db"), ttl={"default_ttl": 10}) as store:
-        one = atomic(store)
-        atomically.commit(one, [PutOp(AT, "a", {}, ttl=20), PutOp(AT, "b", {})], given={})
-        atomically.put_if_absent(one, AT, "c", {}, ttl=30, also=[PutOp(AT, "d", {})])
-
-        rows = store.conn.execute("SELECT key, ttl_minutes FROM store ORDER BY key").fetchall()
-
-    assert [tuple(row) for row in rows] == [("a", 20), ("b", 10), ("c", 30), ("d", 10)]
+        assert [minutes(key) for key in "ab"] == [20, 10]
 
 
 # Which stores
-
-
-def test_a_redis_store_is_atomic_itself(redis_store):
-    assert isinstance(redis_store, AtomicStore)
-    assert atomic(redis_store) is redis_store
-
-
-def test_an_asynchronous_sqlite_store_gets_the_same(tmp_path):
-    async def use():
-        async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-            one = atomic(store)
-            head = (AT, "head")
-            assert await one.acommit([PutOp(*head, {"n": 1})], given={head: None})
-            assert not await one.acommit([PutOp(*head, {"n": 2})], given={head: None})
-            assert await one.acommit([PutOp(AT, "v", {"n": 1})], given={})
-            assert await one.acommit([PutOp(*head, {"n": 3})], given={head: {"n": 1}})
-            assert (await store.aget(AT, "head")).value == {"n": 3}
-            assert (await store.aget(AT, "v")).value == {"n": 1}
-
-    asyncio.run(use())
 
 
 @pytest.mark.parametrize("statement", ["BEGIN", "COMMIT"])
@@ -549,11 +365,6 @@ async def test_a_cancelled_call_leaves_no_transaction_open(
         assert kept == [{"n": 1}] * 2
 
 
-def test_a_store_without_comparison_is_warned_about():
-    with pytest.warns(RuntimeWarning, match="Elsewhere has no compare-and-put"):
-        atomic(Elsewhere())
-
-
 def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
     file = str(tmp_path / "store.db")
     with (
@@ -570,50 +381,6 @@ def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
 
         other.conn.execute("COMMIT")
         assert atomically.compare_and_put(store, AT, "head", {}, expected=None)
-
-
-class Overtaken(sqlite3.Connection):
-    """A connection whose setup is overtaken by another process, after it has looked how far."""
-
-    def execute(self, sql, *parameters):
-        if sql == "BEGIN IMMEDIATE":
-            file = super().execute("PRAGMA database_list").fetchone()[2]
-            with SqliteStore.from_conn_string(file) as other:
-                other.setup()
-        return super().execute(sql, *parameters)
-
-
-def test_two_processes_make_the_tables_of_one_file_at_once(tmp_path):
-    file = str(tmp_path / "store.db")
-    overtaken = sqlite3.connect(
-        file, factory=Overtaken, isolation_level=None, check_same_thread=False
-    )
-    with closing(overtaken):
-        assert atomically.compare_and_put(
-            SqliteStore(overtaken), AT, "head", {"n": 1}, expected=None
-        )
-
-
-def test_two_loops_make_the_tables_of_one_file_at_once(tmp_path):
-    file = str(tmp_path / "store.db")
-
-    async def use():
-        connecting = aiosqlite.connect(file, factory=Overtaken, isolation_level=None)
-        async with connecting as overtaken:
-            store = atomic(AsyncSqliteStore(overtaken))
-            return await store.acommit([PutOp(AT, "head", {"n": 1})], given={(AT, "head"): None})
-
-    assert asyncio.run(use())
-
-
-def test_opening_a_file_that_another_process_just_makes(tmp_path):
-    def opened(_):
-        with open_store(str(tmp_path / "store.db")) as store:
-            store.put(AT, "one", {})
-            return store.get(AT, "one").key
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(opened, range(8))) == ["one"] * 8
 
 
 class Killed(BaseException):
@@ -642,12 +409,14 @@ def killed_after(statements):
     return Connection
 
 
-def set_up_partly(file, statements, index):
+def set_up_partly(file, statements, index=None):
     """Set a file up as LangGraph does, up to a kill; return whether the kill came too late."""
     connecting = sqlite3.connect(file, factory=killed_after(statements), isolation_level=None)
     with closing(connecting) as connection:
+        is_saver = "saver" in file.name
+        set_up = SqliteSaver(connection) if is_saver else SqliteStore(connection, index=index)
         try:
-            SqliteStore(connection, index=index).setup()
+            set_up.setup()
         except Killed:
             return False
     return True
@@ -742,25 +511,12 @@ sys.exit(min(failed, 9))
 """
 
 
-def set_up_saver_partly(file, statements):
-    """Set up the file of a checkpointer, up to a kill; return whether the kill came too late."""
-    with closing(sqlite3.connect(file, factory=killed_after(statements))) as connection:
-        try:
-            SqliteSaver(connection).setup()
-        except Killed:
-            return False
-    return True
-
-
 def half_made(folder):
     """A file for each statement after which its setup can be killed, of stores and checkpoints."""
-    for set_up, name in [
-        (partial(set_up_partly, index=None), "store"),
-        (set_up_saver_partly, "saver"),
-    ]:
+    for name in ("store", "saver"):
         for statements in range(1_000):
             file = folder / f"{name} {statements}.db"
-            is_whole = set_up(file, statements)
+            is_whole = set_up_partly(file, statements)
             yield str(file)
             if is_whole:
                 break

@@ -9,14 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.store.base import GetOp, PutOp, SearchOp
 from servers.redis_server import RedisCluster, RedisPair, RedisServer
 
 from memagent_graph import ConversationMemory, create_memagent
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
 
-AT = ("tenant", "things")
 BOUND = 10
 
 
@@ -45,100 +42,55 @@ def store(own_redis_server):
         yield store
 
 
-@pytest.mark.slow
-def test_thousands_of_coroutines_share_few_connections(own_redis_server, store):
+def put_by_coroutines(store, count):
     async def use():
-        await asyncio.gather(*(store.aput(AT, f"{n}", {"n": n}) for n in range(5_000)))
-        return await store.asearch(AT, limit=5_000)
+        await asyncio.gather(*(store.aput((f"root{n}",), "k", {"n": n}) for n in range(count)))
 
+    asyncio.run(use())
+
+
+def put_by_threads(store, count):
+    with ThreadPoolExecutor(200) as threads:
+        list(threads.map(lambda n: store.put((f"root{n}",), "k", {"n": n}), range(count)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("put", [put_by_coroutines, put_by_threads])
+def test_thousands_who_put_share_few_connections(own_redis_server, store, put):
     with most_clients(own_redis_server) as most:
-        found = asyncio.run(use())
+        put(store, 2_000)
 
-    assert sorted(item.value["n"] for item in found) == list(range(5_000))
-    assert 0 < most() <= BOUND
-
-
-def test_hundreds_of_threads_share_few_connections(own_redis_server, store):
-    with most_clients(own_redis_server) as most, ThreadPoolExecutor(200) as threads:
-        list(threads.map(lambda n: store.put(AT, f"{n}", {"n": n}), range(1_000)))
-
-    assert len(store.search(AT, limit=2_000)) == 1_000
+    found = store.search((), limit=5_000)
+    assert sorted(item.value["n"] for item in found) == list(range(2_000))
     assert 0 < most() <= BOUND
 
 
 @pytest.mark.slow
-def test_hundreds_of_readings_share_few_connections(own_redis_server, store):
-    agent = create_memagent(store=store)
+def test_hundreds_of_readings_and_conversations_share_few_connections(own_redis_server, store):
+    agent, memory = create_memagent(store=store), ConversationMemory(store=store, window=2)
+    kinds = (HumanMessage, AIMessage)
+    said = [kind(f"I am number {n} who likes tea.") for n in range(3) for kind in kinds]
 
     async def use():
         asked = (
             {"question": f"Who is number {n}?", "document": f"Number {n} is Ann."}
-            for n in range(200)
+            for n in range(100)
         )
-        return await asyncio.gather(*(agent.ainvoke(one) for one in asked))
+        outputs = await asyncio.gather(*(agent.ainvoke(one) for one in asked))
+        await asyncio.gather(
+            *(memory.aobserve(said, user=f"user{n}", thread="t") for n in range(100))
+        )
+        assert await memory.aflush() == 0
+        return outputs
 
     with most_clients(own_redis_server) as most:
         outputs = asyncio.run(use())
 
     assert not any(output.get("warnings") for output in outputs)
-    assert len({output["version"] for output in outputs}) == 200
+    assert len({output["version"] for output in outputs}) == 100
+    labels = {label for labels in store.list_namespaces(limit=10_000) for label in labels}
+    assert len([label for label in labels if label.startswith("user")]) == 100
     assert 0 < most() <= 2 * BOUND  # of the loop, and of threads
-
-
-@pytest.mark.slow
-def test_hundreds_of_conversations_share_few_connections(own_redis_server, store):
-    memory = ConversationMemory(store=store, window=2)
-    said = [
-        kind(f"I am number {n} of those who like tea.")
-        for n in range(3)
-        for kind in (HumanMessage, AIMessage)
-    ]
-
-    async def use():
-        await asyncio.gather(
-            *(memory.aobserve(said, user=f"user{n}", thread="t") for n in range(200))
-        )
-        assert await memory.aflush() == 0
-
-    with most_clients(own_redis_server) as most:
-        asyncio.run(use())
-
-    users = store.list_namespaces(limit=10_000)
-    assert len({label for labels in users for label in labels if label.startswith("user")}) == 200
-    assert 0 < most() <= 2 * BOUND
-
-
-@pytest.mark.slow
-def test_operations_of_all_kinds_run_at_once(store):
-    """As LangGraph asks of its own stores in `test_large_batches_async`."""
-    rounds = 100
-
-    async def use():
-        calls = []
-        for n in range(rounds):
-            at = ("test", f"{n}", "a")
-            calls += [
-                store.aput(("test", "foo"), f"key{n}", {"data": f"value{n}"}),
-                store.aput(at, "key", {"n": n}),
-                store.asearch(("test",), filter={"n": n}),
-                store.alist_namespaces(prefix=("test",), max_depth=2),
-                store.aget(("test", "foo"), f"key{n}"),
-                store.adelete(("test", "gone"), f"key{n}"),
-                store.abatch([GetOp(at, "key"), PutOp(at, "other", {"m": n}), SearchOp(at)]),
-            ]
-        return await asyncio.gather(*calls)
-
-    results = asyncio.run(use())
-
-    assert len(results) == 7 * rounds
-    assert all(len(found) <= 1 for found in results[2::7])
-    assert {namespace[0] for listed in results[3::7] for namespace in listed} <= {"test"}
-    assert {item.value["data"] for item in results[4::7] if item} <= {
-        f"value{n}" for n in range(rounds)
-    }
-    assert len(store.search(("test",), limit=1_000)) == 3 * rounds
-    assert len(store.list_namespaces(prefix=("test",), limit=1_000)) == rounds + 1
-    assert store.get(("test", "foo"), "key7").value == {"data": "value7"}
 
 
 @pytest.fixture(scope="module", params=[RedisCluster, RedisPair], ids=["cluster", "sentinels"])
@@ -149,25 +101,17 @@ def deployed(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
-def test_clusters_and_masters_see_few_connections_too(deployed, prefix, half):
+@pytest.mark.parametrize("put", [put_by_coroutines, put_by_threads])
+def test_clusters_and_masters_see_few_connections_too(deployed, prefix, put):
     server = deployed.master if isinstance(deployed, RedisPair) else deployed.nodes[0]
     with server.client() as client:  # nodes, replicas and sentinels are clients as well
         idle = client.info("clients")["connected_clients"] - 1
-
-    async def use():
-        puts = (store.aput((f"root{n}",), "k", {"n": n}) for n in range(2_000))
-        await asyncio.gather(*puts)
 
     with (
         RedisStore.from_url(deployed.url, prefix=prefix, max_connections=BOUND) as store,
         most_clients(server) as most,
     ):
-        if half == "asynchronously":
-            asyncio.run(use())
-        else:
-            with ThreadPoolExecutor(200) as threads:
-                list(threads.map(lambda n: store.put((f"root{n}",), "k", {"n": n}), range(1_000)))
+        put(store, 1_000)
         seen = most()
 
     # A cluster's client asks for the layout on a connection of its own.
@@ -178,16 +122,7 @@ def test_clusters_and_masters_see_few_connections_too(deployed, prefix, half):
 def test_a_bound_can_stand_in_the_url(own_redis_server):
     url = f"{own_redis_server.url}?max_connections=3&socket_timeout=5"
 
-    async def use(store):
-        await asyncio.gather(*(store.aput(AT, f"{n}", {}) for n in range(300)))
-
     with RedisStore.from_url(url) as store, most_clients(own_redis_server) as most:
-        asyncio.run(use(store))
+        put_by_coroutines(store, 300)
 
     assert 0 < most() <= 3
-
-
-@pytest.mark.parametrize("bound", [0, -1])
-def test_a_bound_that_lets_nothing_through_is_refused(bound):
-    with pytest.raises(ConfigurationError, match="max_connections"):
-        RedisStore.from_url("redis://localhost", max_connections=bound)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import atomically
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langgraph.store.base import PutOp
+from langgraph.store.base import GetOp, PutOp, SearchOp
 
-from memagent_graph.errors import StoreError
+from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.redis import RedisStore
 
 EVIL = [
@@ -108,7 +109,7 @@ def use(store, label, name, value):
     assert [item.value for item in store.search((label,))] == [value]
     assert len(store.search((), filter={name: name})) == 1
     assert store.list_namespaces(suffix=("x",)) == [(label, "x")]
-    assert atomically.put_if_absent(store, (label,), name, value) == value
+    assert atomically.compare_and_put(store, (label,), name, value, expected=None)
     assert atomically.compare_and_put(store, (label,), name, {"n": 1}, expected=value)
     store.delete((label, "x"), name)
     assert [item.value for item in store.search(())] == [{"n": 1}]
@@ -140,3 +141,58 @@ def test_a_stored_value_is_never_more_than_json(redis_store, redis_client, prefi
 
     redis_client.set(item, b"1 1 0 json\n" + json.dumps({"lc": 2, "type": "constructor"}).encode())
     assert redis_store.get(("a",), "k").value == {"lc": 2, "type": "constructor"}
+
+
+STRINGS = {
+    "cut short": b'1700000000000000 1700000000000000 0 json\n{"secret": ',
+    "no header": b"secret",
+    "of another program": b'this is the "secret" message\n{}',
+    "of another serializer": b'1 1 0 aes\n"secret"',
+    "a list of JSON": b'1 1 0 json\n["secret"]',
+    "nested without end": b"1 1 0 json\n" + b'{"a":' * 100_000,
+    "out of time": b"9" * 60 + b" 1 0 json\n{}",
+    "not UTF-8": b'1 1 0 json\n{"a": "\xff"}',
+}
+TYPES = {
+    "list": lambda client, key: client.lpush(key, "secret"),
+    "hash": lambda client, key: client.hset(key, "secret", "secret"),
+}
+AT = ("tenant", "things")
+READS = [
+    lambda store: store.get(AT, "bad"),
+    lambda store: store.get(AT, "bad", refresh_ttl=False),
+    lambda store: asyncio.run(store.aget(AT, "bad")),
+    lambda store: store.search(AT),
+    lambda store: store.search(()),
+    lambda store: store.search(AT, filter={"n": "good"}),
+    lambda store: store.batch([SearchOp(AT), GetOp(AT, "bad")]),
+]
+
+
+@pytest.mark.parametrize("kind", [*STRINGS, *TYPES])
+def test_a_bad_record_costs_only_itself_and_is_named_by_every_read_that_meets_it(
+    redis_store, redis_client, prefix, kind
+):
+    item = f"{prefix}:{{tenant}}/things//bad"
+    redis_store.batch([PutOp(AT, key, {"n": key}) for key in ("another", "bad", "good")])
+    redis_client.delete(item)
+    assert redis_store.get(AT, "bad") is None  # what was evicted is no bad record
+    TYPES[kind](redis_client, item) if kind in TYPES else redis_client.set(item, STRINGS[kind])
+
+    for read in READS:
+        with pytest.raises(BadRecordError, match=r"\('tenant', 'things'\), 'bad'") as raised:
+            read(redis_store)
+        assert raised.value.key == "bad"
+        assert '"secret"' not in str(raised.value)
+
+    good = redis_store.batch([GetOp(AT, "good"), GetOp(AT, "another")])
+    assert [item.value["n"] for item in good] == ["good", "another"]
+    assert redis_store.search(AT, limit=1)[0].key == "another"
+    assert redis_store.search(AT, offset=2)[0].key == "good"
+    assert redis_store.list_namespaces() == [AT]
+    if kind in STRINGS and kind != "out of time":
+        redis_store.put(AT, "bad", {"n": 1})
+        assert redis_store.get(AT, "bad").value == {"n": 1}
+    redis_store.delete(AT, "bad")
+    assert not redis_client.exists(item)
+    assert [found.key for found in redis_store.search(AT)] == ["another", "good"]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from fixed_readers import ChainReader, numbered
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.crc import key_slot
 
+from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis.keys import Names, bounds, decode, member_of, root_of
 
@@ -66,3 +69,26 @@ def test_all_keys_of_a_root_have_its_hash_tag(place, prefix):
 def test_a_prefix_with_a_brace_is_refused(prefix):
     with pytest.raises(ConfigurationError, match="brace"):
         Names(prefix)
+
+
+def test_a_thousand_tenants_are_spread_over_the_slots_of_a_cluster():
+    def slot(*namespace):
+        return key_slot(Names("memagent").item(root_of(namespace), member_of(namespace, "key")))
+
+    tenants = [(f"tenant-{number}", "memagent", "versions") for number in range(1000)]
+
+    assert len({slot(*namespace) for namespace in tenants}) >= 900
+    assert len({slot("memagent", *namespace) for namespace in tenants}) == 1
+
+
+def test_all_that_a_reading_writes_for_one_tenant_is_in_one_slot(redis_store, redis_client, prefix):
+    config, place = ReadingConfig(chunk_tokens=50), ("ann", "memagent")
+    agent = create_memagent(ChainReader(), config=config, store=redis_store, namespace=place)
+
+    agent.invoke({"question": "What?", "document": numbered(30), "memory_name": "lease"})
+    agent.invoke({"question": "And?", "document": numbered(30)})
+
+    keys = set(redis_client.scan_iter(f"{prefix}:*"))
+    keys.remove(Names(prefix).roots)  # the store's own, one for all tenants
+    assert len(keys) > 10
+    assert {key_slot(key) for key in keys} == {key_slot(b"{ann}")}

@@ -1,11 +1,15 @@
-"""Redis as it is deployed: clusters, sentinels, TLS, encrypted values."""
+"""Redis as it is deployed: clusters, sentinels, TLS, encryption, settings, busy servers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import ipaddress
+import logging
+import socket
 import ssl
+import threading
 
 import atomically
 import pytest
@@ -17,17 +21,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import GetOp, PutOp
-from redis.backoff import NoBackoff
 from servers.redis_server import (
     RedisCluster,
     RedisPair,
     RedisServer,
     executable_with_tls,
     free_port,
+    wait_until,
 )
 from servers.tcp_proxy import TCPProxy
 
+from memagent_graph.cli import doctor
 from memagent_graph.errors import StoreError
+from memagent_graph.memory.circuit import Pauses
 from memagent_graph.memory.redis import RedisStore
 
 AT = ("tenant", "things")
@@ -45,30 +51,47 @@ def cluster(tmp_path_factory):
     cluster.kill()
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start a server with options; it ends with the test."""
+    servers = []
+
+    def start(*options, **more):
+        servers.append(RedisServer(tmp_path, *options, **more))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
 @pytest.fixture(params=["synchronously", "asynchronously"])
-def batch(request, cluster, prefix):
-    store = RedisStore.from_url(cluster.url, prefix=prefix)
+def half(request):
+    """A method of a store in either way, to be awaited."""
 
-    def call(ops):
+    async def call(store, name, *arguments, **options):
         if request.param == "synchronously":
-            return store.batch(ops)
-        return asyncio.run(store.abatch(ops))
+            return getattr(store, name)(*arguments, **options)
+        return await getattr(store, f"a{name}")(*arguments, **options)
 
-    call.store = store
-    yield call
-    store.close()
+    return call
 
 
-def test_a_cluster_holds_a_store_whole(cluster, batch):
+@pytest.fixture
+def cluster_store(cluster, prefix):
+    with RedisStore.from_url(cluster.url, prefix=prefix) as store:
+        yield store
+
+
+def test_a_cluster_holds_a_store_whole(cluster, cluster_store, half):
+    store = cluster_store
     puts = [PutOp((f"root{n}", "x"), f"{m}", {"n": n}) for n in range(30) for m in range(3)]
-    batch(puts)
+    asyncio.run(half(store, "batch", puts))
 
-    found = batch([GetOp(op.namespace, op.key) for op in puts])
-    nodes_used = [node for node in cluster.nodes if node.client().dbsize()]
+    found = asyncio.run(half(store, "batch", [GetOp(op.namespace, op.key) for op in puts]))
 
-    store = batch.store
     assert [item.value["n"] for item in found] == [op.value["n"] for op in puts]
-    assert len(nodes_used) == 3
+    assert len([node for node in cluster.nodes if node.client().dbsize()]) == 3
     assert len(store.search((), limit=100)) == 90
     assert len(store.search((), filter={"n": {"$lt": 5}}, limit=100)) == 15
     assert len(store.search(("root7",))) == 3
@@ -77,18 +100,8 @@ def test_a_cluster_holds_a_store_whole(cluster, batch):
     assert store.list_namespaces(prefix=("root7",)) == [("root7", "x")]
 
 
-def test_a_cluster_compares_and_puts(batch):
-    store = batch.store
-
-    assert atomically.compare_and_put(store, AT, "h", {"v": 1}, expected=None)
-    assert not atomically.compare_and_put(store, AT, "h", {"v": 2}, expected=None)
-    assert atomically.compare_and_put(store, AT, "h", {"v": 2}, expected={"v": 1})
-    assert atomically.compare_and_put(store, AT, "h", None, expected={"v": 2})
-    assert store.list_namespaces() == []
-
-
-def test_a_cluster_commits_several_items_at_once(batch):
-    store = batch.store
+def test_a_cluster_commits_several_items_at_once(cluster_store):
+    store = cluster_store
     puts = [PutOp(AT, "a", {"v": 1}), PutOp((AT[0],), "b", {"v": 1})]
 
     assert atomically.commit(store, puts, given={(AT, "a"): None})
@@ -97,8 +110,8 @@ def test_a_cluster_commits_several_items_at_once(batch):
     assert [item.key for item in store.search(())] == ["b"]
 
 
-def test_items_of_a_cluster_expire_from_its_indexes(batch):
-    store = batch.store
+def test_items_of_a_cluster_expire_from_its_indexes(cluster_store):
+    store = cluster_store
     store.put(AT, "k", {}, ttl=0.0001)
     while store.get(AT, "k", refresh_ttl=False) is not None:
         pass
@@ -131,58 +144,36 @@ def pair(tmp_path):
     pair.kill()
 
 
-@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 def test_a_failover_loses_nothing_that_was_replicated_and_writing_goes_on(pair, half):
     async def use(store):
         for n in range(20):
-            await store.aput(AT, f"{n:02}", {"n": n})
+            await half(store, "put", AT, f"{n:02}", {"n": n})
         with pair.master.client() as client:
             client.wait(1, 5000)
         pair.master.kill()
         for n in range(20, 40):
-            await store.aput(AT, f"{n:02}", {"n": n})
-        return [item.value["n"] for item in await store.asearch(AT, limit=100)]
+            await half(store, "put", AT, f"{n:02}", {"n": n})
+        return [item.value["n"] for item in await half(store, "search", AT, limit=100)]
 
-    if half == "asynchronously":
-        found = asyncio.run(use(RedisStore.from_url(pair.url)))
-    else:
-        with RedisStore.from_url(pair.url) as store:
-            found = asyncio.run(use(SynchronousHalf(store)))
-
-    assert found == list(range(40))
+    with RedisStore.from_url(pair.url) as store:
+        assert asyncio.run(use(store)) == list(range(40))
 
 
-@pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 def test_a_deployment_that_answered_is_waited_for_twice_as_long(pair, monkeypatch, half):
     """An election takes seconds; a wrong address is told soon."""
-    monkeypatch.setattr("memagent_graph.memory.redis.connection._BACKOFF", NoBackoff())
+    monkeypatch.setattr("memagent_graph.memory.redis.connection.FAILING", Pauses(0, 0))
 
     async def use(known, unknown):
-        await known.aput(AT, "k", {})
+        await half(known, "put", AT, "k", {})
         pair.kill()
         for store in (known, unknown):
             with pytest.raises(StoreError, match="cannot be reached"):
-                await store.aput(AT, "k", {})
+                await half(store, "put", AT, "k", {})
 
-    known, unknown = RedisStore.from_url(pair.url), RedisStore.from_url(pair.url)
-    with known, unknown:
-        if half == "asynchronously":
-            asyncio.run(use(known, unknown))
-        else:
-            asyncio.run(use(SynchronousHalf(known), SynchronousHalf(unknown)))
+    with RedisStore.from_url(pair.url) as known, RedisStore.from_url(pair.url) as unknown:
+        asyncio.run(use(known, unknown))
 
     assert (known.retries, unknown.retries) == (30, 15)
-
-
-class SynchronousHalf:
-    def __init__(self, store):
-        self._store = store
-
-    async def aput(self, *arguments):
-        self._store.put(*arguments)
-
-    async def asearch(self, *arguments, **options):
-        return self._store.search(*arguments, **options)
 
 
 # TLS
@@ -221,7 +212,7 @@ def certificate(tmp_path_factory):
 
 
 @pytest.fixture(params=["in front of the server", "by the server"])
-def tls_port(request, certificate, tmp_path, redis_server):
+def tls_port(request, certificate, start, redis_server):
     files = [str(certificate / name) for name in ("cert.pem", "key.pem")]
     if request.param == "in front of the server":
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -236,9 +227,8 @@ def tls_port(request, certificate, tmp_path, redis_server):
     port = free_port()
     tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
     tls += ["--tls-cert-file", files[0], "--tls-key-file", files[1]]
-    server = RedisServer(tmp_path, *tls, executable=executable)
+    start(*tls, executable=executable)
     yield port
-    server.kill()
 
 
 def test_tls_is_spoken_and_the_certificate_checked(tls_port, certificate, prefix):
@@ -268,37 +258,21 @@ def encrypted(redis_server, prefix, serializer):
         yield store
 
 
-def test_encrypted_values_are_unreadable_in_what_the_server_keeps(tmp_path, serializer):
-    server = RedisServer(tmp_path)
+def test_encrypted_values_are_unreadable_in_what_the_server_keeps(tmp_path, serializer, start):
+    server, value = start(), {"field": "the treasure is under the oak"}
     with RedisStore.from_url(server.url, serializer=serializer) as store:
-        store.put(AT, "k", {"field": "the treasure is under the oak"})
-        atomically.put_if_absent(store, AT, "v", {"text": "the treasure is under the oak"})
-        atomically.compare_and_put(
-            store, AT, "h", {"text": "the treasure is under the oak"}, expected=None
-        )
+        store.put(AT, "k", value)
+        assert atomically.compare_and_put(store, AT, "h", value, expected=None)
+        assert not atomically.compare_and_put(store, AT, "h", None, expected={"field": "oak"})
         with server.client() as client:
             client.save()
-        assert store.get(AT, "k").value == {"field": "the treasure is under the oak"}
+        assert store.get(AT, "k").value == store.get(AT, "h").value == value
+        assert len(store.search((), filter=value)) == 2
     server.kill()
 
     kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert any(b"things//k" in content for content in kept)
     assert not any(b"treasure" in content or b"field" in content for content in kept)
-
-
-def test_filters_see_decrypted_values(encrypted):
-    encrypted.put(AT, "1", {"n": 1})
-    encrypted.put(AT, "2", {"n": 2})
-
-    assert [item.key for item in encrypted.search((), filter={"n": {"$gt": 1}})] == ["2"]
-
-
-def test_encrypted_values_are_compared_as_values(encrypted):
-    encrypted.put(AT, "h", {"n": 1})
-
-    assert not atomically.compare_and_put(encrypted, AT, "h", {"n": 3}, expected={"n": 2})
-    assert atomically.compare_and_put(encrypted, AT, "h", {"n": 2}, expected={"n": 1})
-    assert encrypted.get(AT, "h").value == {"n": 2}
 
 
 def test_a_wrong_key_is_said_to_be_one(redis_server, prefix, encrypted):
@@ -316,3 +290,150 @@ def test_plain_values_are_not_accepted_for_encrypted_ones(redis_store, encrypted
 
     with pytest.raises(StoreError, match="serializer"):
         encrypted.get(AT, "k")
+
+
+# Settings
+
+
+LIMIT = ("--maxmemory", str(64 << 20))
+EVICTS = (*LIMIT, "--maxmemory-policy", "allkeys-lru")
+
+
+def test_a_store_knows_the_settings_of_its_server(start, cluster_store):
+    expected = {"maxmemory": LIMIT[1], "maxmemory-policy": "allkeys-lru"}
+
+    with RedisStore.from_url(start(*EVICTS).url) as store:
+        assert store.server_settings() == {**expected, "save": "", "appendonly": "yes"}
+    assert cluster_store.server_settings()["maxmemory-policy"] == "noeviction"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "found", "cure"),
+    [
+        (EVICTS, "warn", "allkeys-lru", "noeviction"),
+        (("--appendonly", "no"), "warn", "no persistence", "appendonly yes"),
+        (("--appendonly", "no", "--save", "60", "1"), "ok", "", ""),
+        (LIMIT, "ok", "", ""),
+        ((*LIMIT, "--maxmemory-policy", "volatile-lru"), "ok", "", ""),
+        (("--maxmemory-policy", "allkeys-lru"), "ok", "", ""),
+    ],
+    ids=["eviction", "no persistence", "snapshots", "noeviction", "volatile", "no limit"],
+)
+def test_the_doctor_warns_of_a_server_that_loses_memories(start, options, status, found, cure):
+    check = doctor.check_store(start(*options).url, ("memagent",))
+
+    assert check.status == status
+    assert found in check.text
+    assert cure in check.fix
+
+
+@pytest.mark.parametrize("rules", [("-config",), ("-config", "-info")], ids=repr)
+def test_the_doctor_does_without_what_it_may_not_ask(start, rules):
+    server = start(*EVICTS, "--appendonly", "no")
+    with server.client() as client:
+        all_but = ("allkeys", "allcommands", *rules)
+        client.execute_command("ACL", "SETUSER", "me", "on", ">secret", *all_but)
+
+    check = doctor.check_store(f"redis://me:secret@127.0.0.1:{server.port}", ("memagent",))
+
+    assert check.status == ("ok" if "-info" in rules else "warn")
+    assert "persistence" not in check.text
+
+
+# Busy, or loading
+
+
+HALF = pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
+BEGUN = pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
+
+
+def say_ping(port):
+    """The answer to a bare PING, empty if none comes."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(100)
+    except OSError:
+        return b""
+
+
+@contextlib.contextmanager
+def busy(server, seconds):
+    """A server that runs a script for a while, and says so."""
+    with server.client() as client:
+        client.config_set("lua-time-limit", 10)
+
+    def run():
+        with server.client(socket_timeout=60) as client, contextlib.suppress(redis.ResponseError):
+            client.eval("while true do end", 0)
+
+    def kill():
+        with server.client() as client:
+            client.script_kill()
+
+    script, end = threading.Thread(target=run), threading.Timer(seconds, kill)
+    script.start()
+    wait_until(lambda: say_ping(server.port).startswith(b"-BUSY"), "a busy server")
+    end.start()
+    yield
+    end.join()
+    script.join()
+
+
+def write_and_read(store, half):
+    if half == "synchronously":
+        store.put(AT, "k", {"n": 1})
+        return store.get(AT, "k").value
+
+    async def use():
+        await store.aput(AT, "k", {"n": 1})
+        return (await store.aget(AT, "k")).value
+
+    return asyncio.run(use())
+
+
+@HALF
+@BEGUN
+def test_a_server_that_runs_a_script_is_waited_for(own_redis_server, caplog, half, begun):
+    caplog.set_level(logging.DEBUG, "memagent_graph.memory.redis")
+    with RedisStore.from_url(own_redis_server.url) as store:
+        if begun:
+            store.get(AT, "k")
+        with busy(own_redis_server, seconds=0.5):
+            assert write_and_read(store, half) == {"n": 1}
+
+        assert store.retries > 0
+        assert f"127.0.0.1:{own_redis_server.port}/0: BUSY" in caplog.text
+
+
+def test_a_busy_node_of_a_cluster_is_waited_for(tmp_path):
+    cluster = RedisCluster(tmp_path)
+    with cluster.nodes[0].client() as client:
+        slot = client.execute_command("CLUSTER", "KEYSLOT", "{tenant}")
+    with RedisStore.from_url(cluster.url) as store:
+        for half in ("synchronously", "asynchronously"):
+            with busy(cluster.nodes[slot * 3 // 16384], seconds=0.5):
+                assert write_and_read(store, half) == {"n": 1}
+    cluster.kill()
+
+
+@HALF
+@BEGUN
+def test_a_server_that_loads_its_data_is_waited_for(tmp_path, half, begun):
+    # While it loads, it looks at its connections after each 2 MB.
+    slowly = ("--key-load-delay", "1000", "--rdbcompression", "no")
+    server = RedisServer(tmp_path, "--appendonly", "no", *slowly)
+    with server.client() as client, RedisStore.from_url(server.url) as store:
+        if begun:
+            write_and_read(store, half)
+        client.mset({f"key{n}": "x" * 10_000 for n in range(2_000)})
+        client.save()
+        server.kill()
+        start = threading.Thread(target=server.start)
+        start.start()
+        wait_until(lambda: say_ping(server.port).startswith(b"-LOADING"), "a loading server")
+
+        assert write_and_read(store, half) == {"n": 1}
+        assert store.retries > 0
+        start.join()
+    server.kill()

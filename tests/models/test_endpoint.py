@@ -4,11 +4,10 @@ import asyncio
 import gc
 import json
 import random
-from contextlib import aclosing
-from types import AsyncGeneratorType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-from doubles import numbered
+from fixed_readers import numbered
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
@@ -25,10 +24,8 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.sync import wait_for
 
 TOO_LONG = {"message": "This model's maximum context length is 8192 tokens.", "code": None}
-SPENT = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
 
 
 @pytest.fixture
@@ -75,7 +72,6 @@ async def test_a_run_with_faults_in_one_request_of_five_ends_with_the_memory_of_
     [
         (429, TransientModelError),
         (500, TransientModelError),
-        (503, TransientModelError),
         ("drop", TransientModelError),
         ("cut", TransientModelError),
         ("malformed", TransientModelError),
@@ -96,33 +92,11 @@ async def test_each_failure_is_the_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        (401, "OPENAI_API_KEY"),
-        (404, "does not know this model"),
-        ({"status": 429, "error": SPENT}, "quota is spent"),
-        (418, "418"),
-    ],
-)
-def test_what_a_repeat_cannot_cure_is_lasting_and_says_what_to_check(
-    openai_server, model, behaviour, words
-):
-    openai_server.script = [behaviour]
-
-    with pytest.raises(ModelError, match=words) as caught:
-        model.invoke("Hello")
-
-    assert not isinstance(caught.value, TransientModelError)
-
-
-@pytest.mark.parametrize(
     "body",
     [
         b"<html>Bad gateway</html>",
         b"{}",
-        b"[]",
         b'{"choices": []}',
-        b'{"choices": [{}]}',
         b'{"error": {"message": "slow down", "code": 429}}',
         b"\xff\xfe{",
     ],
@@ -156,43 +130,6 @@ async def test_a_stream_that_ends_before_its_reply_is_transient(openai_server, m
         list(model.stream("Hello"))
     with pytest.raises(TransientModelError):
         [part async for part in model.astream("Hello")]
-
-
-@pytest.mark.parametrize("given_up", [False, True])
-def test_a_stream_that_fails_or_is_given_up_leaves_nothing_to_the_garbage_collector(
-    openai_server, model, given_up
-):
-    """Which may end generators in a thread that is not their loop's, while the loop does."""
-    fails = HALF + b'data: {"error": {"code": 500}}\n\n' + HALF
-    openai_server.script = [HALF * 20 if given_up else fails] * 2
-    errors = []
-
-    async def first() -> None:
-        async with aclosing(model.astream("Hello")) as parts:
-            async for _ in parts:
-                if given_up:
-                    break
-
-    def under_way() -> set[int]:
-        # Asking just any object for its class may run code of its own, which `type` does not.
-        generators = [one for one in gc.get_objects() if type(one) is AsyncGeneratorType]
-        named = ("Stream.", "aiter_", "_read_lines", "_parse_events")
-        begun = [one for one in generators if one.ag_frame]
-        return {id(one) for one in begun if any(name in one.__qualname__ for name in named)}
-
-    gc.collect()
-    gc.disable()
-    try:
-        before = under_way()  # other tests may hold on to theirs
-        for run in (asyncio.run, wait_for):
-            try:
-                run(first())
-            except TransientModelError as error:
-                errors.append(error)
-        wait_until(lambda: under_way() <= before, "the end of the streams")
-    finally:
-        gc.enable()
-    assert len(errors) == (0 if given_up else 2)
 
 
 async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server):
@@ -278,31 +215,12 @@ async def test_token_ids_and_logprobs_come_whole_and_streamed_in_one_shape(opena
     assert openai_server.requests[0]["return_token_ids"] is True
     assert openai_server.requests[0]["logprobs"] is True
     for reply in replies:
-        found = reply.response_metadata["generation"]
-        assert found.pop("seconds") > 0
-        assert found == {
+        assert reply.response_metadata["generation"] == {
             "prompt_token_ids": [1],
             "token_ids": [5, 6],
             "logprobs": [-0.5, -0.5],
             "finish_reason": "stop",
         }
-
-
-def test_the_time_that_a_server_asks_to_wait_is_known(openai_server, model):
-    openai_server.script = [{"status": 429, "headers": {"retry-after": "3"}}]
-
-    with pytest.raises(TransientModelError) as caught:
-        model.invoke("Hello")
-
-    assert caught.value.retry_after == 3.0
-
-
-def test_a_server_that_is_not_there_is_a_transient_error():
-    model = ChatEndpoint(model="m", base_url="http://127.0.0.1:9/v1")
-
-    with pytest.raises(TransientModelError, match="cannot be reached"):
-        model.invoke("Hello")
-    model.close()
 
 
 def test_a_reply_comes_with_usage_and_finish_reason(openai_server, model):
@@ -331,16 +249,6 @@ async def test_a_stream_adds_up_to_the_whole_reply(model):
     await model.aclose()
 
 
-def test_one_model_serves_several_event_loops_over_the_same_connections(openai_server, model):
-    replies = {asyncio.run(model.ainvoke("Hello")).text for _ in range(3)}
-
-    gc.collect()  # an open socket would warn here, and warnings are errors
-    assert len(replies) == 1
-    assert openai_server.accepted == 1
-    model.close()
-    wait_until(lambda: not openai_server._connections, "their end")
-
-
 def test_a_model_that_is_dropped_closes_its_connections(openai_server):
     model = ChatEndpoint(model="small", base_url=openai_server.base_url)
     list(model.stream("Hello"))
@@ -364,26 +272,6 @@ def test_the_key_and_the_address_come_from_the_environment(openai_server, monkey
     assert openai_server.headers[0]["authorization"] == "Bearer secret-key"
     assert "secret-key" not in repr(model)
     assert "secret-key" not in ChatReader(model).identity.fingerprint
-
-
-def test_organization_project_and_proxy_come_from_the_environment_as_with_any_client(
-    openai_server, monkeypatch
-):
-    proxy = openai_server.base_url.removesuffix("/v1")  # it answers whatever host is asked for
-    for name, value in {"OPENAI_ORG_ID": "org-7", "OPENAI_PROJECT_ID": "proj-8"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("HTTP_PROXY", "http_proxy"):
-        monkeypatch.setenv(name, proxy)
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    model = ChatEndpoint(model="small", base_url="http://models.example.invalid/v1")
-
-    model.invoke("Hello")
-    model.close()
-
-    sent = openai_server.headers[0]
-    assert (sent["openai-organization"], sent["openai-project"]) == ("org-7", "proj-8")
-    assert sent["host"] == "models.example.invalid"
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -425,7 +313,7 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr("memagent_graph.models.failures.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("memagent_graph.graph.reading.asyncio", SimpleNamespace(sleep=sleep))
     busy = {"status": 429, "headers": {"retry-after": "7"}}
     openai_server.script = [busy, "ok", {"status": 503, "headers": {"retry-after": "3600"}}]
     agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))
@@ -433,40 +321,6 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
     await agent.ainvoke({"question": "What is where?", "document": numbered(5)})
 
     assert waited == pytest.approx([7.0, 60.0], abs=0.01)  # and our own pause
-
-
-def test_tools_are_offered_and_calls_come_back(openai_server, model):
-    @tool
-    def weather(city: str) -> str:
-        """Weather of a city."""
-        return city
-
-    call = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "weather", "arguments": '{"city":"Rome"}'},
-    }
-    openai_server.script = [
-        {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
-    ]
-
-    reply = model.bind_tools([weather], tool_choice="weather").invoke([HumanMessage("Rome?")])
-
-    assert [(c["name"], c["args"]) for c in reply.tool_calls] == [("weather", {"city": "Rome"})]
-    assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"
-
-
-def test_the_graph_streams_the_tokens_of_the_answer(openai_server, model):
-    openai_server.reply = lambda body: r"So it is \boxed{at the old mill}."
-    agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60))
-    asked = {"question": "?", "document": numbered(10)}
-
-    parts = list(agent.stream(asked, stream_mode="messages"))
-
-    nodes = {metadata["langgraph_node"] for _, metadata in parts}
-    assert nodes == {"write_answer"}
-    assert len(parts) > 1
-    assert "".join(message.text for message, _ in parts) == "at the old mill"
 
 
 async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(openai_server):
@@ -491,8 +345,6 @@ async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(open
 REFUSALS = [  # field, what servers say when they refuse it
     ("max_tokens", "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
     ("temperature", "Unsupported value: 'temperature' does not support 0.0 with this model."),
-    ("temperature", "invalid temperature: only 1 is allowed for this model"),
-    ("temperature", "`temperature` must be strictly positive"),
     (
         "temperature",
         "litellm.UnsupportedParamsError: o1 does not support parameters: {'temperature': 0.0}",
@@ -501,9 +353,7 @@ REFUSALS = [  # field, what servers say when they refuse it
     ("seed", "Unrecognized request argument supplied: seed"),
     ("seed", 'json: unknown field "seed"'),
     ("seed", "unknown field `seed`, expected one of `temperature`, `top_p`, `stop`"),
-    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'),
     ("seed", "Malformed input request: #: extraneous key [seed] is not permitted"),
-    ("seed", "seed: Extra inputs are not permitted"),
     ("seed", "property 'seed' is unsupported"),
     ("stop", "Argument not supported on this model: stop"),
     ("stop", "Model grok-4 does not support parameter stop."),
@@ -523,15 +373,6 @@ def test_a_refused_field_is_left_out_in_whatever_words_it_is_refused(openai_serv
     sent = openai_server.requests
     assert [field in request for request in sent] == [True, False, False]
     assert set(sent[0]) - set(sent[1]) == {field}
-
-
-def test_a_field_that_fastapi_forbids_is_left_out(openai_server, model):
-    item = {"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs"}
-    openai_server.script = [{"status": 422, "error": [{**item, "input": {"stop": 1}}]}]
-
-    model.invoke("Hello")
-
-    assert "temperature" not in openai_server.requests[1]
 
 
 def test_a_limit_with_a_wrong_value_is_not_left_out(openai_server):
@@ -554,14 +395,12 @@ def completion(**fields):
     [
         (None, None),
         ({}, None),
-        ({"total_tokens": 12}, None),
         ({"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}, None),
         ({"prompt_tokens": 9.0, "completion_tokens": "3"}, (9, 3)),
         ({"prompt_tokens": 9, "total_tokens": 12}, (9, 3)),
         ({"completion_tokens": 3, "total_tokens": 12}, (9, 3)),
         ({"input_tokens": 9, "output_tokens": 3}, (9, 3)),
         ({"prompt_tokens": "many", "completion_tokens": True}, None),
-        ("none", None),
     ],
 )
 def test_usage_is_taken_as_far_as_it_is_reported(openai_server, model, usage, counts):
@@ -659,33 +498,6 @@ def test_a_whole_reply_is_read_in_any_shape(openai_server, model, choice):
     assert model.invoke("Hello").text == "The keeper."
 
 
-@pytest.mark.parametrize(
-    "failing",
-    [
-        part({}) | {"choices": [{"delta": {}, "finish_reason": "error"}]},
-        {"choices": None, "base_resp": {"status_code": 1000, "status_msg": "unknown error"}},
-        {"error": "upstream died"},
-    ],
-)
-def test_an_error_within_a_stream_is_a_failed_call(openai_server, model, failing):
-    openai_server.script = [stream(*TEXT, failing)]
-
-    with pytest.raises(TransientModelError):
-        [*model.stream("Hello")]
-
-
-def test_a_reply_that_ended_in_an_error_is_asked_for_again(openai_server):
-    broken = {"finish_reason": "error", "error": {"code": 502, "message": "upstream died"}}
-    openai_server.script = [broken]
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
-    agent = create_memagent(model, config=ReadingConfig(retry_interval=0.001))
-
-    agent.invoke({"question": "Who?", "document": "The keeper is Odo."})
-    model.close()
-
-    assert len(openai_server.requests) == 3
-
-
 def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_long(openai_server):
     openai_server.models = [{"id": "small"}]
     openai_server.script = [{"status": 400, "error": {"message": "Nope."}}]
@@ -729,3 +541,34 @@ def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, 
     else:
         assert agent.invoke({"question": "Who?", "document": text})["coverage"] == 1
     model.close()
+
+
+def test_one_model_serves_several_event_loops_over_the_same_connections(openai_server, model):
+    replies = {asyncio.run(model.ainvoke("Hello")).text for _ in range(3)}
+
+    gc.collect()  # an open socket would warn here, and warnings are errors
+    assert len(replies) == 1
+    assert openai_server.accepted == 1
+    model.close()
+    wait_until(lambda: not openai_server._connections, "their end")
+
+
+def test_tools_are_offered_and_calls_come_back(openai_server, model):
+    @tool
+    def weather(city: str) -> str:
+        """Weather of a city."""
+        return city
+
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city":"Rome"}'},
+    }
+    openai_server.script = [
+        {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
+    ]
+
+    reply = model.bind_tools([weather], tool_choice="weather").invoke([HumanMessage("Rome?")])
+
+    assert [(c["name"], c["args"]) for c in reply.tool_calls] == [("weather", {"city": "Rome"})]
+    assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"

@@ -4,9 +4,7 @@ import sys
 import types
 
 import pytest
-from doubles import ChainReader
 from langchain.chat_models import init_chat_model
-from langchain_core.language_models import FakeListChatModel
 
 from memagent_graph import ReadingConfig
 from memagent_graph.errors import ConfigurationError, MissingDependencyError
@@ -14,6 +12,7 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.testing import ScriptedChatModel
 
 CONFIG = ReadingConfig()
 
@@ -28,13 +27,6 @@ def test_without_a_name_it_is_the_built_in_reader_or_what_the_environment_names(
     assert isinstance(found, ChatReader)
     assert isinstance(found.model, ChatEndpoint)
     assert (found.identity.name, found.model.model) == ("openai:gpt-4o", "gpt-4o")
-
-
-def test_a_chat_model_is_read_with_and_a_reader_is_itself():
-    reader = ChainReader()
-
-    assert resolve_reader(reader, config=CONFIG) is reader
-    assert isinstance(resolve_reader(FakeListChatModel(responses=["a"]), config=CONFIG), ChatReader)
 
 
 def test_what_is_no_model_is_refused():
@@ -55,7 +47,7 @@ def test_the_address_reaches_the_models_of_other_providers(monkeypatch):
 
     def init_chat_model(model, **options):
         asked[model] = options
-        return FakeListChatModel(responses=["a"])
+        return ScriptedChatModel("a")
 
     langchain = types.ModuleType("langchain.chat_models")
     langchain.init_chat_model = init_chat_model
@@ -78,26 +70,6 @@ def test_a_model_of_openai_needs_no_provider_before_its_name(monkeypatch, name):
     assert (found.identity.name, found.model.model) == (f"openai:{name}", name)
 
 
-def test_a_name_without_a_provider_is_of_the_server_that_is_named_with_it():
-    found = resolve_reader("Qwen/Qwen2.5-7B", config=CONFIG, base_url="http://localhost:1/v1")
-
-    assert isinstance(found.model, ChatEndpoint)
-    assert found.model.base_url == "http://localhost:1/v1"
-
-
-def test_whatever_another_provider_raises_when_it_is_made_is_one_of_our_errors(monkeypatch):
-    def init_chat_model(model, **options):
-        raise RuntimeError("Missing credentials")
-
-    langchain = types.ModuleType("langchain.chat_models")
-    langchain.init_chat_model = init_chat_model
-    monkeypatch.setitem(sys.modules, "langchain", types.ModuleType("langchain"))
-    monkeypatch.setitem(sys.modules, "langchain.chat_models", langchain)
-
-    with pytest.raises(ConfigurationError, match="mistral:large.*Missing credentials"):
-        resolve_reader("mistral:large", config=CONFIG)
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -109,7 +81,7 @@ def test_whatever_another_provider_raises_when_it_is_made_is_one_of_our_errors(m
     ],
 )
 async def test_a_chat_model_is_found_in_what_langchain_wraps_round_it(wrap):
-    found = resolve_reader(wrap(FakeListChatModel(responses=["yes"])), config=CONFIG)
+    found = resolve_reader(wrap(ScriptedChatModel("yes")), config=CONFIG)
 
     assert isinstance(found, ChatReader)
     assert found.model.invoke("?").text == (await found.model.ainvoke("?")).text == "yes"
@@ -120,7 +92,7 @@ def test_a_configurable_model_is_called_with_the_configuration_of_the_run(monkey
 
     def choose(self, config=None):
         chosen.append((config or {}).get("configurable"))
-        return FakeListChatModel(responses=["yes"])
+        return ScriptedChatModel("yes")
 
     model = init_chat_model(configurable_fields="any")
     monkeypatch.setattr(type(model), "_model", choose)

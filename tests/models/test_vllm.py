@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     pytest.importorskip("vllm.sampling_params", reason="vLLM is not installed: make test-vllm")
     from memagent_graph.models.vllm import ChatVLLM
 
-from doubles import Once
+from fixed_readers import Once
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from snippets import snippets
@@ -37,7 +37,6 @@ from memagent_graph.errors import (
     ModelError,
     TransientModelError,
 )
-from memagent_graph.models.resolve import resolve_model
 
 pytestmark = pytest.mark.vllm
 
@@ -112,26 +111,6 @@ def test_what_cannot_be_is_said_without_starting_an_engine(fields, words):
         _ = ChatVLLM(**fields).window_tokens
 
 
-def test_one_engine_serves_all_who_name_the_same_model(folder, model):
-    other = resolve_model(f"vllm:{folder}", temperature=1.0, **ENGINE)
-
-    assert other._engine is model._engine
-
-
-def test_sync_async_and_two_event_loops_read_alike(model):
-    agent = create_memagent(model, config=CONFIG)
-    asked = {"question": QUESTION, "document": document(0)}
-
-    outputs = [
-        agent.invoke(asked),
-        asyncio.run(agent.ainvoke(asked)),
-        asyncio.run(agent.ainvoke(asked)),
-    ]
-
-    assert outputs[0]["usage"]["calls"] > 3
-    assert len({output["memory"] for output in outputs}) == 1
-
-
 def test_a_reply_is_the_same_whole_and_streamed_and_says_how_it_came_about(model):
     whole = model.invoke("Hello there", max_tokens=12)
     parts = list(model.stream("Hello there", max_tokens=12))
@@ -140,7 +119,7 @@ def test_a_reply_is_the_same_whole_and_streamed_and_says_how_it_came_about(model
     assert len(parts) > 3
     assert "".join(part.content for part in parts) == whole.content
     streamed = parts[-1].response_metadata["generation"]
-    assert {**streamed, "seconds": 0} == {**found, "seconds": 0}
+    assert streamed == found
     tokenizer = model._engine.tokenizer
     assert tokenizer.decode(found["token_ids"]) == whole.content
     assert "Hello there" in tokenizer.decode(found["prompt_token_ids"])
@@ -215,15 +194,6 @@ async def test_a_cancelled_run_leaves_no_request_in_the_engine(model):
     await asyncio.sleep(0.2)
     assert llm.output_processor.get_num_unfinished_requests() == 0
     assert (await model.ainvoke("Still there?", max_tokens=2)).content
-
-
-async def test_a_stream_that_is_left_stops_generating(model):
-    async for _ in model.astream("Hello", max_tokens=900):
-        break
-
-    llm = await model._engine.thread.run(model._engine._ensure_started())
-    await asyncio.sleep(0.2)
-    assert llm.output_processor.get_num_unfinished_requests() == 0
 
 
 def test_a_full_queue_is_worth_another_attempt_and_the_readings_complete(folder):

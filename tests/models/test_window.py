@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
-from doubles import ScriptedReader, numbered
+from fixed_readers import ScriptedReader, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph import ReadingConfig, create_memagent
+from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.graph.reading import check_window
 from memagent_graph.models.endpoint import ChatEndpoint
@@ -72,34 +71,12 @@ def test_a_window_is_refused_exactly_when_the_budgets_do_not_fit_and_the_advice_
         assert window >= config.window_tokens - config.question_tokens + question
 
 
-async def test_a_window_that_no_chunk_size_fits_says_to_lower_the_other_budgets(
-    openai_server, model
-):
-    openai_server.models = [{"id": "small", "max_model_len": 2048}]
-
-    with pytest.raises(
-        ConfigurationError, match="holds 2048. Lower question_tokens, memory_tokens"
-    ):
-        await read(model, ReadingConfig())
-
-
-async def test_the_default_budgets_fit_a_window_of_8192_with_a_question_of_usual_length(
-    openai_server, model
-):
-    openai_server.models = [{"id": "small", "max_model_len": 8192}]
-
-    out = await read(model, ReadingConfig())
-
-    assert out["coverage"] == 1.0
-
-
 @pytest.mark.parametrize(
     "models",
     [
         [],
         [{"id": "small"}],
-        [{"id": "another", "max_model_len": 100}],
-        [{"id": "small", "max_model_len": None}],
+        [{"id": name, "max_model_len": 100} for name in ("another", "a third")],
         [{"id": "small", "max_model_len": "much"}],
     ],
 )
@@ -117,9 +94,9 @@ async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_wit
 ):
     openai_server.listing = 404
 
-    outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 20)
+    outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 5)
 
-    assert [out["coverage"] for out in outs] == [1.0] * 20
+    assert [out["coverage"] for out in outs] == [1.0] * 5
     assert openai_server.asked == 1
     await model.aclose()
 
@@ -154,18 +131,29 @@ async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the
     assert out["coverage"] == 1.0
 
 
-@pytest.mark.slow
-def test_many_readings_at_once_on_several_loops_ask_once(openai_server, model):
-    async def several():
-        await create_memagent(model, config=CONFIG).abatch([ASKED] * 20)
+@pytest.mark.parametrize(
+    ("listed", "adds"),
+    [
+        ({"meta": {"n_params": 1_543_714_304}}, True),  # llama.cpp
+        ({"meta": {"n_params": 7_615_616_512}}, False),
+        ({"root": "Qwen/Qwen2.5-0.5B-Instruct"}, True),  # vLLM
+        ({"root": "small"}, False),
+        ({"meta": None, "root": 3}, False),
+    ],
+)
+@pytest.mark.parametrize("served", ["small", "/models/the-only-one.gguf"])
+async def test_a_model_whose_name_does_not_say_its_size_is_asked_as_its_server_says(
+    openai_server, model, served, listed, adds
+):
+    openai_server.models = [{"id": served, **listed}]
+    await read(model)
+    memory = ConversationMemory(model)
+    await memory.asave("My sister Edda breeds goats in Husum.", user="ann", thread="monday")
+    await model.aclose()
 
-    for _ in range(2):
-        asyncio.run(several())
-
-    assert openai_server.asked == 1
-
-
-def test_nothing_is_asked_when_a_model_or_a_graph_is_made(openai_server, model):
-    create_memagent(model)
-
-    assert (openai_server.asked, model.window_tokens) == (0, None)
+    requests = openai_server.requests
+    asked = [one.get("prompt") or one["messages"][-1]["content"] for one in requests]
+    shown = ["<notes>" in prompt for prompt in asked if "Edda" in prompt or "<section>" in prompt]
+    assert shown
+    assert set(shown) == {not adds}
+    assert ("unchanged" in next(prompt for prompt in asked if "<section>" in prompt)) == adds

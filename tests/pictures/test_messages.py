@@ -10,37 +10,22 @@ import pytest
 pytest.importorskip("PIL")
 pytest.importorskip("lxml")
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.store.memory import InMemoryStore
 from PIL import Image
 
 from memagent_graph import ConversationMemory, ReadingConfig
+from memagent_graph.testing import ScriptedChatModel
 
 
-class Describing(BaseChatModel):
-    """Describes a picture by its colour, and keeps as notes the line that has a mark."""
-
-    described: list[str] = []
-    prompts: list[str] = []
-
-    @property
-    def _llm_type(self):
-        return "describing"
-
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        content = messages[-1].content
-        if isinstance(content, list):
-            shown = Image.open(BytesIO(base64.b64decode(content[-1]["base64"])))
-            said = "a red door" if shown.getpixel((9, 9)) == (255, 0, 0) else "a blue door"
-            self.described.append(said)
-        else:
-            self.prompts.append(content)
-            lines = [line for line in content.splitlines() if "[picture 1" in line]
-            said = "\n".join(f"2026-03-05: Ann showed {line.strip()}" for line in lines[-1:])
-        message = AIMessage(said or "unchanged")
-        return ChatResult(generations=[ChatGeneration(message=message)])
+def describe(messages):
+    """Describe a picture by its colour, and keep as notes the line that has a mark."""
+    content = messages[-1].content
+    if isinstance(content, list):
+        shown = Image.open(BytesIO(base64.b64decode(content[-1]["base64"])))
+        return "a red door" if shown.getpixel((9, 9)) == (255, 0, 0) else "a blue door"
+    lines = [line for line in content.splitlines() if "[picture 1" in line]
+    return "\n".join(f"2026-03-05: Ann showed {line.strip()}" for line in lines[-1:]) or "unchanged"
 
 
 def picture(colour="red"):
@@ -60,7 +45,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_picture_is_described_once_and_only_its_description_is_kept(form):
-    model, store, data = Describing(described=[], prompts=[]), InMemoryStore(), picture()
+    model, store, data = ScriptedChatModel(describe), InMemoryStore(), picture()
     memory = ConversationMemory(model, store=store, config=ReadingConfig(pictures=1000), window=1)
     content = [{"type": "text", "text": "My new door:"}, FORMS[form](data)]
     messages = [
@@ -73,7 +58,8 @@ def test_a_picture_is_described_once_and_only_its_description_is_kept(form):
     for end in (2, 4, 4):
         memory.save(messages[:end], user="ann", thread="t")
 
-    assert model.described == ["a red door"]
+    described = [call for call in model.calls if isinstance(call.messages[-1].content, list)]
+    assert len(described) == 1
     assert "[picture 1: a red door]" in memory.load("ann")
     dumped = str(store._data)
     assert data[:60] not in dumped
@@ -82,7 +68,7 @@ def test_a_picture_is_described_once_and_only_its_description_is_kept(form):
 
 
 def test_a_forgotten_message_leaves_no_description_among_the_kept_ones_and_a_user_none_at_all():
-    model, store = Describing(described=[], prompts=[]), InMemoryStore()
+    model, store = ScriptedChatModel(describe), InMemoryStore()
     memory = ConversationMemory(model, store=store, config=ReadingConfig(pictures=1000), window=1)
     content = [{"type": "text", "text": "Look:"}, FORMS["openai"](picture())]
     memory.save([HumanMessage(content, id="1"), AIMessage("Nice.", id="2")], user="ann", thread="t")

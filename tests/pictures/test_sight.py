@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from io import BytesIO
 
 import pytest
@@ -11,9 +10,7 @@ import pytest
 pytest.importorskip("PIL")
 pytest.importorskip("lxml")
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from PIL import Image
@@ -25,10 +22,10 @@ from tokenizers.models import WordLevel
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.pictures.picture import numbers_in
+from memagent_graph.pictures import numbers_in
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import ListSink
-from memagent_graph.text.files import open_source
+from memagent_graph.testing import ScriptedChatModel
 
 COLOURS = {
     (255, 0, 0): "red",
@@ -40,48 +37,48 @@ COLOURS = {
 COLOURS_IN_ORDER = [*COLOURS.values()]
 
 
-class Seeing(BaseChatModel):
-    """Notes the colour of each picture that it is shown, under its mark, and answers with them."""
+class Seeing(ScriptedChatModel):
+    """Notes the colour of each picture that it is shown, under its mark, and answers with them.
 
-    seen: list[list[str]] = []
-    asked: list[str] = []
-    refers: bool = True
-    wants: str = "none"
+    Args:
+        wants: its reply when it is asked which pictures to see again.
+        refers: whether its notes refer to pictures by their marks.
+    """
 
-    @property
-    def _llm_type(self):
-        return "seeing"
+    def __init__(self, wants="none", *, refers=True, **fields):
+        super().__init__(self.reply, **fields)
+        self._wants, self._refers = wants, refers
+        self._seen, self._asked = [], []
 
-    def _generate(self, messages, stop=None, run_manager=None, **options):
+    def reply(self, messages):
         content = messages[0].content
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        prompt, marks, colours = blocks[0]["text"], [], []
+        prompt, mark, noted = blocks[0]["text"], None, []
         for block in blocks[1:]:
             if block["type"] == "image":
-                shown = Image.open(BytesIO(base64.b64decode(block["base64"])))
                 assert block["mime_type"].startswith("image/")
-                colours.append(COLOURS[shown.getpixel((9, 9))])
-            else:
-                marks = numbers_in(block["text"]) or marks
-            if block["type"] == "image":
-                marks = [*marks]
-                colours[-1] = f"- The door of [picture {marks[-1]}] is {colours[-1]}."
+                shown = Image.open(BytesIO(base64.b64decode(block["base64"])))
+                noted.append(
+                    f"- The door of [picture {mark}] is {COLOURS[shown.getpixel((9, 9))]}."
+                )
+            elif numbers := numbers_in(block["text"]):
+                mark = numbers[-1]
         if "<pictures>" in prompt:
-            self.asked.append(prompt.partition("<pictures>")[2].partition("</pictures>")[0])
-            return self._reply(self.wants)
-        self.seen.append(colours)
-        kept = (
-            prompt.split("<notes>")[-1].split("</notes>")[0].strip() if "<notes>" in prompt else ""
-        )
+            self._asked.append(prompt.partition("<pictures>")[2].partition("</pictures>")[0])
+            return with_ids(self._wants)
+        self._seen.append(noted)
+        if "JSON" in prompt:
+            return {"colour": noted[0].split()[-1].strip(".")}
+        kept = prompt.partition("<notes>")[2].partition("</notes>")[0].strip()
         lines = [line for line in kept.splitlines() if line.startswith("- The door")]
-        if not self.refers:
-            colours = [line.replace("[picture ", "[figure ") for line in colours]
-        return self._reply("\n".join([*lines, *colours]) or "- Nothing about a door.")
+        if not self._refers:
+            noted = [line.replace("[picture ", "[figure ") for line in noted]
+        return with_ids("\n".join([*lines, *noted]) or "- Nothing about a door.")
 
-    def _reply(self, text):
-        metadata = {"prompt_token_ids": [7], "token_ids": [8], "logprobs": [-0.5]}
-        message = AIMessage(text, response_metadata={"generation": metadata})
-        return ChatResult(generations=[ChatGeneration(message=message)])
+
+def with_ids(text):
+    metadata = {"prompt_token_ids": [7], "token_ids": [8], "logprobs": [-0.5]}
+    return AIMessage(text, response_metadata={"generation": metadata})
 
 
 def write_page(path, *colours, words=""):
@@ -96,6 +93,8 @@ def write_page(path, *colours, words=""):
 
 
 QUESTION = "Which colour is the door?"
+ONE = 85 + 170 + 32
+"""Tokens of one picture with its mark."""
 
 
 def ask(model, document, store=None, shape=None, **settings):
@@ -113,71 +112,44 @@ def ask(model, document, store=None, shape=None, **settings):
 
 
 def test_a_model_that_sees_reads_what_only_the_picture_says(tmp_path):
-    model = Seeing(seen=[])
+    model = Seeing()
 
     output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
 
     assert "The door of [picture 1] is red." in output["memory"]
     assert "red" in output["answer"]
     assert output["unsupported"] == []
-    assert [len(one) for one in model.seen] == [1, 1]  # the section, and the answer once more
+    assert [len(one) for one in model._seen] == [1, 1]  # the section, and the answer once more
 
 
-def test_an_answer_that_stands_on_a_picture_alone_is_found(tmp_path):
-    agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000))
-    asked = "Which colour is the gate of the northern garden in the yard painted?"
+@pytest.mark.parametrize(
+    ("pictures", "refers", "seen"), [(0, True, [0, 0]), (1000, False, [1, 0]), (1000, True, [1, 1])]
+)
+def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path, pictures, refers, seen):
+    model = Seeing(refers=refers)
 
-    page = write_page(tmp_path / "a.html", "red", words="of the barn is in the yard")
-    output = agent.invoke({"question": asked, "document": page})
+    ask(model, write_page(tmp_path / "a.html", "red"), pictures=pictures)
 
-    assert "red" in output["answer"]
-    assert output["found"] is True
-
-
-def test_without_the_setting_nothing_is_shown(tmp_path):
-    model = Seeing(seen=[])
-
-    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"))
-
-    assert model.seen[0] == []
-    assert "red" not in output["answer"]
+    assert [len(one) for one in model._seen] == seen
 
 
 def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
-    model = Seeing(seen=[])
+    model, store = Seeing(), InMemoryStore()
     page = write_page(tmp_path / "a.html", "red", "blue", "green")
 
-    output, _, _ = ask(model, page, pictures=2 * (85 + 170 + 32))
+    first, again = (ask(model, page, store, pictures=2 * ONE)[0] for _ in range(2))
 
-    assert len(model.seen[0]) == 2
-    assert output["warnings"] == [
+    assert len(model._seen[0]) == 2
+    assert again["usage"]["calls"] < first["usage"]["calls"]
+    assert first["warnings"] == again["warnings"]
+    assert first["warnings"] == [
         "What was left out: 1 (a picture of a chunk, without room in pictures)."
     ]
-
-
-def test_pictures_without_room_are_told_of_a_memory_that_is_taken_from_a_store(tmp_path):
-    store, page = InMemoryStore(), write_page(tmp_path / "a.html", "red", "blue", "green")
-    first, _, _ = ask(Seeing(seen=[]), page, store, pictures=2 * (85 + 170 + 32))
-
-    output, _, _ = ask(Seeing(seen=[]), page, store, pictures=2 * (85 + 170 + 32))
-
-    assert output["usage"]["calls"] < first["usage"]["calls"]
-    assert "1 (a picture" in first["warnings"][0]
-    assert output["warnings"] == first["warnings"]
-
-
-def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):
-    model = Seeing(seen=[], refers=False)
-
-    ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
-
-    assert [len(one) for one in model.seen] == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("wants", "seen"),
     [
-        ("2", ["blue"]),
         ("[picture 5, p. 1: a door], then [picture 3]", ["yellow", "green"]),
         ("Those would be 1, 99 and 1 again.", ["red"]),
         ("none", []),
@@ -185,121 +157,42 @@ def test_the_answer_sees_again_only_what_the_memory_refers_to(tmp_path):
     ],
 )
 def test_where_not_all_fit_the_answer_sees_what_it_asks_for(tmp_path, wants, seen):
-    model = Seeing(seen=[], asked=[], wants=wants)
+    model = Seeing(wants=wants)
     page = write_page(tmp_path / "a.html", *COLOURS_IN_ORDER)
 
     output, _, _ = ask(model, page, pictures=10_000)
 
-    (asked,) = model.asked
+    (asked,) = model._asked
     assert numbers_in(asked) == [1, 2, 3, 4, 5]
-    assert [line.rpartition(" ")[2] for line in model.seen[-1]] == [f"{one}." for one in seen]
+    assert [line.rpartition(" ")[2] for line in model._seen[-1]] == [f"{one}." for one in seen]
     assert output["usage"]["calls"] == 3
     assert not [line for line in output["warnings"] if "left out" in line]
 
 
-def test_what_it_asks_for_keeps_to_the_budget_and_to_four(tmp_path):
-    model = Seeing(seen=[], asked=[], wants="5, 4, 3, 2, 1")
+@pytest.mark.parametrize(("most", "shown", "left"), [(10_000, 4, 1), (2 * ONE, 2, 3)])
+def test_what_it_asks_for_keeps_to_the_budget_and_to_four(tmp_path, most, shown, left):
+    model = Seeing(wants="5, 4, 3, 2, 1")
     page = write_page(tmp_path / "a.html", *COLOURS_IN_ORDER, words="and then some " * 30)
-    room = 85 + 170 + 32
 
-    shown, warned = [], []
-    for most in (10_000, 2 * room):
-        agent = create_memagent(model, config=ReadingConfig(pictures=most, chunk_tokens=100))
-        output = agent.invoke({"question": QUESTION, "document": page})
-        shown.append(len(model.seen[-1]))
-        warned.append(" ".join(output["warnings"]))
+    output, _, _ = ask(model, page, pictures=most, chunk_tokens=100)
 
-    assert shown == [4, 2]
-    assert "1 (asked to see again, without room)" in warned[0]
-    assert "3 (asked to see again, without room)" in warned[1]
-
-
-def test_where_all_fit_nothing_is_asked(tmp_path):
-    model = Seeing(seen=[], asked=[], wants="none")
-
-    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red", "blue"), pictures=10_000)
-
-    assert model.asked == []
-    assert len(model.seen[-1]) == 2
-    assert output["usage"]["calls"] == 2
+    assert len(model._seen[-1]) == shown
+    assert f"{left} (asked to see again, without room)" in " ".join(output["warnings"])
 
 
 class Door(BaseModel):
     colour: str
 
 
-class Shaped(Seeing):
-    """Answers in the shape of a door as well."""
-
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        found = super()._generate(messages, **options)
-        if "JSON" in str(messages[0].content):
-            said = json.dumps({"colour": self.seen[-1][0].split()[-1].strip(".")})
-            return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
-        return found
-
-
-def test_an_answer_in_a_shape_sees_the_pictures_as_well(tmp_path):
-    config = ReadingConfig(pictures=1000)
-    agent = create_memagent(Shaped(seen=[]), config=config, response_format=Door)
-    page = write_page(tmp_path / "a.html", "red")
-
-    output = agent.invoke({"question": QUESTION, "document": page})
-
-    assert output["structured_response"] == Door(colour="red")
-
-
-def test_each_section_has_its_own_pictures(tmp_path):
-    model = Seeing(seen=[])
-    page = write_page(tmp_path / "a.html", "red", "blue", words="and then some " * 30)
-
-    output, _, _ = ask(model, page, pictures=1000, chunk_tokens=100)
-
-    shown = [line for step in model.seen[:-1] for line in step]
-    assert [line.rpartition(" ")[2] for line in shown] == ["red.", "blue."]
-    assert "red" in output["memory"]
-    assert "blue" in output["memory"]
-
-
-def test_a_chunk_looks_at_the_documents_that_it_is_of_alone(tmp_path):
-    for number in range(40):
-        write_page(tmp_path / f"{number:02}.html", "red", words="and then some " * 20)
-    source, looked = open_source(tmp_path), []
-    for part in source.parts:
-        part.__class__ = type(
-            "Watched",
-            (type(part),),
-            {"pictures": property(lambda self: looked.append(self) or self.__dict__["pictures"])},
-        )
-
-    ask(Seeing(seen=[]), source, pictures=600, chunk_tokens=200)
-
-    chunks = source.length // 600
-    assert len(source.parts) == 40
-    assert 40 <= len(looked) < 4 * chunks + 40
-
-
-def test_another_picture_under_the_same_mark_is_read_anew(tmp_path):
-    store = InMemoryStore()
-    answers = []
-    for colour in ("red", "blue"):
-        page = write_page(tmp_path / "a.html", colour)
-        agent = create_memagent(Seeing(seen=[]), config=ReadingConfig(pictures=1000), store=store)
-        answers.append(agent.invoke({"question": QUESTION, "document": page})["answer"])
-
-    assert "red" in answers[0]
-    assert "blue" in answers[1]
-
-
 WAYS = {
-    "shown": lambda path: (Seeing(seen=[]), write_page(path, "red"), {"pictures": 1000}),
+    "shown": lambda path: (Seeing(), write_page(path, "red"), {"pictures": 1000}),
     "chosen": lambda path: (
-        Seeing(seen=[], asked=[], wants="1, 2"),
+        Seeing(wants="1, 2"),
         write_page(path, *COLOURS_IN_ORDER),
         {"pictures": 10_000},
     ),
     "shaped": lambda path: (
-        Shaped(seen=[]),
+        Seeing(),
         write_page(path, "red"),
         {"pictures": 1000, "shape": Door},
     ),
@@ -307,56 +200,23 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stores_and_checkpoints_never_hold_the_bytes(tmp_path, way):
-    model, page, settings = WAYS[way](tmp_path / "a.html")
-    encoded = page.read_text("utf-8").partition("base64,")[2][:40]
-
-    output, store, saver = ask(model, page, **settings)
-
-    assert model.seen[-1]
-    kept = [str(item.value) for item in store.search(("memagent",), limit=1000)]
-    kept += [str(store._data), str(saver.storage), str(saver.blobs), str(saver.writes), str(output)]
-    assert "picture 1" in "".join(kept)
-    assert not [one for one in kept if encoded in one or "iVBORw0KGgo" in one]
-
-
-@pytest.mark.parametrize(
-    ("colours", "gone"),
-    [(["red"], [1]), (["red", "blue"], [2, 1])],
-    ids=["before the answer", "before its section"],
-)
-def test_a_picture_that_is_gone_is_said_to_be(tmp_path, colours, gone):
-    page = write_page(tmp_path / "a.html", *colours, words="and then some " * 30)
-
-    class Deleting(Seeing):
-        def _generate(self, messages, stop=None, run_manager=None, **options):
-            found = super()._generate(messages, **options)
-            if self.seen[-1]:
-                page.unlink()
-            return found
-
-    model = Deleting(seen=[])
-    output, _, _ = ask(model, page, pictures=1000, chunk_tokens=100)
-
-    reason = f"1 ({page} has changed or is gone, and with it "
-    lost = ", ".join(f"{reason}[picture {number}: a door])" for number in gone)
-    assert [len(one) for one in model.seen if one] == [1]
-    assert f"What was left out: {lost}." in output["warnings"]
-    assert "red" in output["answer"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_redis_never_holds_the_bytes(tmp_path, way):
+def test_stores_checkpoints_and_redis_never_hold_the_bytes(tmp_path, way):
     (model, page, settings), server = WAYS[way](tmp_path / "a.html"), RedisServer(tmp_path)
     encoded = page.read_text("utf-8").partition("base64,")[2][:40]
 
-    with RedisStore.from_url(server.url) as store:
-        ask(model, page, store=store, **settings)
+    output, store, saver = ask(model, page, **settings)
+    with RedisStore.from_url(server.url) as redis:
+        ask(model, page, store=redis, **settings)
     server.kill()
 
-    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*.aof"))
-    assert b"picture 1" in kept
-    assert not [one for one in (encoded.encode(), b"iVBORw0KGgo") if one in kept]
+    assert model._seen[-1]
+    kept = [str(item.value) for item in store.search(("memagent",), limit=1000)]
+    kept += [str(store._data), str(saver.storage), str(saver.blobs), str(saver.writes), str(output)]
+    in_redis = "".join(file.read_text("latin-1") for file in tmp_path.rglob("*.aof"))
+    for whole in ("".join(kept), in_redis):
+        assert "picture 1" in whole
+        assert encoded not in whole
+        assert "iVBORw0KGgo" not in whole
 
 
 @pytest.mark.parametrize("way", ["shown", "chosen"])
@@ -372,29 +232,49 @@ def test_rollouts_refer_to_pictures_without_their_bytes(tmp_path, way):
     kept = str(records)
     assert "The door of [picture 1] is red." in kept
     assert len(records) > 2
-    assert not [one for one in (encoded, "iVBORw0KGgo") if one in kept]
+    assert encoded not in kept
+    assert "iVBORw0KGgo" not in kept
+
+
+@pytest.mark.parametrize(
+    ("colours", "gone"),
+    [(["red"], [1]), (["red", "blue"], [2, 1])],
+    ids=["before the answer", "before its section"],
+)
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path, colours, gone):
+    page = write_page(tmp_path / "a.html", *colours, words="and then some " * 30)
+
+    class Deleting(Seeing):
+        def reply(self, messages):
+            found = super().reply(messages)
+            if self._seen[-1]:
+                page.unlink()
+            return found
+
+    model = Deleting()
+    output, _, _ = ask(model, page, pictures=1000, chunk_tokens=100)
+
+    reason = f"1 ({page} has changed or is gone, and with it "
+    lost = ", ".join(f"{reason}[picture {number}: a door])" for number in gone)
+    assert [len(one) for one in model._seen if one] == [1]
+    assert f"What was left out: {lost}." in output["warnings"]
+    assert "red" in output["answer"]
 
 
 def test_a_reference_to_a_picture_that_nobody_saw_is_unsupported(tmp_path):
-    class Inventing(Seeing):
-        def _generate(self, messages, stop=None, run_manager=None, **options):
-            said = (
-                "- The door of [picture 1] is red.\n- The vault of [picture 77] holds 9310 coins."
-            )
-            return ChatResult(generations=[ChatGeneration(message=AIMessage(said))])
+    model = ScriptedChatModel(
+        "- The door of [picture 1] is red.\n- The vault of [picture 77] holds 9310 coins."
+    )
+    output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
 
-    output, _, _ = ask(Inventing(), write_page(tmp_path / "a.html", "red"), pictures=1000)
-
-    doubted = [item["text"] for item in output["unsupported"]]
-    warned = " ".join(output["warnings"])
-    assert "picture 77" in warned
-    assert not any("picture 1]" in text for text in doubted)
+    assert "picture 77" in " ".join(output["warnings"])
+    assert not any("picture 1]" in item["text"] for item in output["unsupported"])
 
 
 @pytest.mark.parametrize("model", ["extractive", "blind"])
 def test_a_reader_that_sees_nothing_is_refused_the_setting(model):
     if model == "blind":
-        model = Seeing(seen=[], profile={"image_inputs": False})
+        model = Seeing(profile={"image_inputs": False})
 
     with pytest.raises(ConfigurationError, match="takes no pictures"):
         create_memagent(model, config=ReadingConfig(pictures=1000))

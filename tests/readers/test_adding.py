@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.language_models import FakeListChatModel
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.readers.resolve import default_prompts, resolve_reader
+from memagent_graph.prompts import default_prompts
+from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.testing import ScriptedChatModel
 
 CHUNKS = (
     "Ann Kestrel signed the lease of the mill in 1901.",
@@ -18,18 +19,8 @@ QUESTION = "To whom did Ann Kestrel sell the mill?"
 SIGNED, SOLD = "Ann Kestrel signed the lease in 1901.", "Ann Kestrel sold the mill to Bo Lind."
 
 
-class Recorded(FakeListChatModel):
-    """Keeps the prompts that it was sent."""
-
-    prompts: list[str] = []
-
-    def _call(self, messages, *args, **kwargs):
-        self.prompts.append(messages[0].text)
-        return super()._call(messages, *args, **kwargs)
-
-
 def read(*replies: str, **settings):
-    model = Recorded(responses=[*replies], prompts=[])
+    model = ScriptedChatModel(*replies)
     config = ReadingConfig(**{"chunk_tokens": 18, "memory_tokens": 64} | settings)
     agent = create_memagent(model, config=config, prompts=Prompts.additive())
     document = "\n\n".join(CHUNKS)
@@ -47,11 +38,6 @@ def test_what_a_chunk_says_is_added_with_its_place():
     assert [item["text"] for item in out["evidence"]] == [SIGNED, SOLD]
     assert not any(SIGNED in prompt for prompt in prompts[:3]), "an update was shown the notes"
     assert all('"unchanged"' in prompt for prompt in prompts[:3])
-
-
-def test_a_line_that_is_there_is_not_added_again():
-    out, _ = read(SIGNED, SIGNED, f"{SIGNED}\n{SOLD}", "Bo Lind")
-    assert out["memory"].splitlines() == [SIGNED, SOLD]
 
 
 def test_a_full_memory_is_merged_by_one_more_call():
@@ -73,18 +59,15 @@ def test_a_merge_that_is_no_notes_loses_nothing_that_fits(reply):
     assert reply not in out["memory"]
 
 
-class Shy(Recorded):
-    """Says "unchanged" whenever it may."""
-
-    def _call(self, messages, *args, **kwargs):
-        self.prompts.append(messages[0].text)
-        if '"unchanged"' in self.prompts[-1]:
-            return "unchanged"
-        return SOLD if "900 crowns" in self.prompts[-1] else "Bo Lind"
+def close_the_gate(messages):
+    """Say "unchanged" whenever that is allowed."""
+    if '"unchanged"' in messages[0].text:
+        return "unchanged"
+    return SOLD if "900 crowns" in messages[0].text else "Bo Lind"
 
 
 def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_it():
-    model = Shy(responses=[""], prompts=[])
+    model = ScriptedChatModel(close_the_gate)
     config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
     agent = create_memagent(model, config=config, prompts=Prompts.additive())
 
@@ -94,60 +77,34 @@ def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_i
     assert any("update gate was switched off" in warning for warning in out["warnings"])
 
 
-def test_a_closed_gate_is_not_questioned_where_nothing_bears_on_the_question():
-    model = Shy(responses=[""], prompts=[])
-    config = ReadingConfig(chunk_tokens=18, memory_tokens=64)
-    agent = create_memagent(model, config=config, prompts=Prompts.additive())
-    document = "Ann came.\n\nThe harbour was dredged twice that year.\n\nNobody knew why."
-
-    out = agent.invoke({"question": QUESTION, "document": document})
-
-    assert out["found"] is False
-    assert all('"unchanged"' in prompt for prompt in model.prompts)
-
-
 def test_a_prompt_without_the_memory_needs_the_chunk():
     with pytest.raises(ConfigurationError, match="update prompt"):
         Prompts(update="What of {question}?")
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "adds"),
     [
-        "hf:/models/smollm2-135m-instruct/",
-        "vllm:Qwen/Qwen2.5-0.5B-Instruct",
-        "openai:qwen2.5-coder-1.5b-instruct",
-        "meta-llama/Llama-3.2-1B",
-        "google/gemma-3-270m-it",
-        "some-0.5b-instruct-128k",
+        ("hf:/models/smollm2-135m-instruct/", True),
+        ("vllm:Qwen/Qwen2.5-0.5B-Instruct", True),
+        ("google/gemma-3-270m-it", True),
+        ("some-0.5b-instruct-128k", True),
+        ("openai:gpt-4o", False),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", False),
+        ("Qwen/Qwen3-30B-A3B", False),
+        ("/runs/memagent-1.5b", False),
+        ("/models-0.5b/final", False),
+        ("anthropic:claude-haiku-4-5", False),
+        ("", False),
     ],
 )
-def test_a_small_model_adds_by_default(name):
-    assert default_prompts(name, ReadingConfig()).adds
-    assert not default_prompts(name, ReadingConfig(exact_cuts=True)).adds
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "openai:gpt-4o",
-        "Qwen/Qwen2.5-7B-Instruct-1M",
-        "Qwen/Qwen3-30B-A3B",
-        "mistralai/Mixtral-8x7B",
-        "BytedTsinghua-SIA/RL-MemoryAgent-14B",
-        "/runs/memagent-1.5b",
-        "/models-0.5b/final",
-        "anthropic:claude-haiku-4-5",
-        "phi-3.5-mini",
-        "",
-    ],
-)
-def test_another_model_writes_its_whole_memory_again_by_default(name):
-    assert not default_prompts(name, ReadingConfig()).adds
+def test_a_small_model_adds_by_default_and_another_writes_its_whole_memory_again(name, adds):
+    assert default_prompts(name).adds == adds
+    assert not default_prompts(name, exact=True).adds
 
 
 def test_prompts_that_are_given_stand_for_a_small_model_too():
-    small = FakeListChatModel(responses=[""], name="x")
+    small = ScriptedChatModel("", name="x")
     object.__setattr__(small, "model", "tiny-0.5b")
 
     assert resolve_reader(small, config=ReadingConfig()).prompts.adds

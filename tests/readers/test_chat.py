@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import pytest
-from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.errors import GraphInterrupt
 from tokenizers import Tokenizer, models
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
-from memagent_graph.evidence.places import Evidence, Memory
+from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
@@ -22,28 +21,9 @@ CHUNK = Chunk("The ferry leaves at nine.", 0, 25, 6, open_source("The ferry leav
 STEP = Step("When?", Memory("Old notes."), CHUNK)
 
 
-class Scripted(BaseChatModel):
-    reply: AIMessage
-    max_tokens: int | None = None
-    error: Exception | None = None
-    seen: list = []
-
-    model_config = {"arbitrary_types_allowed": True}
-
-    @property
-    def _llm_type(self):
-        return "scripted"
-
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        self.seen.append((messages[0].text, options))
-        if self.error:
-            raise self.error
-        return ChatResult(generations=[ChatGeneration(message=self.reply)])
-
-
-def reader(content, error=None, **fields):
-    model = Scripted(reply=AIMessage(content, **fields), error=error, seen=[])
-    return ChatReader(model, config=ReadingConfig(memory_tokens=70))
+def reader(reply, **fields):
+    reply = AIMessage(reply, **fields) if fields or isinstance(reply, list) else reply
+    return ChatReader(ScriptedChatModel(reply), config=ReadingConfig(memory_tokens=70))
 
 
 async def update(content, **fields):
@@ -51,7 +31,7 @@ async def update(content, **fields):
 
 
 async def update_failing_with(error):
-    return await reader("", error=error).update(STEP)
+    return await reader(error).update(STEP)
 
 
 async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
@@ -59,9 +39,9 @@ async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
 
     found = await asked.update(STEP)
 
-    prompt, options = asked.model.seen[0]
+    [prompt], [call] = asked.model.prompts, asked.model.calls
     assert all(text in prompt for text in ("When?", "Old notes.", "The ferry leaves at nine."))
-    assert options["max_tokens"] == 70
+    assert call.options["max_tokens"] == 70
     assert (found.memory.text, found.usage.calls) == ("At nine.", 1)
 
 
@@ -75,35 +55,29 @@ def tokenizer(special=(), added=()):
 async def test_no_text_can_forge_a_control_token_of_the_models_tokenizer():
     text = "Then §turn§ and ~~tool~~ and STOPNOW in <table> and a word of two  spaces."
     known = tokenizer(["§turn§", "STOPNOW"], ["~~tool~~", "<table>", "  ", "word", "\n"])
-    model = Scripted(reply=AIMessage("At nine."), seen=[])
+    model = ScriptedChatModel("At nine.")
     agent = create_memagent(model, tokenizer=known)
 
     await agent.ainvoke({"question": f"When? {text}", "document": text})
 
     made = "Then ‹turn§ and ‹~tool~~ and S‹TOPNOW in <table> and a word of two  spaces."
-    update, answer = (prompt for prompt, _ in model.seen)
+    update, answer = model.prompts
     assert update.count(made) == 2
     assert answer.count(made) == 2  # the question, and a passage
     assert not any(token in update + answer for token in ("§turn§", "~~tool~~", "STOPNOW"))
 
 
 def test_a_models_own_tokenizer_is_asked_for_its_control_tokens():
-    class Local(Scripted):
+    class Local(ScriptedChatModel):
         tokenizer: object = None
 
     transformers = pytest.importorskip("transformers")  # the lowest versions have none
     own = tokenizer(["§turn§"])
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=own)
     for held in (own, load_tokenizer(own), fast):
-        reader = ChatReader(Local(reply=AIMessage(""), tokenizer=held))
+        reader = ChatReader(Local("", tokenizer=held))
 
         assert "a ‹turn§ b" in reader.prompts.for_answer("a §turn§ b", "")
-
-
-async def test_an_answer_comes_whole_and_extracted():
-    found = await reader(r"It leaves at \boxed{nine}.").respond("When?", Memory("At nine."))
-
-    assert (found.text, found.final) == (r"It leaves at \boxed{nine}.", "nine")
 
 
 @pytest.mark.parametrize(
@@ -123,19 +97,6 @@ async def test_what_a_model_thinks_aloud_is_not_memory(content):
 async def test_a_reply_without_text_is_an_error_worth_a_repeat(content):
     with pytest.raises(EmptyReplyError):
         await update(content)
-
-
-async def test_a_reply_cut_off_while_thinking_says_which_budget_to_raise():
-    with pytest.raises(EmptyReplyError, match="memory_tokens"):
-        await update("<think>so", response_metadata={"finish_reason": "length"})
-
-
-async def test_a_reply_that_was_cut_off_ends_at_its_last_whole_sentence():
-    found = await update(
-        "It leaves at nine. It costs 4. It ret", response_metadata={"finish_reason": "length"}
-    )
-
-    assert (found.memory.text, found.finish_reason) == ("It leaves at nine. It costs 4.", "length")
 
 
 @pytest.mark.parametrize(
@@ -160,23 +121,6 @@ async def test_errors_of_any_client_become_ours():
 async def test_an_interrupt_within_the_model_is_no_failure():
     with pytest.raises(GraphInterrupt):
         await update_failing_with(GraphInterrupt())
-
-
-async def test_a_limit_set_on_the_model_stays():
-    model = Scripted(reply=AIMessage("x"), max_tokens=9000, seen=[])
-
-    await ChatReader(model).respond("When?", Memory("At nine."))
-
-    assert "max_tokens" not in model.seen[0][1]
-
-
-async def test_usage_and_finish_reason_are_passed_on():
-    usage = {"input_tokens": 11, "output_tokens": 4, "total_tokens": 15}
-
-    found = await update("x", usage_metadata=usage, response_metadata={"finish_reason": "stop"})
-
-    assert (found.usage.input_tokens, found.usage.output_tokens) == (11, 4)
-    assert found.finish_reason == "stop"
 
 
 def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
@@ -205,9 +149,9 @@ async def test_a_merge_shows_all_memories_and_limits_the_reply():
 
     found = await asked.merge("When?", [Memory("First notes."), Memory("Second notes.")])
 
-    prompt, options = asked.model.seen[0]
+    [prompt], [call] = asked.model.prompts, asked.model.calls
     assert prompt.index("When?") < prompt.index("First notes.") < prompt.index("Second notes.")
-    assert options["max_tokens"] == 70
+    assert call.options["max_tokens"] == 70
     assert (found.memory.text, found.usage.calls) == ("Both.", 1)
 
 
@@ -215,7 +159,7 @@ FACTS = "It rained all day.\n\nThe owner of project P003 is Ann Lee.\n\nThe ferr
 
 
 def asked(*replies, **config):
-    model = FakeListChatModel(responses=[*replies])
+    model = ScriptedChatModel(*replies)
     agent = create_memagent(model, config=ReadingConfig(**config))
     return agent.invoke({"question": "Who owns P003?", "document": FACTS})
 
@@ -228,29 +172,6 @@ def test_what_a_model_wrote_in_its_own_words_and_its_answer_have_their_places():
     assert FACTS[found["start"] : found["end"]] == "The owner of project P003 is Ann Lee."
     assert found["line"] == 3
     assert out["citations"] == [found]
-
-
-def test_what_stands_nowhere_has_no_place():
-    out = asked("- The moon is made of cheese.", "I do not know.")
-
-    assert (out["evidence"], out["citations"]) == ([], [])
-
-
-def test_a_line_that_is_carried_over_keeps_its_place():
-    first = "- Project P003 belongs to Ann Lee."
-    out = asked("- Rain.", first, first, r"\boxed{Ann Lee}", chunk_tokens=10)
-
-    assert [place["line"] for place in out["evidence"]] == [3]
-
-
-async def test_a_merged_memory_has_the_places_of_those_that_it_was_made_of():
-    place = Evidence("Project P003 belongs to Ann Lee.", "a.txt", 3, 20, 57)
-    reader = ChatReader(FakeListChatModel(responses=["Ann Lee owns project P003."]))
-
-    made = await reader.merge("Who?", [Memory(place.text, (place,)), Memory("The moon.")])
-
-    (found,) = made.memory.evidence
-    assert (found.text, found.start, found.end) == ("Ann Lee owns project P003.", 20, 57)
 
 
 @pytest.mark.parametrize(
@@ -337,24 +258,17 @@ async def test_the_text_of_a_reply_is_in_blocks_that_are_said(blocks):
     ("metadata", "whole"),
     [
         ({"finish_reason": "stop"}, True),
-        ({"finish_reason": "STOP"}, True),
         ({"stop_reason": "end_turn"}, True),
         ({"finish_reason": "COMPLETE"}, True),
-        ({"finish_reason": "eos_token"}, True),
-        ({"finish_reason": "stop_sequence"}, True),
-        ({"finish_reason": "eos_token_found"}, True),
         ({"finish_reason": "tool_calls"}, True),
         ({"finish_reason": "nonesuch"}, True),
         ({"finish_reason": "out_of_tokens"}, False),
         ({"finish_reason": "incomplete"}, False),
-        ({"finish_reason": "kv_cache_full"}, False),
         ({"finish_reason": "budget_exceeded"}, False),
         ({"finish_reason": "length"}, False),
         ({"finish_reason": "lengthlength"}, False),  # LangChain joins the parts of a stream
         ({"finish_reason": "MAX_TOKENS"}, False),
         ({"finish_reason": "FinishReason.MAX_TOKENS"}, False),
-        ({"finish_reason": "model_length"}, False),
-        ({"finish_reason": "token_limit"}, False),
         ({"finish_reason": "ERROR_LIMIT"}, False),
         ({"stop_reason": "max_tokens"}, False),
         ({"stop_reason": "model_context_window_exceeded"}, False),
@@ -373,23 +287,18 @@ async def test_the_last_sentence_of_a_cut_off_reply_goes_in_every_provider_s_wor
     ("metadata", "error"),
     [
         ({"finish_reason": "SAFETY"}, RefusalError),
-        ({"finish_reason": "RECITATION"}, RefusalError),
         ({"stop_reason": "refusal"}, RefusalError),
         ({"stopReason": "guardrail_intervened"}, RefusalError),
         ({"finish_reason": "sensitive"}, RefusalError),
         ({"finish_reason": "STOP", "prompt_feedback": {"block_reason": "SAFETY"}}, RefusalError),
         ({"incomplete_details": {"reason": "content_filter"}}, RefusalError),
         ({"finish_reason": "error"}, TransientModelError),
-        ({"finish_reason": "network_error"}, TransientModelError),
         ({"finish_reason": "insufficient_system_resource"}, TransientModelError),
         ({"finish_reason": "abort"}, TransientModelError),
-        ({"finish_reason": "ERROR"}, TransientModelError),
         ({"finish_reason": "censored"}, RefusalError),
         ({"finish_reason": "LANGUAGE"}, RefusalError),
         ({"finish_reason": "timed_out"}, TransientModelError),
-        ({"finish_reason": "terminated"}, TransientModelError),
         ({"finish_reason": "deadlineExceeded"}, TransientModelError),
-        ({"finish_reason": "killed"}, TransientModelError),
         ({"finish_reason": "connection_lost"}, TransientModelError),
     ],
 )

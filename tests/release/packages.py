@@ -20,7 +20,7 @@ PROJECTS = {MAIN: ROOT} | {
 }
 UV = (sys.executable, "-m", "uv")
 _THEIRS = ("MEMAGENT_", "PYTHONPATH", "VIRTUAL_ENV")
-_INSTALLED = re.compile(r"^ \+ ([\w.-]+)==", re.MULTILINE)
+_INSTALLED = re.compile(r"^ \+ ([\w.-]+)(?:==| @ )", re.MULTILINE)
 
 
 def run(*command: object, folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:

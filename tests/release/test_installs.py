@@ -36,9 +36,6 @@ for module in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
 print(package.__file__)
 """
-REQUIRES = (
-    "import sys, importlib.metadata as m; print(m.version(sys.argv[1]), m.requires(sys.argv[1]))"
-)
 
 
 def test_the_command_line_answers_from_a_file(main, environment):
@@ -96,16 +93,6 @@ def test_servers_add_their_commands_to_the_command_line(main, built, environment
         page = environment.run("memagent", command, "--help").stdout
         assert page.startswith(f"Usage: memagent {command} ")
     assert "Not installed" not in environment.run("memagent", "--help").stdout
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_a_large_integration_is_known_by_its_metadata(main, built, environment, name):
-    environment.install("--no-deps", main.requirement(), built[name].requirement())
-
-    told = environment.run("python", "-c", REQUIRES, name).stdout
-
-    assert told.startswith(built[name].metadata.version)
-    assert "'memagent-graph'" in told
 
 
 @pytest.mark.parametrize("name", PROJECTS)

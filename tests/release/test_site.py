@@ -160,25 +160,6 @@ def test_every_public_name_is_on_the_page_of_its_module_with_its_methods_and_fie
     assert "memagent_graph.MemAgentMiddleware" in pages["memagent_graph"].names
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("memagent_graph.evaluation", "run.evaluate"),
-        ("memagent_graph.models", "vllm.ChatVLLM"),
-        ("memagent_graph.readers", "base.Update"),
-        ("memagent_graph.rl", "rewards.make_reward"),
-        ("memagent_agent_lightning", "Worker"),
-        ("memagent_inspector", "create_app"),
-        ("memagent_lm_eval", "MemAgentLM"),
-        ("memagent_mcp_server", "create_server"),
-        ("memagent_openai_server", "create_app"),
-        ("memagent_ray", "read_dataset"),
-    ],
-)
-def test_what_the_guides_import_is_on_a_page_too(site, module, name):
-    assert f"{module}.{name}" in page_of(site / "python" / module / "index.html").names
-
-
 def test_every_command_is_on_the_page_of_the_command_line(site):
     command = typer.main.get_command(app)
     page = page_of(site / "command-line" / "index.html")

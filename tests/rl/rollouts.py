@@ -27,7 +27,7 @@ def records(rollout="r", updates=2, reward=None, **fields):
     steps = [
         conversation(rollout, step, final=step == updates, **fields) for step in range(updates + 1)
     ]
-    return [*steps, End(rollout, updates + 1, "forty", reward, response="It is forty.")]
+    return [*steps, End(rollout, updates + 1, "forty", reward)]
 
 
 def rollout(name, group, reward, parts, vocabulary, **fields):

@@ -7,8 +7,8 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Sample, Task, draw
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.evaluation.tasks.questions import same
-from memagent_graph.rl.questions import number_questions, split, task_questions
 from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.training import number_questions, split, task_questions
 
 
 class Listed(Task):
@@ -96,21 +96,3 @@ def test_files_are_split_before_their_questions_are_numbered(write, tmp_path):
     assert len(held_out) == 4
     assert held_out.isdisjoint(trained)
     assert held_out | trained == {question.text for question in make_task(name).questions}
-
-
-def test_without_a_task_it_is_said_what_to_name(tmp_path):
-    with pytest.raises(ConfigurationError, match="qa:FILE"):
-        task_questions(TrainingSettings(model="m", out=tmp_path), None)
-
-
-def test_every_kind_of_file_says_what_its_questions_ask(data):
-    files = {
-        "qa": "xquad.en.json",
-        "conversation": "locomo.json",
-        "beam": "beam_100k.json",
-        "ruler": "ruler_8k.jsonl",
-    }
-    for kind, name in files.items():
-        task = make_task(f"{kind}:{data / name}")
-        assert len(task.texts) == task.count
-        assert len(set(task.texts)) > 0.9 * task.count

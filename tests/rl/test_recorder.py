@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from typing import TypedDict
 
 import pytest
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, convert_to_openai_messages
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from tokenizers import Tokenizer, models
 
-from memagent_graph import MemAgentNode, MemoryBank, ReadingConfig, create_memagent
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import (
     ContextLengthError,
     ModelError,
@@ -23,10 +18,18 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.base import Answer, Identity, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.traces import Conversation, End, ListSink, join
+from memagent_graph.rl.traces import (
+    Conversation,
+    End,
+    JSONLinesSink,
+    ListSink,
+    RecordedCall,
+    join,
+    load,
+)
+from memagent_graph.testing import ScriptedChatModel
 
 CONFIG = ReadingConfig(chunk_tokens=20, retry_interval=0.001, max_attempts=3)
 TOKENIZER = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
@@ -36,48 +39,35 @@ ASKED = {
 }
 
 
-class Host(TypedDict):
-    question: str
-    document: str
-    answer: str
-
-
-class Told(BaseChatModel):
+class Told(ScriptedChatModel):
     """Tells token ids: those of a reply are its number and its length.
 
     A step of the script is raised if it is an error, else it is the next reply.
     """
 
-    script: list = []
-    asked: list = []
     tells: bool = True
     temperature: float = 1.0
     top_k: int = 20
 
-    model_config = {"arbitrary_types_allowed": True}
-
-    @property
-    def _llm_type(self):
-        return "told"
+    def __init__(self, *script, **fields):
+        super().__init__(self.reply, **fields)
+        self._steps = [*script]
 
     @property
     def _identifying_params(self):
         return {"temperature": self.temperature, "top_p": None, "sampling": {"top_k": self.top_k}}
 
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        number = len(self.asked)
-        self.asked.append(messages[0].text)
-        reply = self.script.pop(0) if self.script else f"Reply {number}."
-        if isinstance(reply, Exception):
-            raise reply
+    def reply(self, messages):
+        number = len(self.calls) - 1
+        text = self._steps.pop(0) if self._steps else f"Reply {number}."
+        if isinstance(text, Exception):
+            return text
         told = {
             "prompt_token_ids": [len(messages[0].text)],
-            "token_ids": [number, len(reply)],
+            "token_ids": [number, len(text)],
             "logprobs": [-0.5, -0.25],
         }
-        metadata = {"generation": told} if self.tells else {}
-        message = AIMessage(reply, response_metadata=metadata)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return AIMessage(text, response_metadata={"generation": told} if self.tells else {})
 
 
 @pytest.fixture
@@ -90,10 +80,6 @@ def recorder(sink):
     return TraceRecorder(sink, tokenizer=TOKENIZER)
 
 
-def told(*script, **fields):
-    return Told(script=list(script), asked=[], **fields)
-
-
 def numbers(sink):
     """The numbers of the replies that were recorded, whose rollout is whole."""
     loaded = join(sink.take())
@@ -103,17 +89,17 @@ def numbers(sink):
 
 
 def test_each_reply_that_became_a_memory_is_recorded_and_the_answer(sink, recorder):
-    model = told()
+    model = Told()
 
     out = create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
 
-    assert len(model.asked) > 3
-    assert numbers(sink) == list(range(len(model.asked)))
-    assert out["answer"] == f"Reply {len(model.asked) - 1}."
+    assert len(model.calls) > 3
+    assert numbers(sink) == list(range(len(model.calls)))
+    assert out["answer"] == f"Reply {len(model.calls) - 1}."
 
 
 def test_it_is_recorded_what_a_conversation_read_and_whether_memory_changed(sink, recorder):
-    reader = Told(script=["One.", "One.", "Two."])
+    reader = Told("One.", "One.", "Two.")
     create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
 
     *updates, answer = join(sink.take()).rollouts[0].conversations
@@ -126,7 +112,7 @@ def test_it_is_recorded_what_a_conversation_read_and_whether_memory_changed(sink
 
 def test_a_reply_that_closes_a_gate_is_a_conversation_like_any_other(sink, recorder):
     config = CONFIG.model_copy(update={"update_gate": True, "max_calls": 4})
-    model = told("One.", "unchanged", "Two.")
+    model = Told("One.", "unchanged", "Two.")
 
     out = create_memagent(model, config=config).invoke(ASKED, recorder.config())
 
@@ -136,47 +122,64 @@ def test_a_reply_that_closes_a_gate_is_a_conversation_like_any_other(sink, recor
     assert (out["memory"], out["usage"]["gated"]) == ("Two.", 1)
 
 
-def test_a_failed_attempt_leaves_nothing(sink, recorder):
-    model = told("First.", TransientModelError("busy"), TransientModelError("busy"))
+def test_a_failed_attempt_trains_nothing(sink, recorder):
+    model = Told("First.", TransientModelError("busy"), TransientModelError("busy"))
 
     create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
 
-    assert numbers(sink) == [0, *range(3, len(model.asked))]
+    assert numbers(sink) == [0, *range(3, len(model.calls))]
+
+
+def test_every_call_is_on_record_and_can_be_made_again_failed_or_refused_or_without_tokens(
+    sink, tmp_path
+):
+    file = JSONLinesSink(tmp_path / "calls.jsonl")
+    recorder = TraceRecorder(file)  # of a model whose tokens nobody reports
+    model = Told("First.", TransientModelError("busy"), "", ModelError("broken"), tells=False)
+
+    with pytest.raises(ModelError):
+        create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+    create_memagent(Told(tells=False), config=CONFIG).invoke(ASKED, recorder.config(rollout="r2"))
+    file.close()
+
+    loaded = load(tmp_path / "calls.jsonl")
+    failed = [call for call in loaded.calls if call.rollout == "r1"]
+    assert [call.reply for call in failed] == ["First.", None, "", None]
+    assert [call.error for call in failed] == [
+        *(None, "TransientModelError: busy", None, "ModelError: broken")
+    ]
+    assert [call.prompt for call in failed] == [
+        convert_to_openai_messages(call.messages) for call in model.calls
+    ]
+    assert all(call.seconds >= 0 and call.sampling["temperature"] == 1 for call in failed)
+    assert len(loaded.calls) > len(failed)
+    assert not loaded.rollouts
+    assert loaded.skipped == {"rollout recorded without a tokenizer": 1}
+    assert Told("Again.").invoke(failed[0].prompt).text == "Again."
 
 
 async def test_a_reply_that_the_graph_refused_does_not_count(sink, recorder):
-    model = told("First.", "", "<think>So far", "Fourth.")
+    model = Told("First.", "", "<think>So far", "Fourth.")
 
     await create_memagent(model, config=CONFIG).ainvoke(ASKED, recorder.config())
 
-    assert numbers(sink) == [0, *range(3, len(model.asked))]
-
-
-def test_a_refused_answer_does_not_count(sink, recorder):
-    document = "One line."
-    model = told("Memory.", "", "Answer.")
-
-    create_memagent(model, config=CONFIG).invoke(
-        {"question": "How?", "document": document}, recorder.config()
-    )
-
-    assert numbers(sink) == [0, 2]
+    assert numbers(sink) == [0, *range(3, len(model.calls))]
 
 
 def test_both_halves_of_a_chunk_count_but_not_those_of_a_failed_attempt(sink, recorder):
     too_long = ContextLengthError("too long")
-    model = told(too_long, "Half 1.", "", too_long, "Half 3.", "Half 4.")
+    model = Told(too_long, "Half 1.", "", too_long, "Half 3.", "Half 4.")
 
     create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
 
-    assert numbers(sink) == [4, 5, *range(6, len(model.asked))]
+    assert numbers(sink) == [4, 5, *range(6, len(model.calls))]
 
 
 @pytest.mark.parametrize(("second", "kept"), [("Brief.", 1), ("", 0)])
 def test_of_a_memory_that_is_asked_for_once_more_only_what_became_one_counts(
     sink, recorder, second, kept
 ):
-    model = told("Far too long. " * 999, second)
+    model = Told("Far too long. " * 999, second)
 
     create_memagent(model, config=CONFIG).invoke(
         {"question": "How?", "document": "One line."}, recorder.config()
@@ -186,7 +189,7 @@ def test_of_a_memory_that_is_asked_for_once_more_only_what_became_one_counts(
 
 
 def test_a_run_that_fails_leaves_a_rollout_without_an_end(sink, recorder):
-    model = told("First.", ModelError("broken"))
+    model = Told("First.", ModelError("broken"))
 
     with pytest.raises(ModelError):
         create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
@@ -194,7 +197,7 @@ def test_a_run_that_fails_leaves_a_rollout_without_an_end(sink, recorder):
     loaded = join(sink.take())
     assert not loaded.rollouts
     assert loaded.skipped == {"rollout without an end": 1}
-    create_memagent(told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+    create_memagent(Told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
     assert isinstance(sink.take()[-1], End)  # its id is free again
 
 
@@ -202,34 +205,19 @@ def test_what_is_known_of_the_rollout_is_in_its_records(sink, recorder):
     recorder.policy = 7
     config = recorder.config(rollout="r1", group="g1", sample="q1")
 
-    create_memagent(told(), config=CONFIG).invoke(ASKED, config)
+    create_memagent(Told(), config=CONFIG).invoke(ASKED, config)
 
-    *conversations, end = sink.take()
+    *conversations, end = [one for one in sink.take() if not isinstance(one, RecordedCall)]
     assert all(isinstance(one, Conversation) for one in conversations)
     assert {(one.rollout, one.group, one.sample) for one in conversations} == {("r1", "g1", "q1")}
     assert {one.policy for one in conversations} == {7}
-    assert conversations[0].sampling == {"temperature": 1.0, "top_p": None, "top_k": 20}
-    assert end == End(
-        "r1", len(conversations), end.answer, response=f"Reply {len(conversations) - 1}."
-    )
-
-
-def test_rollouts_of_one_question_and_document_are_of_one_group_wherever_they_ran(tmp_path):
-    def group(asked):
-        sink = ListSink()
-        recorder = TraceRecorder(sink, tokenizer=TOKENIZER)
-        create_memagent(told(), config=CONFIG).invoke(asked, recorder.config())
-        (rollout,) = join(sink.take()).rollouts
-        assert rollout.sample == rollout.group
-        return rollout.group
-
-    assert group(ASKED) == group(dict(ASKED))
-    assert group(ASKED) != group(ASKED | {"question": "How few?"})
-    assert group(ASKED) != group(ASKED | {"document": "Something else."})
+    sampling = {"temperature": 1.0, "top_p": None, "top_k": 20, "max_tokens": 1024}
+    assert conversations[0].sampling == sampling
+    assert end == End("r1", len(conversations), end.answer)
 
 
 def test_feedback_comes_when_it_comes(sink, recorder):
-    create_memagent(told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
+    create_memagent(Told(), config=CONFIG).invoke(ASKED, recorder.config(rollout="r1"))
     recorder.feedback("r1", 0.25)
     recorder.feedback("r1", 0.75)
 
@@ -239,34 +227,20 @@ def test_feedback_comes_when_it_comes(sink, recorder):
 
 
 def test_stored_memories_are_not_reused_in_a_recorded_run(sink, recorder):
-    model, store = told(), InMemoryStore()
+    model, store = Told(), InMemoryStore()
     agent = create_memagent(model, config=CONFIG, store=store)
     agent.invoke(ASKED)
-    calls = len(model.asked)
+    calls = len(model.calls)
     agent.invoke(ASKED)
-    assert len(model.asked) == calls + 1  # all but the answer was found
+    assert len(model.calls) == calls + 1  # all but the answer was found
 
     agent.invoke(ASKED, recorder.config())
 
     assert numbers(sink) == list(range(calls + 1, 2 * calls + 1))
 
 
-def test_nor_are_they_within_a_host_graph(sink, recorder):
-    model, store = told(), InMemoryStore()
-    builder = StateGraph(Host)
-    builder.add_node("read", MemAgentNode(model, config=CONFIG))
-    builder.add_edge(START, "read")
-    host = builder.compile(store=store)
-    host.invoke(ASKED)
-    calls = len(model.asked)
-
-    host.invoke(ASKED, recorder.config())
-
-    assert numbers(sink) == list(range(calls, 2 * calls))
-
-
 def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(sink, recorder):
-    agent = create_memagent(told(temperature=0.0), config=CONFIG, store=InMemoryStore())
+    agent = create_memagent(Told(temperature=0.0), config=CONFIG, store=InMemoryStore())
     version = agent.invoke(ASKED)["version"]
 
     with pytest.warns(RuntimeWarning, match="stored memory"):
@@ -287,13 +261,13 @@ def rollout_of(agent, recorder, sink):
 
 @pytest.mark.parametrize("given", [{"segments": 2}, {"segments": 3}])
 def test_of_segments_all_that_became_a_memory_is_recorded(sink, recorder, given):
-    model = told()
+    model = Told()
     config = CONFIG.model_copy(update=given)
 
     rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
 
     found = rollout.conversations
-    assert sorted(one.completion_ids[0] for one in found) == list(range(len(model.asked)))
+    assert sorted(one.completion_ids[0] for one in found) == list(range(len(model.calls)))
     assert [one.final for one in found] == [False] * (len(found) - 1) + [True]
     merges = [one for one in found if one.start is None and not one.final]
     assert len(merges) == 1
@@ -312,37 +286,37 @@ def test_an_empty_reply_to_a_merge_does_not_count_wherever_it_came(sink, recorde
     empty = []
 
     class Hollow(Told):
-        def _generate(self, messages, stop=None, run_manager=None, **options):
-            number, text = len(self.asked), messages[0].text
-            if "Line" not in text and text not in self.asked and "How many?" in text:
-                empty.append(number)
-                self.script.append(" ")
-            return super()._generate(messages)
+        def reply(self, messages):
+            text = messages[0].text
+            if "Line" not in text and text not in self.prompts[:-1] and "How many?" in text:
+                empty.append(len(self.calls) - 1)
+                self._steps.append(" ")
+            return super().reply(messages)
 
-    model = Hollow(script=[], asked=[])
+    model = Hollow()
 
     rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
 
     assert len(empty) > 3  # merges, several at once, and the answer
     found = {one.completion_ids[0] for one in rollout.conversations}
-    assert found == {*range(len(model.asked))} - {*empty}
+    assert found == {*range(len(model.calls))} - {*empty}
 
 
 async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, recorder):
     store = InMemoryStore()
-    model = told()
+    model = Told()
     agent = create_memagent(model, config=CONFIG, store=store)
-    other = create_memagent(told(), config=CONFIG, store=store)
+    other = create_memagent(Told(), config=CONFIG, store=store)
     begun = asyncio.Event()
 
     class Racing(Told):
         async def _agenerate(self, messages, stop=None, run_manager=None, **options):
-            if len(self.asked) == 1:  # meanwhile another reading moves the named memory on
+            if len(self.calls) == 1:  # meanwhile another reading moves the named memory on
                 begun.set()
                 await other.ainvoke({**ASKED, "memory_name": "ann"})
             return self._generate(messages)
 
-    model = Racing(script=[], asked=[])
+    model = Racing()
     agent = create_memagent(model, config=CONFIG, store=store)
 
     out = await agent.ainvoke({**ASKED, "memory_name": "ann"}, recorder.config())
@@ -350,14 +324,14 @@ async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, reco
     assert begun.is_set()
     (rollout,) = join(sink.take()).rollouts
     found = [one.completion_ids[0] for one in rollout.conversations]
-    chunks = (len(model.asked) - 1) // 2
-    assert found == list(range(chunks, len(model.asked)))
+    chunks = (len(model.calls) - 1) // 2
+    assert found == list(range(chunks, len(model.calls)))
     assert MemoryBank(store).head("ann").text == out["memory"]
 
 
 def test_a_resumed_reading_is_not_recorded_and_says_so(sink, recorder):
     agent = create_memagent(
-        told(), config=CONFIG, checkpointer=InMemorySaver(), interrupt_before=["write_answer"]
+        Told(), config=CONFIG, checkpointer=InMemorySaver(), interrupt_before=["write_answer"]
     )
     thread = {"configurable": {"thread_id": "1"}}
     config = recorder.config(rollout="r1")
@@ -372,7 +346,7 @@ def test_a_resumed_reading_is_not_recorded_and_says_so(sink, recorder):
 
 
 async def test_two_readings_at_once_with_one_rollout_id_are_refused(recorder):
-    agent = create_memagent(told(), config=CONFIG)
+    agent = create_memagent(Told(), config=CONFIG)
 
     results = await agent.abatch([ASKED] * 3, recorder.config(rollout="r1"), return_exceptions=True)
 
@@ -381,7 +355,7 @@ async def test_two_readings_at_once_with_one_rollout_id_are_refused(recorder):
 
 
 async def test_one_config_without_an_id_serves_a_whole_batch(sink, recorder):
-    agent = create_memagent(told(), config=CONFIG)
+    agent = create_memagent(Told(), config=CONFIG)
 
     await agent.abatch([ASKED] * 5, recorder.config())
 
@@ -392,7 +366,7 @@ async def test_one_config_without_an_id_serves_a_whole_batch(sink, recorder):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_model_that_tells_no_token_ids_is_refused(sink, recorder, asynchronous):
-    agent = create_memagent(told(tells=False), config=CONFIG)
+    agent = create_memagent(Told(tells=False), config=CONFIG)
 
     with pytest.raises(TraceError, match="logprobs=True"):
         if asynchronous:
@@ -400,18 +374,7 @@ async def test_a_model_that_tells_no_token_ids_is_refused(sink, recorder, asynch
         else:
             await asyncio.to_thread(agent.invoke, ASKED, recorder.config())
 
-    assert sink.take() == []
-
-
-@pytest.mark.parametrize("asked", [{}, {"logprobs": True}, {"return_token_ids": True}])
-def test_a_server_that_tells_no_token_ids_or_log_probabilities_is_refused(
-    openai_server, recorder, asked
-):
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, **asked)
-    agent = create_memagent(model, config=CONFIG)
-
-    with pytest.raises(TraceError, match="return_token_ids"):
-        agent.invoke(ASKED, recorder.config())
+    assert [type(one) for one in sink.take()] == [RecordedCall]
 
 
 def test_a_reader_without_a_model_is_refused(recorder):
@@ -438,35 +401,10 @@ class ChainedReader(Reader):
 
 
 def test_a_model_within_a_chain_of_a_reader_of_ones_own_is_recorded_once(sink, recorder):
-    model = told("First.", TransientModelError("busy"))
+    model = Told("First.", TransientModelError("busy"))
     reader = ChainedReader(model)
 
     create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
 
-    assert numbers(sink) == [0, *range(2, len(model.asked))]
+    assert numbers(sink) == [0, *range(2, len(model.calls))]
     assert not recorder._attempts
-
-
-def test_nothing_stays_behind_in_the_recorder(recorder):
-    agent = create_memagent(told(), config=CONFIG)
-    failing = create_memagent(told("First.", ModelError("broken")), config=CONFIG)
-    stored = create_memagent(told(temperature=0.0), config=CONFIG, store=InMemoryStore())
-
-    for n in range(3):
-        agent.invoke(ASKED, recorder.config(rollout=f"r{n}"))
-    with pytest.raises(ModelError):
-        failing.invoke(ASKED, recorder.config(rollout="r4"))
-    stored.invoke(ASKED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        stored.invoke(ASKED, {"callbacks": [recorder]})
-
-    left = (recorder._readings, recorder._attempts, recorder._calls, recorder._under_way)
-    assert not any((*left, recorder._above))
-
-
-def test_other_runs_and_models_do_not_disturb(sink, recorder):
-    told().invoke("Hello.", {"callbacks": [recorder]})
-
-    assert sink.take() == []
-    assert not recorder._calls

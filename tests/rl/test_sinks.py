@@ -10,7 +10,7 @@ import pytest
 from rl.rollouts import conversation, records
 from servers.warm_python import COMMAND_LINE, warm_python
 
-from memagent_graph.rl.traces import Feedback, JSONLinesSink, ListSink, join, load
+from memagent_graph.rl.traces import Feedback, JSONLinesSink, join, load
 
 WRITER = """
 import sys
@@ -53,27 +53,6 @@ def test_a_file_goes_on_where_an_earlier_one_stopped(tmp_path):
     assert [(one.rollout, one.reward) for one in loaded.rollouts] == [("r1", 1.0), ("r2", None)]
 
 
-def test_a_file_can_be_written_by_many_threads(tmp_path):
-    where = tmp_path / "traces.jsonl"
-    sink = JSONLinesSink(where)
-
-    def work(name):
-        for number in range(10):
-            for record in records(f"{name}-{number}"):
-                sink.write(record)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sink.close()
-
-    loaded = load(where)
-    assert len(loaded.rollouts) == 80
-    assert not loaded.skipped
-
-
 def test_several_places_are_read_as_one(tmp_path):
     half, folder = records("r1"), tmp_path / "more"
     folder.mkdir()
@@ -82,27 +61,6 @@ def test_several_places_are_read_as_one(tmp_path):
     write_all(JSONLinesSink(folder / "c.jsonl"), half[3:])
 
     assert load([tmp_path / "a.jsonl", folder]) == join(half)
-
-
-def test_a_list_hands_over_what_came_since_the_last_time():
-    sink = ListSink()
-    for record in records("r1"):
-        sink.write(record)
-
-    assert sink.take() == records("r1")
-    sink.write(Feedback("r1", 1.0))
-    sink.close()
-    assert sink.take() == [Feedback("r1", 1.0)]
-    assert sink.take() == []
-
-
-def test_json_lines_can_be_read_while_they_are_written(tmp_path):
-    sink = JSONLinesSink(tmp_path / "a.jsonl")
-    for record in records("r1"):
-        sink.write(record)
-
-    assert [one.rollout for one in load(tmp_path / "a.jsonl").rollouts] == ["r1"]
-    sink.close()
 
 
 @pytest.mark.slow
@@ -136,3 +94,24 @@ def test_a_full_disk_is_an_error_not_a_loss():
     with pytest.raises(OSError, match="No space left"):
         sink.write(Feedback("r1", 1.0))
     sink.close()
+
+
+def test_a_file_can_be_written_by_many_threads(tmp_path):
+    where = tmp_path / "traces.jsonl"
+    sink = JSONLinesSink(where)
+
+    def work(name):
+        for number in range(10):
+            for record in records(f"{name}-{number}"):
+                sink.write(record)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+
+    loaded = load(where)
+    assert len(loaded.rollouts) == 80
+    assert not loaded.skipped

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import re
 import sys
-from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -56,14 +52,6 @@ def trained(folder, out, report=lambda _: None, **fields):
     training = Training(settings(folder, out, **fields), questions=question, reward=reward)
     asyncio.run(training.run(report))
     return training
-
-
-def test_what_the_process_froze_before_a_training_stays_frozen(folder, tmp_path):
-    gc.freeze()
-
-    trained(folder, tmp_path, iterations=1)
-
-    assert gc.get_freeze_count()
 
 
 def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
@@ -159,7 +147,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     )
     found = asyncio.run(runner.collect([question(0)], times=2))
 
-    assert not found.failed
+    assert not found.skipped
     assert [one.reward for one in found.rollouts] == [-1.0, -1.0]
     assert all(len(one.conversations) > 2 for one in found.rollouts)
 
@@ -257,24 +245,6 @@ def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
     assert (tmp_path / "out" / "model" / "tokenizer.json").exists()
 
 
-def test_a_folder_of_documents_is_trained_on_without_labels(folder, tmp_path):
-    lines_of = [
-        f"In the {'abcdefghij'[n % 10] * (n // 10 + 2)}ish hall they sang." for n in range(200)
-    ]
-    for n, name in enumerate(["Kestrel", "Nomad", "Ortega", "Lindau", "Brandt", "Ferrol", "Quist"]):
-        room = "the " + " ".join(f"{name[::-1].lower()}{part}" for part in ("sa", "ti", "lo", "mu"))
-        lines_of[25 * n] = f"The {room} room was painted in the spring by old {name} alone."
-    (tmp_path / "book.txt").write_text("\n".join(lines_of))
-    run = tmp_path / "run.yaml"
-    settings = short_run(folder, tmp_path / "out")
-    run.write_text(yaml.safe_dump({key: settings[key] for key in settings if key != "tasks"}))
-
-    result = CliRunner().invoke(app, ["train", str(run), "--set", f"tasks=[masked:{tmp_path}]"])
-
-    assert result.exit_code == 0, result.output
-    assert [line["iteration"] for line in lines(tmp_path / "out")] == [0, 1]
-
-
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
@@ -324,12 +294,6 @@ def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatc
     assert message in result.stderr
 
 
-def test_the_engine_takes_the_options_that_it_is_given(folder, tmp_path):
-    named, _ = make_engine(settings(folder, tmp_path, engine_options={"dtype": "bfloat16"}))
-    default, _ = make_engine(settings(folder, tmp_path))
-    assert (named.dtype, default.dtype) == ("bfloat16", "float32")
-
-
 @pytest.mark.parametrize("engine", ["hf", "http://127.0.0.1:1/v1"])
 def test_an_engine_that_would_draw_tokens_otherwise_is_refused(engine, folder, tmp_path):
     fields = {"engine": engine, "engine_options": {"top_p": 0.9}}
@@ -354,32 +318,6 @@ def test_an_engine_in_the_process_is_on_the_device_that_it_trains_on(folder, tmp
     assert next(placed._engine.model.parameters()).device.type == "meta"
     with pytest.raises(ConfigurationError, match="start a vLLM server"):
         make_engine(settings(folder, tmp_path, engine="vllm", engine_options={}), processes=2)
-
-
-def test_one_command_trains_a_model_of_a_folder_and_says_where_the_time_went(
-    folder, tmp_path, capsys, monkeypatch
-):
-    script = Path(__file__).parents[2] / "benchmarks" / "train_real.py"
-    spec = spec_from_file_location("train_real", script)
-    command = module_from_spec(spec)
-    spec.loader.exec_module(command)
-    make = command.make_sample  # a model of random weights finds no town, but now and then a letter
-    monkeypatch.setattr(command, "make_sample", lambda *of: replace(make(*of), answers=("w",)))
-    small = {"words": 150, "chunk-tokens": 300, "memory-tokens": 5, "questions": 2, "held-out": 2}
-    fields = {"model": folder, "out": tmp_path, "iterations": 2, **small}
-
-    command.main([f"--{name}={value}" for name, value in fields.items()])
-
-    told = [line for line in capsys.readouterr().out.splitlines() if "reading" in line]
-    assert len(told) == 2
-    trained = [line for line in lines(tmp_path) if "rollouts" in line]
-    for line, metrics in zip(told, trained, strict=True):
-        assert metrics["rollouts"] == 16
-        assert metrics["tokens"] > 0
-        for name in ("reading", "training", "handing on"):
-            assert float(re.search(rf"{name} seconds ([\d.]+)", line)[1]) >= 0
-    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "model"))
-    assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_unknown_engines_and_rewards_are_refused(folder, tmp_path):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from servers.redis_server import free_port
+from servers.http_process import is_healthy
+from servers.redis_server import free_port, wait_until
 
 PROGRAM = os.environ.get("LLAMA_SERVER")
 _LONGEST_START = 120.0
@@ -24,25 +23,14 @@ def llama_server(gguf: Path, log: Path, *options: str) -> Iterator[str]:
     command = [str(PROGRAM), "--model", str(gguf), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("ab") as out:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()[-4000:]
+        return is_healthy(f"http://127.0.0.1:{port}/health")
+
     try:
-        give_up = time.monotonic() + _LONGEST_START
-        while not _is_healthy(port):
-            if process.poll() is not None or time.monotonic() > give_up:
-                message = f"llama-server did not start: {log.read_text()[-4000:]}"
-                raise RuntimeError(message)
-            time.sleep(0.1)
+        wait_until(is_ready, "llama-server", _LONGEST_START)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.kill()
         process.wait()
-
-
-def _is_healthy(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()

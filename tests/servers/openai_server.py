@@ -12,13 +12,22 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from servers.redis_server import hold
+
 Reply = Callable[[dict[str, Any]], str]
+_HEAD = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
 
 
 def hash_of_prompt(body: dict[str, Any]) -> str:
     """A reply in one number: a text of several words that nobody has read would be no notes."""
-    prompt = body["messages"][-1]["content"]
+    prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
     return f"memory {int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % 10**16:016}"
+
+
+def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+    """An event with the next part of a completion."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return f"data: {json.dumps({**_HEAD, 'choices': [choice]})}\n\n".encode()
 
 
 class _HTTPServer(ThreadingHTTPServer):
@@ -121,6 +130,7 @@ class OpenAIServer:
         """Cut all connections and refuse new ones, as when the process is killed."""
         self._http.shutdown()
         self._http.server_close()
+        hold(self.port)
         self._thread.join()
         for connection in list(self._connections):
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -225,7 +235,6 @@ class OpenAIServer:
         handler.send_header("content-type", "text/event-stream")
         handler.send_header("connection", "close")
         handler.end_headers()
-        head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
         message = choice["message"]
         first, *words = message["content"].split(" ")
         deltas = [{"content": first}, *({"content": f" {word}"} for word in words)]
@@ -234,12 +243,11 @@ class OpenAIServer:
         for number, delta in enumerate(deltas):
             if number:
                 self.between()
-            part = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
-        last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+            handler.wfile.write(event(delta))
+        handler.wfile.write(event({}, choice["finish_reason"]))
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-        for part in ({**head, "choices": [last]}, {**head, "choices": [], "usage": usage}):
-            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        last = {**_HEAD, "choices": [], "usage": usage}
+        handler.wfile.write(f"data: {json.dumps(last)}\n\n".encode())
         self._end(handler)
         handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True

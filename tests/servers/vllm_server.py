@@ -15,15 +15,15 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from servers.redis_server import free_port
+from servers.http_process import is_healthy
+from servers.redis_server import free_port, wait_until
 
 _LONGEST_START = 240.0
 """Seconds; PyTorch alone takes several on a busy machine."""
@@ -36,14 +36,13 @@ class VLLMServer:
         model: folder of the model.
         log: file that the server's output is added to.
         options: more of its command line.
-        port: where it listens; a free one by default, and the same after a restart.
 
     Attributes:
         name: what requests call the model.
     """
 
-    def __init__(self, model: Path, log: Path, *options: str, port: int | None = None) -> None:
-        self.port = port or free_port()
+    def __init__(self, model: Path, log: Path, *options: str) -> None:
+        self.port = free_port()
         self.name = model.name
         self._log = log
         self._process: ForkServerProcess | None = None
@@ -56,27 +55,15 @@ class VLLMServer:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def start(self, *, wait: bool = True) -> None:
+    def start(self) -> None:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **os.environ}
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets tests hand it new weights
+        wait_until(self._may_listen, f"port {self.port}", _LONGEST_START)
         self._process = _forking().Process(
             target=_serve, args=(self._options, environment, self._log)
         )
         self._process.start()
-        if wait:
-            self.wait()
-
-    def wait(self) -> None:
-        """Return once it answers."""
-        give_up = time.monotonic() + _LONGEST_START
-        while not self._is_healthy():
-            if self._process is None or not self._process.is_alive():
-                message = f"vLLM ended: {self._log.read_text()[-4000:]}"
-                raise RuntimeError(message)
-            if time.monotonic() > give_up:
-                message = f"vLLM did not start: {self._log.read_text()[-4000:]}"
-                raise TimeoutError(message)
-            time.sleep(0.1)
+        wait_until(self._is_ready, f"vLLM; see {self._log}", _LONGEST_START)
 
     def kill(self) -> None:
         """End it and its engine's processes as a crash would."""
@@ -88,27 +75,25 @@ class VLLMServer:
         self._process.join()
         self._process = None
 
-    def restart(self) -> None:
-        self.kill()
-        self.start()
+    def _may_listen(self) -> bool:
+        """Whether nobody listens: a killed engine has the server's socket until it is all gone."""
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", self.port))
+            return True
+        return False
 
-    def _is_healthy(self) -> bool:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, HTTPException):
-            return False
-        finally:
-            connection.close()
+    def _is_ready(self) -> bool:
+        if self._process is None or not self._process.is_alive():
+            message = f"vLLM ended: {self._log.read_text()[-4000:]}"
+            raise RuntimeError(message)
+        return is_healthy(f"http://127.0.0.1:{self.port}/health")
 
 
 @contextmanager
-def vllm_server(
-    model: Path, log: Path, *options: str, port: int | None = None
-) -> Iterator[VLLMServer]:
+def vllm_server(model: Path, log: Path, *options: str) -> Iterator[VLLMServer]:
     """A started server that is gone at the end; arguments are those of `VLLMServer`."""
-    server = VLLMServer(model, log, *options, port=port)
+    server = VLLMServer(model, log, *options)
     try:
         server.start()
         yield server

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "memagent_graph"
-NOUNS = {"planning", "reading", "training", "string"}
+NOUNS = {"planning", "reading", "testing", "training", "string"}
 """Nouns in -ing that a module may be called by."""
 PARTICIPLES = re.compile(
     "begun|built|chosen|drawn|found|given|gone|heard|held|hidden|kept|known|left|lost|made|meant|"
@@ -37,20 +37,20 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "files a chunk enters, without a store": Ceiling(24, 14),
-    "files a chunk enters, with a store": Ceiling(34, 20),
-    "files a chunk enters, with Redis": Ceiling(40, 26),
+    "files a chunk enters, without a store": Ceiling(16, 14),
+    "files a chunk enters, with a store": Ceiling(24, 20),
+    "files a chunk enters, with Redis": Ceiling(30, 26),
     "files a message enters": Ceiling(15, 8),
-    "files the fold of a message enters": Ceiling(41, 30),
-    "modules with one importer, in percent": Ceiling(9, 9),
+    "files the fold of a message enters": Ceiling(35, 30),
+    "modules with one importer, in percent": Ceiling(7, 7),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
-    "other public names with several meanings": Ceiling(46, 0),
+    "other public names with several meanings": Ceiling(28, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(758, 500),
-    "modules": Ceiling(157, 130),
-    "lines": Ceiling(45_634, 39_000),
+    "lines of the largest module": Ceiling(613, 500),
+    "modules": Ceiling(152, 130),
+    "lines": Ceiling(43_985, 39_000),
 }
 
 
@@ -188,7 +188,9 @@ def entered(run: Callable[[], object], events: list[str]) -> None:
     def profile(frame: Any, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(root) and code.co_name[0] != "<":
-            events.append(code.co_filename.removeprefix(root))
+            file = code.co_filename.removeprefix(root)
+            if file != "testing.py":  # the model of these runs
+                events.append(file)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -201,22 +203,13 @@ def entered(run: Callable[[], object], events: list[str]) -> None:
 
 def scripted(marks: list[int], events: list[str]) -> Any:
     """Make a chat model that marks in `marks` how many files were entered before each call."""
-    from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, BaseMessage
-    from langchain_core.outputs import ChatGeneration, ChatResult
+    from memagent_graph.testing import ScriptedChatModel
 
-    class Scripted(BaseChatModel):
-        @property
-        def _llm_type(self) -> str:
-            return "scripted"
+    def reply(_: object) -> str:
+        marks.append(len(events))
+        return f"Ann Kestrel signed. Step {len(marks)}."
 
-        def _generate(self, messages: list[BaseMessage], *_: object, **__: object) -> ChatResult:
-            marks.append(len(events))
-            usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-            reply = AIMessage(f"Ann Kestrel signed. Step {len(marks)}.", usage_metadata=usage)
-            return ChatResult(generations=[ChatGeneration(message=reply)])
-
-    return Scripted()
+    return ScriptedChatModel(reply)
 
 
 def files_of_a_chunk(store: Any = None) -> list[str]:

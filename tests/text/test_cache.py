@@ -10,21 +10,17 @@ from pathlib import Path
 
 import pytest
 from bombs import DOCUMENTS
-from documents import write_headed, write_pages, write_sheets, write_slides
-from hypothesis import given
+from documents import write_headed
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from memagent_graph import RedisStore
-from memagent_graph.errors import ConfigurationError, ConversionLimitError, MissingDependencyError
 from memagent_graph.text import cache as caches
-from memagent_graph.text import cache as user_cache
 from memagent_graph.text import converter
-from memagent_graph.text import converter as conversions
 from memagent_graph.text.cache import (
     Cache,
     forget_converted,
-    open_cache,
     seal,
     size_of_converted,
     unseal,
@@ -47,7 +43,7 @@ def folder(tmp_path, monkeypatch):
     """Where entries are kept."""
     monkeypatch.setenv("MEMAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
-    user_cache._cache.cache_clear()
+    caches._cache.cache_clear()
     return tmp_path / "cache" / "converted"
 
 
@@ -83,45 +79,27 @@ def entries(folder):
     return sorted(folder.iterdir())
 
 
-@pytest.mark.slow
-def test_of_200_mixed_files_a_second_opening_converts_none_and_one_changed_file_is_one(
+def test_of_a_folder_a_second_opening_converts_none_and_one_changed_file_is_one(
     folder, converted, tmp_path
 ):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    for number in range(200):
-        text = f"The owner of project P{number:03} is Person{number:03}."
-        file = corpus / f"{number:03}"
-        match number % 6:
-            case 0:
-                write_pages(file.with_suffix(".pdf"), [[(50, 700, text)], [(50, 700, "end")]])
-            case 1:
-                write_headed(file.with_suffix(".docx"), [(1, "Owners"), (0, text)])
-            case 2:
-                write_sheets(file.with_suffix(".xlsx"), {"Owners": [["owner"], [text]]})
-            case 3:
-                write_slides(file.with_suffix(".pptx"), [("Owners", text)])
-            case 4:
-                DOCUMENTS["a.html"](file.with_suffix(".html"), text)
-            case _:
-                file.with_suffix(".txt").write_text(text)
-
+    DOCUMENTS["a.html"](corpus / "a.html", "Ann owns it.")
+    write_headed(corpus / "b.docx", [(1, "Owners"), (0, "Bo owns it.")])
     first = open_source(corpus)
-    documents = sorted(path.name for path in corpus.iterdir() if path.suffix != ".txt")
-    assert sorted(converted) == documents
     converted.clear()
+
     second, third = open_source(corpus), open_source({"uri": first.uri})
+
     assert converted == []
     assert whole(first) == whole(second) == whole(third)
     assert first.digest == second.digest == third.digest
-    for number in range(200):
-        at = whole(second).index(f"P{number:03} is")
-        assert first.locate(at) == second.locate(at)
-        assert f"corpus/{number:03}." in second.locate(at).name
-
-    DOCUMENTS["a.html"](corpus / "004.html", "Nobody owns P004.")
-    assert "Nobody owns P004." in whole(open_source(corpus))
-    assert converted == ["004.html"]
+    at = whole(second).index("Bo owns")
+    assert first.locate(at) == second.locate(at)
+    assert second.locate(at).heading == "Owners"
+    DOCUMENTS["a.html"](corpus / "a.html", "Nobody owns it.")
+    assert "Nobody owns it." in whole(open_source(corpus))
+    assert converted == ["a.html"]
 
 
 class TestKey:
@@ -136,27 +114,6 @@ class TestKey:
         assert converted == ["a.html"]
         assert whole(first) == whole(second)
         assert second.name == str(copy)
-
-    def test_a_file_with_the_same_bytes_and_another_format_is(self, folder, converted, tmp_path):
-        for name in ("a.html", "a.epub"):
-            (tmp_path / name).write_text("<p>text</p>")
-        open_source(tmp_path / "a.html")
-
-        with pytest.raises(conversions.UnreadableSourceError):
-            open_source(tmp_path / "a.epub")
-
-    def test_another_version_of_the_converter_converts_again(
-        self, folder, converted, page, monkeypatch
-    ):
-        open_source(page)
-        monkeypatch.setattr(conversions, "version", lambda _: "99.0")
-        conversions._converter.cache_clear()
-
-        open_source(page)
-
-        conversions._converter.cache_clear()
-        assert converted == ["a.html"] * 2
-        assert len(entries(folder)) == 2
 
     def test_what_is_kept_is_of_the_bytes_that_were_converted(self, folder, page, monkeypatch):
         """Else a file that changes in between puts another's text into the cache."""
@@ -179,14 +136,11 @@ class TestKey:
 
 class TestEntries:
     @given(st.text(), st.lists(st.integers(0, 2**32 - 1)), st.text("0123456789abcdef-", min_size=1))
+    @example("a\udc80", [], "k")
     def test_an_entry_gives_back_what_was_kept(self, text, pages, key):
         found = Converted.decode(unseal(key, seal(key, Converted(text, pages).encode())))
 
         assert (found.text, found.pages) == (text, pages)
-
-    def test_lone_surrogates_are_kept(self):
-        found = Converted.decode(unseal("k", seal("k", Converted("a\udc80").encode())))
-        assert found.text == "a\udc80"
 
     @given(st.data())
     def test_an_entry_that_is_not_whole_or_of_another_key_is_none(self, data):
@@ -199,11 +153,6 @@ class TestEntries:
                 unseal("key", wrong)
         with pytest.raises(ValueError):  # noqa: PT011
             unseal("other", entry)
-
-    @given(st.binary())
-    def test_what_is_no_entry_is_none(self, content):
-        with pytest.raises(ValueError):  # noqa: PT011
-            unseal("key", content)
 
     def test_a_torn_or_foreign_entry_is_removed_and_the_document_converted(
         self, folder, converted, page
@@ -274,18 +223,6 @@ class TestSettings:
         assert converted == ["a.html"] * 2
         assert not (tmp_path / "xdg").exists()
 
-    @pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="XDG is for others")
-    def test_by_default_it_is_in_the_folder_for_caches(self, folder, page, monkeypatch, tmp_path):
-        monkeypatch.delenv("MEMAGENT_CACHE")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-
-        open_source(page)
-
-        assert len(entries(tmp_path / "xdg" / "memagent" / "converted")) == 1
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        assert open_cache().folder == tmp_path / "home" / ".cache" / "memagent" / "converted"
-
     def test_a_user_without_a_home_has_no_cache(self, folder, page, monkeypatch):
         def homeless():
             raise RuntimeError
@@ -296,28 +233,6 @@ class TestSettings:
 
         assert whole(open_source(page)) == "swordfish"
         assert forget_converted("0" * 64) == forget_converted() == size_of_converted() == 0
-
-    @pytest.mark.parametrize("limit", ["much", "-1", "0"])
-    def test_a_limit_that_is_none_is_refused(self, limit, folder, page, monkeypatch):
-        monkeypatch.setenv("MEMAGENT_CACHE_MB", limit)
-
-        with pytest.raises(ConfigurationError, match="MEMAGENT_CACHE_MB"):
-            open_source(page)
-
-    def test_a_lower_limit_on_text_holds_for_what_is_kept(self, folder, tmp_path, monkeypatch):
-        page = DOCUMENTS["a.html"](tmp_path / "a.html", "words " * 200_000)
-        open_source(page)
-        monkeypatch.setenv("MEMAGENT_CONVERSION_OUTPUT_MB", "1")
-
-        with pytest.raises(ConversionLimitError):
-            open_source(page)
-
-    def test_without_the_extra_the_error_is_the_same(self, folder, page, monkeypatch):
-        open_source(page)
-        monkeypatch.setitem(sys.modules, "selectolax", None)
-
-        with pytest.raises(MissingDependencyError):
-            open_source(page)
 
 
 class TestLimit:
@@ -348,23 +263,6 @@ class TestLimit:
             assert cache.size() <= 8000
             assert cache.find(name(number), 8000) is not None
 
-    def test_another_process_s_entries_count(self, tmp_path):
-        first, second = (Cache(tmp_path / "cache", 8000) for _ in range(2))
-        for number in range(5):
-            self.keep(first, number)
-
-        self.keep(second, 5, 5000)
-
-        assert second.size() <= 8000
-
-    def test_what_is_larger_than_the_limit_is_not_kept_and_drives_nothing_out(self, tmp_path):
-        cache = Cache(tmp_path / "cache", 8000)
-        self.keep(cache, 1)
-
-        self.keep(cache, 2, 8000)
-
-        assert [path.name for path in entries(cache.folder)] == [name(1)]
-
     def test_what_a_killed_process_began_is_removed_in_time(self, tmp_path):
         cache = Cache(tmp_path / "cache", 8000)
         self.keep(cache, 1)
@@ -394,21 +292,6 @@ class TestLimit:
 
 
 class TestTrouble:
-    @pytest.mark.slow
-    def test_a_full_disk_is_no_failure(self, folder, page):
-        code = f"""if True:
-            import resource
-            from pathlib import Path
-            from memagent_graph.text import converter as converters
-            from memagent_graph.text.files import open_source
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
-            assert open_source(Path({str(page)!r})).text == "swordfish"
-            """
-
-        subprocess.run([sys.executable, "-c", code], check=True)
-
-        assert not entries(folder)
-
     @pytest.mark.parametrize("name", ["utime", "scandir"])
     def test_a_folder_that_cannot_be_written_is_no_failure(
         self, name, folder, converted, page, monkeypatch
@@ -423,15 +306,6 @@ class TestTrouble:
 
         assert whole(open_source(page)) == "swordfish"
         assert whole(open_source(page.with_name("b.html"))) == "other"
-        assert converted == ["a.html", "b.html"]
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_read_only_folder_is_read(self, folder, converted, page):
-        open_source(page)
-        folder.chmod(0o500)
-
-        assert whole(open_source(page)) == "swordfish"
-        assert whole(open_source(DOCUMENTS["a.html"](page.with_name("b.html"), "other"))) == "other"
         assert converted == ["a.html", "b.html"]
 
     @pytest.mark.parametrize("where", ["file", "/proc/no/such"])
@@ -477,13 +351,6 @@ class TestForgetting:
         assert [entry.name.partition("-")[0] for entry in entries(folder)] == [other.digest]
         assert forget_converted(source.digest) == 0
 
-    @pytest.mark.parametrize("digest", ["", "*", "?", "..", "../converted/", "[0-9a-f]*"])
-    def test_what_is_no_digest_forgets_nothing(self, digest, folder, page):
-        open_source(page)
-
-        assert forget_converted(digest) == 0
-        assert len(entries(folder)) == 1
-
     def test_all_are_counted_and_forgotten_also_when_keeping_is_off(
         self, folder, page, monkeypatch, tmp_path
     ):
@@ -523,13 +390,6 @@ class TestEncryption:
 
         assert [b"swordfish" in entry.read_bytes() for entry in entries(folder)] == [False]
 
-    def test_entries_of_another_key_are_of_no_use(self, folder, converted, page, monkeypatch):
-        open_source(page)
-        monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY[::-1])
-
-        assert whole(open_source(page)) == "swordfish"
-        assert converted == ["a.html"] * 2
-
     def test_an_entry_cannot_be_planted_without_the_key(self, folder, page):
         open_source(page)
         (entry,) = entries(folder)
@@ -558,7 +418,7 @@ class TestEncryption:
             monkeypatch.setenv("LANGGRAPH_AES_KEY", "short")
         else:
             monkeypatch.setitem(sys.modules, "Crypto.Cipher", None)
-            user_cache._cache.cache_clear()
+            caches._cache.cache_clear()
 
         assert whole(open_source(page)) == "swordfish"
 

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 import regex
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from memagent_graph.text import chunks as cutting
 from memagent_graph.text.chunks import chunks as cut_all
 from memagent_graph.text.chunks import cut_at_sentence, next_chunk
 from memagent_graph.text.files import open_source
@@ -18,30 +17,11 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, HuggingFaceTokenizer
 
 ESTIMATE = EstimatingTokenizer()
+CLUSTERS = ["e\u0301", "👩‍👩‍👧‍👦", "🇫🇷", "a\u0300\u0301\u0302", "\u0600", "नमस्ते", "\ud800"]
+SPACES = ["\r\n", "\n\n", "\0", "   "]
+WRITTEN = ["漢字。", "שלום ", "سلام", "한글 ", "Mr. Fox ran. ", "snake_case(x) ", "1"]
 ANY_TEXT = st.text(st.characters(), max_size=300) | st.lists(
-    st.sampled_from(
-        [
-            "e\u0301",
-            "👩‍👩‍👧‍👦",
-            "🇫🇷",
-            "漢字。",
-            "שלום ",
-            "سلام",
-            "\r\n",
-            "\n\n",
-            "\0",
-            "Mr. Fox ran. ",
-            "\u0600",
-            "1",
-            "a\u0300\u0301\u0302",
-            "नमस्ते",
-            "snake_case(x) ",
-            "   ",
-            "\ud800",
-            "한글 ",
-        ]
-    ),
-    max_size=60,
+    st.sampled_from(CLUSTERS + SPACES + WRITTEN), max_size=60
 ).map("".join)
 
 
@@ -98,13 +78,6 @@ def test_so_are_chunks_by_a_real_tokenizer(bpe, text, budget):
     check(text, bpe, budget)
 
 
-@given(ANY_TEXT, st.integers(1, 60))
-def test_exact_cuts_are_lossless_too(text, budget):
-    found = chunks(text, ESTIMATE, budget, exact_cuts=True)
-
-    assert "".join(chunk.text for chunk in found) == text
-
-
 WORDS = ["The fox", " and", " dogs", ".", "\n\n", " saw", "'s", "   ", " 1234"]
 
 
@@ -119,30 +92,6 @@ def test_exact_cuts_are_after_every_so_many_tokens_of_the_whole_document(bpe, wo
     assert [chunk.end for chunk in found] == [*dict.fromkeys(cuts)]
 
 
-@given(st.lists(st.sampled_from([*WORDS, " éa", "漢字", "👩‍👩‍👧"])), st.integers(1, 20))
-def test_an_exact_cut_within_a_code_point_is_made_before_it(bpe, words, budget):
-    text = "".join(words)
-    most = 4  # tokens of a code point: its bytes
-
-    found = chunks(text, bpe, budget, exact_cuts=True)
-
-    for chunk in found:
-        assert chunk.tokens <= budget or len(chunk.text) == 1
-    for chunk in found[:-1]:
-        assert chunk.tokens > budget - most
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(st.text("abcdefgh .\n'é漢1", min_size=3000, max_size=6000))
-def test_counting_in_pieces_gives_what_counting_at_once_gives(bpe, text):
-    at_once = len(bpe.backend.encode(text, add_special_tokens=False))
-
-    assert bpe.count(text) == at_once
-    prefix = text[: bpe.prefix(text, 500)]
-    assert bpe.count(prefix) <= at_once
-
-
 @given(ANY_TEXT, st.integers(0, 80))
 def test_the_estimated_prefix_is_the_longest_that_fits(text, tokens):
     end = ESTIMATE.prefix(text, tokens)
@@ -150,19 +99,6 @@ def test_the_estimated_prefix_is_the_longest_that_fits(text, tokens):
     assert ESTIMATE.count(text[:end]) <= tokens
     if end < len(text):
         assert ESTIMATE.count(text[: end + 1]) > tokens
-
-
-def test_a_chunk_depends_on_nothing_but_source_and_offset():
-    text = "One sentence. Another one!\n\nA new paragraph of it. " * 200
-    found = chunks(text, ESTIMATE, 100)
-
-    again = [
-        next_chunk(TextSource(text), chunk.start, tokenizer=ESTIMATE, chunk_tokens=100)
-        for chunk in reversed(found)
-    ]
-
-    assert [chunk.text for chunk in reversed(again)] == [chunk.text for chunk in found]
-    assert len({chunk.digest for chunk in found}) <= len(found)
 
 
 @pytest.mark.parametrize(
@@ -217,10 +153,10 @@ print(offset, chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
 
 
 @pytest.mark.slow
-def test_a_single_line_of_100_megabytes_is_read_in_little_memory(tmp_path):
+def test_a_single_line_of_60_megabytes_is_read_in_little_memory(tmp_path):
     file = tmp_path / "line.txt"
     with file.open("w") as out:
-        for _ in range(100):
+        for _ in range(60):
             out.write("abcdefghi " * 100_000)
 
     printed = subprocess.run(
@@ -228,8 +164,8 @@ def test_a_single_line_of_100_megabytes_is_read_in_little_memory(tmp_path):
     ).stdout
 
     length, count, kilobytes = map(int, printed.split())
-    assert length == 100_000_000
-    assert count > 100
+    assert length == 60_000_000
+    assert count > 60
     assert kilobytes < 40_000
 
 
@@ -268,36 +204,9 @@ def test_a_table_is_cut_between_rows_and_each_chunk_shows_its_header(tmp_path, s
 
 
 def test_equal_rows_below_other_headers_are_other_chunks():
-    rows = "| 1 | 2 |\n" * 400
-    first, second = (
-        [
-            *cut_all(
-                open_source(f"| {name} | b |\n| --- | --- |\n{rows}"),
-                tokenizer=ESTIMATE,
-                chunk_tokens=100,
-            )
-        ]
-        for name in "xy"
-    )
+    def second_chunk(name):
+        source = open_source(f"| {name} | b |\n| --- | --- |\n" + "| 1 | 2 |\n" * 400)
+        return [*cut_all(source, tokenizer=ESTIMATE, chunk_tokens=100)][1]
 
-    assert first[1].text == second[1].text
-    assert first[1].digest != second[1].digest
-
-
-def test_a_line_that_is_no_table_repeats_no_header():
-    for text in ("| a\n" * 500, "a | b\n" * 500, "| - |\n" * 3 + "word " * 500):
-        cut = cut_all(open_source(text), tokenizer=ESTIMATE, chunk_tokens=100)
-        assert not any(chunk.header for chunk in cut)
-
-
-@pytest.mark.parametrize("text", ["The fox ran on. " * 2000, "狐狸在跑。" * 4000])
-def test_places_to_cut_at_are_looked_for_until_one_fits(text, monkeypatch):
-    looked = []
-    ends = cutting._grapheme_end
-    monkeypatch.setattr(
-        cutting, "_grapheme_end", lambda text, end: looked.append(end) or ends(text, end)
-    )
-
-    assert next_chunk(TextSource(text), 0, tokenizer=ESTIMATE, chunk_tokens=5000)
-
-    assert len(looked) < 10
+    assert second_chunk("x").text == second_chunk("y").text
+    assert second_chunk("x").digest != second_chunk("y").digest

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections import defaultdict
-from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
 
 import numpy as np
 import pytest
-from documents import write_headed
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
@@ -86,11 +82,6 @@ class TestPassages:
         assert spans[-1][1] == corpus.length
         assert [index.at(start) for start, _ in spans] == [*range(len(spans))]
 
-    def test_a_passage_ends_with_a_paragraph_or_a_sentence(self):
-        text = ("One sentence here. " * 30 + "\n\n") * 3
-
-        assert all(passage.endswith(("\n\n", ". ")) for _, passage in passages(TextSource(text)))
-
 
 class TestFinding:
     @pytest.mark.parametrize(
@@ -98,14 +89,11 @@ class TestFinding:
         [
             ("Ms. Ortega founded the observatory.", "Who founded the observatory?"),
             ("Die Sternwarte wurde von Frau Ortega gegründet.", "Wer hat die Sternwarte gebaut?"),
-            ("Обсерваторию основала Ортега.", "Кто основал Обсерваторию?"),
             ("天文台是由奥尔特加女士创建的。", "天文台是谁创建的?"),
-            ("天文台はオルテガさんが設立しました。", "天文台を設立したのは誰ですか"),
             ("천문대는 오르테가가 설립했다.", "천문대는 누가 설립했나?"),
             ("أسست السيدة أورتيغا المرصد.", "من أسست المرصد؟"),
             ("वेधशाला की स्थापना ओर्टेगा ने की।", "वेधशाला की स्थापना किसने की?"),
             ("def find_chunk_end(text): ...", "Where does find_chunk_end look?"),
-            ("Room 4417 is free.", "Which room is 4417?"),
         ],
     )
     def test_the_passage_with_the_answer_comes_first_in_all_scripts(self, fact, question):
@@ -113,9 +101,10 @@ class TestFinding:
 
         assert fact in best(source, question)
 
-    def test_nothing_is_found_where_none_of_the_words_stands(self):
+    def test_nothing_is_found_where_none_of_the_words_stands_and_a_rare_word_counts_more(self):
         assert open_index(TextSource(FILLER)).find("zebra crossing") == []
         assert Index.of([]).find("zebra") == []
+        assert Index.of([*["ship"] * 4, "whale"]).find("ship whale")[0].number == 4
 
     def test_the_best_come_first_and_no_more_than_asked_for(self):
         index = Index.of(["a lion", "a lion and a tiger", "nothing", "tiger tiger lion", "lion"])
@@ -127,18 +116,6 @@ class TestFinding:
             (passage.score for passage in found), reverse=True
         )
         assert (found[0].start, found[0].end) == index.span(3) == (31, 47)
-
-    def test_a_rare_word_counts_more_than_one_that_is_everywhere(self):
-        index = Index.of(["ship", "ship", "ship", "ship", "whale"])
-
-        assert index.find("ship whale")[0].number == 4
-
-    def test_weights_of_terms_are_kept_to(self):
-        index = Index.of(["lion", "tiger"])
-
-        assert index.scores({"lion": 0.5, "tiger": 1.0}).tolist() == pytest.approx(
-            [index.scores({"lion": 1.0})[0] / 2, index.scores({"tiger": 1.0})[1]]
-        )
 
     def test_a_file_is_found_by_its_name_with_its_first_passage(self):
         corpus = JoinedSource(
@@ -192,14 +169,6 @@ class TestKept:
 
         assert len(indexed) == 1
         assert not folder.exists()
-
-    def test_what_stays_in_memory_is_bounded(self, folder, indexed, monkeypatch):
-        monkeypatch.setattr(indexes, "_RECENT_BYTES", 5 * Index.of([FILLER]).size // 2)
-        indexed.clear()
-        for number in (0, 1, 2, 2, 1, 0):
-            open_index(TextSource(f"{FILLER}{number}"))
-
-        assert len(indexed) == 4
 
     def test_another_conversion_of_the_same_file_is_another_text(self, folder):
         one, other = TextSource("The lion sleeps."), TextSource("The tiger sleeps.")
@@ -273,14 +242,6 @@ class TestJoined:
         assert index.size < 100 * len(index)
         self.compare(index)
 
-    def test_its_file_is_closed_with_it(self, long, files):
-        open_index(long)
-        assert not files[0].closed
-        forget_memory()
-        gc.collect()
-
-        assert files[0].closed
-
     def test_parts_from_the_cache_find_the_same(self, long, folder, indexed):
         open_index(long)
         forget_memory()
@@ -292,68 +253,20 @@ class TestJoined:
         assert forget_converted(long.digest) > 1
         assert [*folder.iterdir()] == []
 
-    def test_words_with_the_same_bytes_are_told_apart(self, monkeypatch):
-        monkeypatch.setattr(indexes, "_TABLE_POSTINGS", 1)
-        index = Index([IndexPart.of(["penc"]), IndexPart.of(["other"])], on_disk=False)
-
-        assert hash("penc") == hash("数据")
-        assert [hit.number for hit in index.find(["penc"])] == [0]
-        assert index.find(["数据"]) == []
-
-    def test_a_full_disk_leaves_them_in_memory(self, long, monkeypatch):
-        class Full:
-            def __init__(self):
-                raise OSError
-
-        monkeypatch.setattr(indexes, "TemporaryFile", Full)
-        self.compare(open_index(long))
-
-    @pytest.mark.parametrize("key", ["0123456789abcdef", ""])
-    def test_no_file_is_made_where_it_would_have_to_be_encrypted(
-        self, long, monkeypatch, key, files
+    @pytest.mark.parametrize("why", ["a key", "a store that encrypts", "no file"])
+    def test_no_file_is_made_where_it_would_have_to_be_encrypted_or_there_is_none(
+        self, long, monkeypatch, why, files
     ):
-        monkeypatch.setenv("LANGGRAPH_AES_KEY", key)
-        if not key:
+        if why == "a key":
+            monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+        elif why == "a store that encrypts":
             cache.keep_no_plain_text()
-        self.compare(open_index(long))
+        self.compare(open_index(TextSource(self.TEXT) if why == "no file" else long))
 
         assert files == []
-
-    def test_no_file_is_made_for_a_text_that_is_in_none(self, long, files):
-        self.compare(open_index(TextSource(self.TEXT)))
-
-        assert files == []
-
-    def test_the_parts_of_many_short_texts_are_joined(self, monkeypatch):
-        monkeypatch.setattr(indexes, "_MOST_PARTS", 3)
-        texts = [f"The lion {number} met a tiger. " for number in range(5)]
-        parts = [IndexPart.of([text]) for text in texts]
-        index = Index(parts, on_disk=False)
-        apart = Index(parts)
-
-        assert (index._tables, len(apart._tables)) == ([], 5)
-        for word in ("lion", "tiger", "4", "5"):
-            assert index.scores({word: 1.0}).tobytes() == apart.scores({word: 1.0}).tobytes()
-
-    def test_a_part_that_was_indexed_is_free_at_once(self):
-        def held() -> list[dict]:
-            return [one for one in gc.get_objects() if type(one) is defaultdict and "quagga" in one]
-
-        gc.disable()
-        try:
-            part = IndexPart.of(["The quagga sleeps."])
-            assert len(held()) == 1
-            del part
-            assert held() == []  # other threads may leave garbage of their own
-        finally:
-            gc.enable()
 
 
 class TestForgetting:
-    def of(self, tmp_path) -> Path:
-        write_headed(tmp_path / "a.docx", "The swordfish is in the cellar.")
-        return tmp_path / "a.docx"
-
     def test_an_index_goes_with_its_file(self, folder, tmp_path):
         (tmp_path / "a.txt").write_text("The swordfish is in the cellar.")
         source = open_source(tmp_path / "a.txt")

@@ -66,13 +66,3 @@ def test_a_text_in_pieces_has_the_headings_of_the_whole(text, size):
     assert [whole.above(at) for at in range(len(text))] == [
         pieced.above(at) for at in range(len(text))
     ]
-
-
-def test_a_text_of_nothing_but_headings_does_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(source, "_MOST_HEADINGS", 2)
-    text = "# a\n# b\n# c\n# d\n"
-
-    found = headings(text)
-
-    assert [found.above(text.index(name)) for name in "abcd"] == ["a", "b", None, None]
-    assert len(found._starts) == 3

@@ -62,7 +62,7 @@ def write_tasks(
 def main() -> None:
     """`python -m memagent_agent_lightning.tasks qa:FILE OUT --count N --tokenizer ID`."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="task of `memagent eval --list`, such as qa:FILE")
+    parser.add_argument("name", help="task of `memagent eval`, such as qa:FILE")
     parser.add_argument("out", type=Path, help="folder that every machine can read")
     parser.add_argument("--count", type=int, required=True, help="number of tasks")
     parser.add_argument("--tokenizer", help="folder or hub id of the policy's tokenizer")

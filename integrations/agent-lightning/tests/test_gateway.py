@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from servers.http_process import is_healthy
 from servers.openai_server import OpenAIServer
 from servers.redis_server import free_port, wait_until
 
@@ -52,19 +53,12 @@ def api(policy, tmp_path):
         process("server", *settings, folder=tmp_path),
         httpx.Client(base_url=url, headers={"Authorization": "Bearer secret"}) as client,
     ):
-        wait_until(lambda: _answers(client), "the gateway", 240)
+        wait_until(lambda: is_healthy(f"{url}/healthz", only=False), "the gateway", 240)
         model = {"model": "small", "endpoint": policy.base_url}
         client.post("/api/models", json=[model]).raise_for_status()
         watching.append("local_runner.poll_interval=0.2")
         with process("controller", *watching, folder=tmp_path):
             yield client
-
-
-def _answers(client):
-    try:
-        return client.get("/healthz").is_success
-    except httpx.TransportError:
-        return False
 
 
 def test_a_group_of_rollouts_is_read_recorded_and_rewarded(api, policy, tmp_path):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from servers.openai_server import OpenAIServer
 from servers.redis_server import free_port
+from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_agent_lightning import MemAgentRollout, ReadingTask, rollout
 from memagent_agent_lightning.tasks import write_tasks
@@ -94,14 +94,6 @@ async def test_a_rollout_whose_policy_cannot_be_asked_reports_no_reward(
     assert gateway.requests == []
 
 
-async def test_a_refused_reward_is_an_error(monkeypatch, policy, gateway):
-    set_up(monkeypatch, policy, gateway, answers=["6:40"], document="The vault opens at 6:40.")
-    gateway.script = [404]
-
-    with pytest.raises(Exception, match="404"):
-        await SmallRollout().run()
-
-
 async def test_silence_is_worth_what_an_empty_answer_is():
     task = ReadingTask(question=QUESTION, answers=("6:40",), document="The vault opens at 6:40.")
 
@@ -173,13 +165,8 @@ def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settin
 
 def started(module, *words):
     """A command of this package, as a user starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", f"memagent_agent_lightning.{module}", *map(str, words)],
-        env={**os.environ, "AGL_KEY": "secret"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", f"memagent_agent_lightning.{module}", *words]
+    return warm_python(*COMMAND_LINE).run(command, env={**os.environ, "AGL_KEY": "secret"})
 
 
 @pytest.mark.slow
@@ -195,24 +182,6 @@ def test_a_command_that_cannot_do_it_says_why_in_one_line(tmp_path):
     assert "--essays" in short.stderr
     assert away in unreached.stderr
     assert short.stderr.count("\n") == unreached.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_essays_fill_documents_that_a_file_has_too_few_paragraphs_for(tmp_path):
-    (tmp_path / "hotpot.json").write_text(json.dumps(questions()))
-    essays = tmp_path / "essays"
-    essays.mkdir()
-    (essays / "rain.txt").write_text(FILLER * 100)
-
-    done = started(
-        *("tasks", f"qa:{tmp_path / 'hotpot.json'}", tmp_path / "out", "--count", 1),
-        *("--essays", essays),
-    )
-
-    assert done.returncode == 0, done.stderr
-    (line,) = (tmp_path / "out" / "tasks.jsonl").read_text().splitlines()
-    text = ReadingTask.model_validate_json(line).path.read_text()
-    assert 27_000 < load_tokenizer(None).count(text) <= 32_000
 
 
 def questions():

@@ -4,9 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
-from servers.redis_server import free_port
 
 from memagent_agent_lightning import Worker
 from memagent_graph import ReadingConfig
@@ -105,11 +103,3 @@ async def test_a_worker_that_is_cancelled_leaves_no_rollout_behind_as_running():
 
     assert {one["state"] for one in gateway.rollouts.values()} == {"failed"}
     assert {one["error_message"] for one in gateway.rollouts.values()} == {"the worker was stopped"}
-
-
-@pytest.mark.slow
-async def test_a_gateway_that_cannot_be_reached_is_an_http_error():
-    worker = Worker(f"http://127.0.0.1:{free_port()}", config=SMALL)
-
-    with pytest.raises(httpx.ConnectError):
-        await worker.run()

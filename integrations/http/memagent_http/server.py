@@ -120,11 +120,11 @@ class Connection(HttpToolsProtocol):
             self._hanging_up = None
 
 
-def config(app: ASGIApp, *, grace: int, port: int = 0) -> uvicorn.Config:
+def config(app: ASGIApp, *, grace: int) -> uvicorn.Config:
     """Return the settings of a server, whose requests end within `grace` seconds of a signal."""
     return uvicorn.Config(
         app,
-        port=port,
+        port=0,
         http=Connection,
         ws="none",
         backlog=_BACKLOG,

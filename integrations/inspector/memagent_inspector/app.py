@@ -23,7 +23,7 @@ from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
 from memagent_http.access import LOCAL, Guard
 from memagent_http.refusals import methods_of
-from memagent_inspector import pages, people, readings
+from memagent_inspector import calls, pages, readings, users
 from memagent_inspector.door import Headers, TokenDoor, check, place_of
 from memagent_inspector.pages import State
 from memagent_inspector.passages import Documents
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _ROUTES = (
     Route("/", pages.show_list),
-    Route("/rows", pages.show_rows),
     Route("/memory", pages.show_memory),
     Route("/facts", pages.show_facts),
     Route("/history", pages.show_history),
@@ -49,21 +48,22 @@ _ROUTES = (
     Route("/compare", pages.show_comparison),
     Route("/export", pages.export),
     Route("/costs", pages.show_costs),
+    Route("/calls", calls.show_list),
+    Route("/calls/of", calls.show_reading),
     Route("/reading", readings.show_reading),
     Route("/reading/news", readings.show_news),
     Route("/reading/folds", readings.show_folds),
     Route("/status", readings.show_status),
     Route("/under-way", readings.show_under_way),
-    Route("/people", people.show_list),
-    Route("/people/rows", people.show_rows),
-    Route("/person", people.show),
-    Route("/person/facts", people.show_facts),
-    Route("/person/edit", people.show_edit),
-    Route("/person/edit", people.edit, methods=["POST"]),
-    Route("/person/export", people.export),
-    Route("/person/decide", people.decide, methods=["POST"]),
-    Route("/person/forget", people.show_preview),
-    Route("/person/forget", people.forget, methods=["POST"]),
+    Route("/users", users.show_list),
+    Route("/user", users.show),
+    Route("/user/facts", users.show_facts),
+    Route("/user/edit", users.show_edit),
+    Route("/user/edit", users.edit, methods=["POST"]),
+    Route("/user/export", users.export),
+    Route("/user/decide", users.decide, methods=["POST"]),
+    Route("/user/forget", users.show_preview),
+    Route("/user/forget", users.forget, methods=["POST"]),
     Route("/edit", pages.show_edit),
     Route("/edit", pages.edit, methods=["POST"]),
     Route("/rollback", pages.show_rollback),
@@ -81,6 +81,7 @@ def create_app(
     *,
     namespace: Sequence[str] = NAMESPACE,
     roots: Iterable[str | Path] = (),
+    recorded: Sequence[str | Path] = (),
     token: str | None = None,
 ) -> ASGIApp:
     """Create the ASGI application.
@@ -89,6 +90,7 @@ def create_app(
         store: whose memories to show.
         namespace: where they are in it.
         roots: files and folders below which documents are opened to show passages of them.
+        recorded: files and folders of calls that a `TraceRecorder` wrote.
         token: what visitors have to give. Without one, requests that call the server by another
             name than this machine's are refused.
 
@@ -109,8 +111,8 @@ def create_app(
             Exception: _show_crash,
         },
     )
-    users = Users(store, namespace, patience=store_seconds)
-    inside.state.shared = State(bank, users, Documents(roots), Tracks(bank))
+    remembered = Users(store, namespace, patience=store_seconds)
+    inside.state.shared = State(bank, remembered, Documents(roots), Tracks(bank), recorded)
     app: ASGIApp = inside
     if token:
         app = TokenDoor(app, token)

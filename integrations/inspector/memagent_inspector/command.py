@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from memagent_graph.cli.options import Namespace, Store, parse_namespace
+from memagent_graph.cli.options import Keeps, takes_options
 from memagent_graph.cli.terminal import report_errors
 
 TOKEN = "MEMAGENT_INSPECT_TOKEN"  # noqa: S105 - the variable's name
@@ -34,9 +34,10 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich
 
 
 @app.callback(invoke_without_command=True, help=_HELP)
+@takes_options
 def inspect(
-    store: Store = None,
-    namespace: Namespace = None,
+    *,
+    keeps: Keeps,
     root: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,11 +45,15 @@ def inspect(
             "Repeat it for more."
         ),
     ] = None,
+    calls: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="File or folder of calls that a TraceRecorder wrote. Repeat it for more."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8765,
-    browse: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
-        bool, typer.Option("--open", help="Open the page in a browser.")
-    ] = False,
+    browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Replaced by `_HELP` above."""
     from uvicorn import Server
@@ -59,7 +64,7 @@ def inspect(
     from memagent_http.server import config, listen, serve, url_of
     from memagent_inspector.app import create_app
 
-    with report_errors("memagent: stopped."), open_store(store) as found:
+    with report_errors("memagent: stopped."), open_store(keeps.store) as found:
         token = os.environ.get(TOKEN)
         if found is None:
             message = "There are no memories in the store 'none': name another with --store."
@@ -71,7 +76,11 @@ def inspect(
             )
             raise ConfigurationError(message)
         application = create_app(
-            found, namespace=parse_namespace(namespace), roots=root or ["."], token=token
+            found,
+            namespace=keeps.place,
+            roots=root or ["."],
+            recorded=calls or [],
+            token=token,
         )
         listening = listen(host, port)
         place = url_of(listening, host)

@@ -103,14 +103,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A fact with the numbers of its evidence in the version."""
-
-    fact: Fact
-    evidence: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class FactsPage:
     """The facts of a memory, as a page shows them.
 
@@ -119,7 +111,7 @@ class FactsPage:
         names: all names, those with most facts first.
         rows: the drawing.
         height: height of the drawing, in its units.
-        known: the facts that are listed.
+        known: the facts that are listed, with the numbers of their evidence in the version.
         conflicts: what is disputed.
         at: date at which the facts hold, as it was read; "" for all of them.
         is_date: whether what was asked for is a date.
@@ -129,7 +121,7 @@ class FactsPage:
     names: Sequence[str]
     rows: Sequence[Row]
     height: int
-    known: Sequence[Known]
+    known: Sequence[tuple[Fact, list[int]]]
     conflicts: Sequence[Conflict]
     at: str
     is_date: bool
@@ -151,7 +143,7 @@ def facts_page(version: MemoryVersion, about: str = "", at: str = "") -> FactsPa
     numbers: dict[str, list[int]] = {}
     for number, item in enumerate(version.memory.evidence):
         numbers.setdefault(item.text, []).append(number)
-    known = [Known(fact, tuple(numbers.get(fact.line, ()))) for fact in shown]
+    known = [(fact, numbers.get(fact.line, [])) for fact in shown]
     height = len(rows) * _HEIGHT + 6
     conflicts, is_date = list_conflicts(everything), bool(at or not asked)
     return FactsPage(about, names, rows, height, known, conflicts, at, is_date)

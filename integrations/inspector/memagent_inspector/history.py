@@ -90,7 +90,7 @@ class Coverage:
 
     @property
     def text(self) -> str:
-        """For a person."""
+        """The shares in words."""
         read = f"{self.read:.0f}% read"
         return f"{read}, {self.skimmed:.0f}% skimmed" if self.skimmed else read
 

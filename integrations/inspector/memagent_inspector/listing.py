@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from langgraph.store.base import SearchOp
 
@@ -55,7 +55,7 @@ Kind = Literal["memories", "readings"]
 """Named memories, or readings without a name."""
 
 ROWS = 50
-"""Memories, or people, on a page."""
+"""Memories, or users, on a page."""
 _AT_ONCE = 200
 _MOST_SEEN = 2_000
 """Memories that one request of a search looks at."""
@@ -63,19 +63,20 @@ _MOST_SEEN = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One memory in a list.
+    """One memory in a list, or what is remembered of a user.
 
     Attributes:
-        name: of the memory, or the reading's key.
+        name: of the memory, or the reading's key, or the user's id.
         version: the newest; None if it cannot be read.
         answer: what was answered; None if it was not, or not kept.
-        problem: why there is no more to show; empty if there is.
+        text: why there is no more to show; of a user, a line that a search found, or how the
+            memory begins.
     """
 
     name: str
     version: MemoryVersion | None
     answer: KeptAnswer | None = None
-    problem: str = ""
+    text: str = ""
 
     @property
     def coverage(self) -> Coverage | None:
@@ -83,19 +84,16 @@ class Row:
         return None if self.version is None else Coverage.of(self.version)
 
 
-Found = TypeVar("Found")
-
-
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[Found]):
-    """Some memories, or people; `seen` were looked at, and the list continues at `next`."""
+class Listing:
+    """Some memories, or users; `seen` were looked at, and the list continues at `next`."""
 
-    rows: list[Found]
+    rows: list[Row]
     next: int | None
     seen: int
 
 
-async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 0) -> Listing[Row]:
+async def list_page(bank: MemoryBank, kind: Kind, words: str = "", start: int = 0) -> Listing:
     """The next page of memories that have all the words.
 
     Args:
@@ -160,7 +158,7 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
             continue
         problem = item if isinstance(item, BadRecordError) else version
         text = str(problem or "Its newest version is gone: it expired or was deleted.")
-        rows.append((Row(item.key, None, problem=text), item.key.casefold()))
+        rows.append((Row(item.key, None, text=text), item.key.casefold()))
     return rows
 
 
@@ -204,7 +202,9 @@ async def add_up(bank: MemoryBank) -> Costs:
             start = listing.next
         whole = whole and start is None
     priced = [(row, row.answer) for row in rows if row.answer is not None]
-    priced.sort(key=lambda pair: _weight(pair[1]), reverse=True)
+    # By tokens, then by calls: some servers count no tokens.
+    priced.sort(key=lambda pair: pair[1].usage.calls, reverse=True)
+    priced.sort(key=lambda pair: -pair[1].usage.input_tokens - pair[1].usage.output_tokens)
     answers = [answer for _, answer in priced]
     return Costs(
         priced[:_MOST_SHOWN],
@@ -214,9 +214,3 @@ async def add_up(bank: MemoryBank) -> Costs:
         sum((answer.usage for answer in answers), Usage()),
         whole,
     )
-
-
-def _weight(answer: KeptAnswer) -> tuple[int, int]:
-    """Tokens first, then calls: some servers count no tokens."""
-    usage = answer.usage
-    return usage.input_tokens + usage.output_tokens, usage.calls

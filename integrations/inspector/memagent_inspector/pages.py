@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -20,6 +20,7 @@ from memagent_inspector.rendering import page, url
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from starlette.requests import Request
 
@@ -38,6 +39,7 @@ class State(NamedTuple):
     users: Users
     documents: Documents
     tracks: Tracks
+    calls: Sequence[str | Path]
 
 
 def state_of(request: Request) -> State:
@@ -86,21 +88,18 @@ def number(fields: Mapping[str, str], name: str) -> int:
 
 
 async def show_list(request: Request) -> Response:
-    """The first memories of a list, or of a search; without a kind, of a list that has some."""
-    fields = fields_of(request)
-    if "kind" not in fields and not fields.get("words", "").strip():
-        bank = state_of(request).bank
-        if not (await list_page(bank, "memories")).rows:
-            if (await list_page(bank, "readings")).rows:
-                return RedirectResponse("/?kind=readings", 303)
-            if await state_of(request).users.anames():
-                return RedirectResponse("/people", 303)
-    return await _list(request, "list.html")
-
-
-async def show_rows(request: Request) -> Response:
-    """More rows of a list."""
-    return await _list(request, "rows.html")
+    """Memories of a list, or of a search; without a kind, of a list that has some."""
+    fields, bank = fields_of(request), state_of(request).bank
+    is_start = "kind" not in fields and not fields.get("words", "").strip()
+    if is_start and not (await list_page(bank, "memories")).rows:
+        if (await list_page(bank, "readings")).rows:
+            return RedirectResponse("/?kind=readings", 303)
+        if await state_of(request).users.anames():
+            return RedirectResponse("/users", 303)
+    kind: Kind = "readings" if fields.get("kind") == "readings" else "memories"
+    words, start = sought(fields)
+    values = {"kind": kind, "words": words, "listing": await list_page(bank, kind, words, start)}
+    return page("rows.html" if is_partial(request) else "list.html", values)
 
 
 async def show_memory(request: Request) -> Response:
@@ -170,14 +169,11 @@ async def show_comparison(request: Request) -> Response:
     before = await bank.aget(needed(fields, "before"))
     after = await bank.aget(needed(fields, "after"))
     runs = compare(before.text, after.text)
-    sides: list[tuple[str, MemoryVersion, Literal["added", "removed"]]] = [
-        ("Before", before, "removed"),
-        ("After", after, "added"),
+    sides = [
+        ("Before", before, describe(before), side(runs, "removed")),
+        ("After", after, describe(after), side(runs, "added")),
     ]
-    shown = [
-        (label, version, describe(version), side(runs, kind)) for label, version, kind in sides
-    ]
-    values = {"of": fields.get("of", ""), "sides": shown, "before": before, "after": after}
+    values = {"of": fields.get("of", ""), "sides": sides, "before": before, "after": after}
     return page("compare.html", values)
 
 
@@ -190,14 +186,6 @@ async def export(request: Request) -> Response:
     """A memory with its versions as JSON lines, as `memagent memory export` prints it."""
     reference = needed(fields_of(request), "of")
     return export_of(reference, await state_of(request).bank.aexport([reference]))
-
-
-async def _list(request: Request, template: str) -> Response:
-    fields = fields_of(request)
-    kind: Kind = "readings" if fields.get("kind") == "readings" else "memories"
-    words, start = sought(fields)
-    listing = await list_page(state_of(request).bank, kind, words, start)
-    return page(template, {"kind": kind, "words": words, "listing": listing})
 
 
 _CONFLICT = 409
@@ -372,8 +360,6 @@ async def forget(request: Request) -> Response:
     """Forget a memory, or a document."""
     form, bank = await form_of(request), state_of(request).bank
     what = needed(form, "what")
-    if form.get("kind") == "document":
-        versions = (await bank.aforget_source(what)).versions
-    else:
-        versions = (await bank.aforget(what)).versions
-    return page("forgotten.html", {"name": form.get("name", what), "versions": versions})
+    forget_it = bank.aforget_source if form.get("kind") == "document" else bank.aforget
+    done = await forget_it(what)
+    return page("forgotten.html", {"name": form.get("name", what), "versions": done.versions})

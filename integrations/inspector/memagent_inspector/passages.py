@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -13,7 +14,7 @@ from memagent_graph.memory.version import ChunkRead
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from memagent_graph.evidence.places import Evidence
     from memagent_graph.memory.bank import MemoryBank
@@ -26,7 +27,6 @@ _LONGEST = 4_000
 """Code points of a passage that are shown."""
 _KEPT = 8
 """Documents that are kept open."""
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +141,5 @@ def _cut(source: Source, evidence: Evidence, start: int, end: int) -> Passage:
 
 def _line(source: Source, number: int) -> tuple[int, int]:
     """Where a line begins and ends, in code points."""
-    at, line, number = 0, 0, max(number, 1)
-    while block := source.read(at, _BLOCK):
-        count = block.count("\n")
-        if line + count >= number - 1:
-            starts = _starts(block)
-            begin = at + starts[number - 1 - line]
-            end = source.read(begin, _LONGEST).partition("\n")[0]
-            return begin, begin + len(end)
-        line += count
-        at += len(block)
-    return at, at
-
-
-def _starts(block: str) -> Sequence[int]:
-    return [0, *(place + 1 for place, char in enumerate(block) if char == "\n")]
+    begin = bisect_left(range(source.length), number, key=lambda at: source.locate(at).line)
+    return begin, begin + len(source.read(begin, _LONGEST).partition("\n")[0])

@@ -17,7 +17,6 @@ from memagent_inspector.rendering import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -221,11 +220,6 @@ class FoldsOf:
         )
 
 
-async def folds_of(bank: MemoryBank, memory: str) -> FoldsOf:
-    """Return what reads into a memory now."""
-    return FoldsOf(memory, await bank.aunder_way(memory))
-
-
 async def list_readings(bank: MemoryBank) -> list[FoldsOf]:
     """All readings under way, each with its folds."""
     folds = sorted(await bank.aunder_way(), key=lambda fold: fold.memory)
@@ -237,7 +231,7 @@ async def list_readings(bank: MemoryBank) -> list[FoldsOf]:
 async def show_reading(request: Request) -> Response:
     """A reading with all that is stored of it so far."""
     reference = needed(fields_of(request), "of")
-    controls = await folds_of(state_of(request).bank, reference)
+    controls = FoldsOf(reference, await state_of(request).bank.aunder_way(reference))
     try:
         values = await _news(request, reference)
     except MemoryNotFoundError:
@@ -262,8 +256,9 @@ async def show_news(request: Request) -> Response:
 async def show_folds(request: Request) -> Response:
     """Send where the folds of a reading are, if that has changed."""
     fields = fields_of(request)
+    reference = needed(fields, "of")
     try:
-        controls = await folds_of(state_of(request).bank, needed(fields, "of"))
+        controls = FoldsOf(reference, await state_of(request).bank.aunder_way(reference))
     except StoreError:
         return nothing_new()
     if controls.state == fields.get("state"):

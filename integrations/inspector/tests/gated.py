@@ -6,7 +6,7 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from doubles import ChainReader, numbered
+from fixed_readers import ChainReader, numbered
 
 from memagent_graph import ReadingConfig, create_memagent
 

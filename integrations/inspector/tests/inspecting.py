@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
-from doubles import ChainReader, numbered
 from langchain_core.messages import HumanMessage
 from memory_versions import make_version
 from starlette.testclient import TestClient
 
-from memagent_graph import ConversationMemory, ReadingConfig, create_memagent
+from memagent_graph import ConversationMemory
 from memagent_graph.conversation.users import Users
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.bank import MemoryBank
@@ -34,17 +34,19 @@ def at(path: str, **fields: object) -> str:
     return f"{path}?{urlencode(fields)}"
 
 
+def follow(page: TestClient, path: str) -> Iterator[str]:
+    """The pages of a list, each of which leads to the next."""
+    while path:
+        yield (html := page.get(path, headers={"hx-request": "true"}).text)
+        more = re.search(r'hx-get="([^"]*)" hx-trigger="revealed"', html)
+        path = unescape(more[1]) if more else ""
+
+
 def walk(page: TestClient, path: str) -> list[str]:
     """The names on all pages of a list, which have at most 50 each."""
-    found: list[str] = []
-    while path:
-        html = page.get(path).text
-        names = re.findall(r"<bdi>([\w-]+)</bdi></a>", html)
-        assert len(names) <= 50
-        found += names
-        more = re.search(r'hx-get="(/[^"]*rows[^"]*)"', html)
-        path = unescape(more[1]) if more else ""
-    return found
+    names = [re.findall(r"<bdi>([\w-]+)</bdi></a>", html) for html in follow(page, path)]
+    assert max(map(len, names)) <= 50
+    return [name for each in names for name in each]
 
 
 def text_of(response) -> str:
@@ -73,16 +75,8 @@ def store_reading(bank: MemoryBank, *texts: str, ended: bool = True, **more) -> 
     return make_reading_key(made.root, made.document.digest)
 
 
-def read_beginnings(store) -> None:
-    """Read a document in two segments, each skimmed from its second section to its end."""
-    skim = lambda question, memory, section: float(not memory)  # noqa: E731
-    config = ReadingConfig(chunk_tokens=40, segments=2, skim=skim)
-    agent = create_memagent(ChainReader(), config=config, store=store)
-    agent.invoke({"question": "Where is the dog?", "document": numbered(60)})
-
-
 def remember(store, user: str, *texts: str, thread: str = "thread monday") -> Users:
-    """Have a chatbot hear these messages of a person; returns all people."""
+    """Have a chatbot hear these messages of a user; returns all users."""
     memory = ConversationMemory(store=store)
     for number, text in enumerate(texts):
         memory.save([HumanMessage(text, id=f"{user} {number}")], user=user, thread=thread)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack, suppress
 
@@ -11,7 +9,8 @@ import httpx
 import pytest
 import uvicorn
 from inspecting import TOKEN
-from servers.redis_server import free_port, wait_until
+from servers.http_process import http_process
+from servers.redis_server import wait_until
 from typer.testing import CliRunner
 
 from memagent_http import server as http_server
@@ -45,20 +44,6 @@ def test_what_cannot_work_is_said_in_a_line(tmp_path, words, env, said):
 
     assert done.exit_code == 1
     assert said in done.output
-
-
-def test_its_address_is_printed_once_it_can_be_reached(tmp_path, monkeypatch):
-    reached = []
-
-    def look(_, sockets):
-        with sockets[0], socket.create_connection(sockets[0].getsockname()) as connection:
-            reached.append(connection.getpeername()[1])
-
-    monkeypatch.setattr(uvicorn.Server, "run", look)
-    done = run("--store", tmp_path / "m.sqlite", "--port", 0)
-
-    assert done.exit_code == 0
-    assert f"the inspector is at http://127.0.0.1:{reached[0]}\n" in done.output
 
 
 def test_an_address_that_is_taken_is_an_error_of_one_line(tmp_path):
@@ -139,32 +124,13 @@ def leave_in_the_middle_of_a_form(port: int, path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("token", ["", TOKEN])
 def test_it_serves_until_it_is_told_to_stop(tmp_path, token):
-    port = free_port()
-    words = ["--store", tmp_path / "m.sqlite", "--port", port]
-    code = "from memagent_inspector.command import app; app()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
-        env={**os.environ, "MEMAGENT_INSPECT_TOKEN": token},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    url = f"http://127.0.0.1:{port}/"
-
-    def answers() -> bool:
-        assert process.poll() is None, process.stderr.read()
-        try:
-            return bool(httpx.get(url).status_code)
-        except httpx.HTTPError:
-            return False
-
-    try:
-        wait_until(answers, "memagent inspect", seconds=240)
+    words = ("-m", "memagent_graph", "inspect", "--store", tmp_path / "m.sqlite")
+    env, log = {**os.environ, "MEMAGENT_INSPECT_TOKEN": token}, tmp_path / "log"
+    with http_process(*words, log=log, env=env) as (url, _):
         found = httpx.get(url)
         assert found.status_code == (401 if token else 200)
         assert "server" not in found.headers
-        assert httpx.get(f"{url}memory?of=%1b[31m").status_code in {401, 404}
-        leave_in_the_middle_of_a_form(port, "/login" if token else "/branch")
-    finally:
-        process.terminate()
-        _, said = process.communicate(timeout=120)
-    assert said == f"memagent: the inspector is at http://127.0.0.1:{port}\n"
+        assert httpx.get(f"{url}/memory?of=%1b[31m").status_code in {401, 404}
+        leave_in_the_middle_of_a_form(httpx.URL(url).port, "/login" if token else "/branch")
+
+    assert log.read_text() == f"memagent: the inspector is at {url}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from doubles import Stating
+from fixed_readers import fact_model
 from inspecting import at, store_memory, text_of
 from langchain_core.messages import HumanMessage
 from test_hostile import HOSTILE, check
@@ -40,13 +40,6 @@ def facts(bank):
     store_memory(bank, "lease", "\n".join(LINES), evidence=evidence, unsupported=marks)
 
 
-def test_a_memory_of_facts_leads_to_their_page_and_others_do_not(page, bank, facts):
-    store_memory(bank, "notes", "Ann pays the rent.")
-
-    assert 'href="/facts?of=lease"' in page.get(at("/memory", of="lease")).text
-    assert "/facts" not in page.get(at("/memory", of="notes")).text
-
-
 def test_the_neighbourhood_of_a_name_is_drawn_with_two_hops(page, facts):
     html = page.get(at("/facts", of="lease", about="Lease 7")).text
 
@@ -54,20 +47,6 @@ def test_the_neighbourhood_of_a_name_is_drawn_with_two_hops(page, facts):
         "Lease 7", "900 euros", "950 euros", "Nora Brand", "Acme", "Bo Zorn",
     ]  # fmt: skip
     check(html)
-
-
-def test_the_name_with_most_facts_is_drawn_first_and_each_name_is_a_link(page, facts):
-    html = page.get(at("/facts", of="lease")).text
-
-    assert names_in(drawn(html))[0] == "Lease 7"
-    assert "/facts?of=lease&amp;about=Nora+Brand" in drawn(html)
-
-
-def test_facts_are_shown_as_they_were_at_a_date(page, facts):
-    html = page.get(at("/facts", of="lease", about="Lease 7", at="2021")).text
-
-    assert "900 euros" in drawn(html)
-    assert "950 euros" not in drawn(html)
 
 
 def test_a_date_is_read_as_it_is_written_and_what_is_none_is_said_to_be_none(page, facts):
@@ -131,17 +110,17 @@ def test_a_drawing_of_many_facts_has_an_end(page, bank):
 
 
 def test_the_facts_of_a_user_are_shown_with_the_times_of_their_messages(page, store):
-    memory = ConversationMemory(Stating(), store=store, schema=Facts)
+    memory = ConversationMemory(fact_model(), store=store, schema=Facts)
     said = HumanMessage(
         "I live in Husum.", id="1", additional_kwargs={"told_at": "2026-03-05T10:00"}
     )
     memory.save([said], user="ann", thread="monday")
 
-    person = page.get(at("/person", of="ann")).text
-    html = text_of(page.get(at("/person/facts", of="ann")))
+    shown = page.get(at("/user", of="ann")).text
+    html = text_of(page.get(at("/user/facts", of="ann")))
 
-    assert "/person/facts?of=ann" in person
+    assert "/user/facts?of=ann" in shown
     assert names_in(drawn(html)) == ["user", "Husum"]
     assert "2026-03-05 10:00</time> in <bdi>monday</bdi>" in html
-    assert 'href="/person/edit?of=ann"' in html
+    assert 'href="/user/edit?of=ann"' in html
     check(html)

@@ -67,7 +67,6 @@ def test_hostile_text_in_every_field_is_shown_and_does_nothing(page, bank, text)
     paths = [
         "/",
         at("/", words=text),
-        at("/rows", words=text),
         at("/memory", of=text),
         at("/memory", of=text, version=old.id),
         at("/history", of=text),

@@ -34,9 +34,14 @@ def edit(page, form, text):
 
 @pytest.mark.parametrize("name", [None, "numbers"])
 def test_a_reading_is_listed_edited_and_reads_on_from_the_edit(page, bank, store, name):
+    def is_shown():
+        state = re.search(r"state=([^\"]*)", page.get(folds).text)[1]
+        return page.get(f"{folds}&state={state}").status_code == 204
+
     with reading(store, memory_name=name) as reader:
         reader.open(1)
         memory = begun(bank)
+        folds = at("/reading/folds", of=memory)
         listed = text_of(page.get("/under-way"))
         assert memory in listed
         assert QUESTION in listed
@@ -48,30 +53,12 @@ def test_a_reading_is_listed_edited_and_reads_on_from_the_edit(page, bank, store
         assert "taken at the next section" in page.get(answer.headers["location"]).text
         reader.open(2)
         wait_until(lambda: "Ann said so." in reader.memories, "the section that is read again")
-        shown = page.get(at("/reading/folds", of=memory)).text
-        assert re.search(r"edited</span> <span>taken <time", shown)
-        state = re.search(r"state=([^\"]*)", shown)[1]
-        assert page.get(f"/reading/folds?of={memory}&state={state}").status_code == 204
+        taken = r"edited</span> <span>taken <time"
+        wait_until(lambda: re.search(taken, page.get(folds).text), "the time of the edit")
+        wait_until(is_shown, "no news, once what was read is stored")
         assert '<span class="tag">edited</span>' in page.get("/under-way").text
     assert "Nothing is being read now" in page.get("/under-way").text
     assert "Ann said so." in {version.text for version in bank.history(reader.out["version"])}
-
-
-def test_the_second_of_two_who_edit_a_reading_is_told(page, bank, store):
-    with reading(store) as reader:
-        reader.open(1)
-        _, data = edit(page, form_of(page, begun(bank)), "Ann said so.")
-
-        late = page.post("/edit", data={**data, "text": "Bob said so."})
-
-        assert late.status_code == 409
-        assert "Somebody changed this memory" in late.text
-        assert "\nBob said so.</textarea>" in late.text
-        data |= {"seen": field(late.text, "seen"), "text": "Bob said so."}
-        assert page.post("/edit", data=data).status_code == 303
-        reader.open()
-        wait_until(lambda: "Bob said so." in reader.memories, "the section that is read again")
-        assert "Ann said so." not in reader.memories
 
 
 def test_an_older_text_can_be_gone_back_to_in_a_reading(page, bank, store):
@@ -86,19 +73,3 @@ def test_an_older_text_can_be_gone_back_to_in_a_reading(page, bank, store):
         assert field(first.text, "seen") == field(form, "seen")
         text = bank.get(re.search(r"start=(\w+)", older[-1])[1]).text
         assert f"\n{text}</textarea>" in text_of(first)
-
-
-def test_a_finished_reading_that_was_edited_is_answered_from_the_edit(page, bank, store):
-    with reading(store) as reader:
-        reader.open()
-        wait_until(lambda: reader.out, "the answer")
-    (key,) = [name for name, _ in bank.list()]
-    seen = field(page.get(at("/edit", of=key)).text, "seen")
-    page.post("/edit", data={"of": key, "seen": seen, "text": "Ann said so."})
-
-    with reading(store) as again:
-        again.open()
-        wait_until(lambda: again.out, "the answer")
-
-    assert again.memories == []
-    assert again.out["memory"] == "Ann said so."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from lm_eval.tasks.mlqa.utils import process_results_en
 from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
 
-from memagent_graph.evaluation.samples import exact_match, normalize, substring_match, token_f1
+from memagent_graph.evaluation.scores import exact_match, normalize, substring_match
 
 LENGTH = 4096
 words = st.sampled_from(["the", "A", "an", "Paris", "paris,", "in", "42", "4.2", "e-mail", "(x)"])
@@ -20,7 +20,6 @@ wanted = texts.filter(lambda text: text and text == text.strip())
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
 @given(texts, st.lists(wanted, min_size=1, max_size=4))
 def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_score(answer, wanted):
     scored = process_results({"max_length": LENGTH, "outputs": wanted}, [answer])
@@ -29,7 +28,6 @@ def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_scor
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
 @given(texts, wanted)
 def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answer, one):
     # Of several the harness scores the share even here; RULER's own script, and ours, whether
@@ -40,12 +38,10 @@ def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answe
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
 @given(texts, st.lists(texts, min_size=1, max_size=4))
-def test_exact_match_and_f1_are_those_of_the_harness_for_squad_like_tasks(answer, wanted):
+def test_an_exact_match_is_that_of_the_harness_for_squad_like_tasks(answer, wanted):
     assume(normalize(answer))  # that two empty texts agree is a rule of SQuAD 2.0 only
 
     scored = process_results_en({"answers": wanted}, [answer])
 
     assert exact_match(answer, wanted) == scored["exact_match"]
-    assert token_f1(answer, wanted) == pytest.approx(scored["f1"])

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.options import (
-    AnswerTokens,
-    BaseUrl,
-    ChunkTokens,
-    MemoryTokens,
-    Model,
-    Namespace,
-    PromptsFile,
-    Store,
-    TokenizerFile,
-    make_reader,
-    parse_namespace,
-)
+from memagent_graph.cli.options import Keeps, Reads, takes_options
 from memagent_graph.cli.terminal import report_errors
 from memagent_mcp_server.exit import UNENDED, end, end_within
 
@@ -80,24 +68,22 @@ app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
+@takes_options
 def mcp(
+    *,
     root: Annotated[
         list[str], typer.Option(help="File or folder that clients may read. Repeat it for more.")
     ],
-    model: Model = None,
-    base_url: BaseUrl = None,
-    chunk_tokens: ChunkTokens = 5000,
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
-    tokenizer: TokenizerFile = None,
-    prompts: PromptsFile = None,
-    store: Store = None,
-    namespace: Namespace = None,
-    users: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
+    reads: Reads,
+    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk, in tokens.")] = 5000,
+    memory_tokens: Annotated[int, typer.Option(help="Longest memory, in tokens.")] = 1024,
+    answer_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 1024,
+    keeps: Keeps,
+    users: Annotated[
         bool,
         typer.Option(
             "--users",
-            help="Let clients remember people, and see, edit and forget those memories.",
+            help="Let clients remember users, and see, edit and forget those memories.",
         ),
     ] = False,
     port: Annotated[
@@ -116,22 +102,20 @@ def mcp(
     """
     from langgraph.store.memory import InMemoryStore
 
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.memory.stores import open_store
     from memagent_mcp_server.roots import Roots
     from memagent_mcp_server.server import create_server
 
     log_to_stderr()
-    with report_errors("memagent: stopped."), open_store(store) as found:
-        config = ReadingConfig(
+    with report_errors("memagent: stopped."), open_store(keeps.store) as found:
+        config = reads.make_config(
             chunk_tokens=chunk_tokens, memory_tokens=memory_tokens, answer_tokens=answer_tokens
         )
-        reader = make_reader(model, base_url, prompts, tokenizer, config)
         server = create_server(
-            reader,
+            reads.make_reader(config),
             roots=Roots(root),
             store=found or InMemoryStore(),
-            namespace=parse_namespace(namespace),
+            namespace=keeps.place,
             config=config,
             users=users,
         )
@@ -148,7 +132,7 @@ def _serve_http(server: Server, host: str, port: int, origins: list[str]) -> Non
     application = create_app(server, host=host, token=os.environ.get(TOKEN), origins=origins)
     listening = listen(host, port)
     print(f"memagent: serving MCP at {url_of(listening, host)}/mcp", file=sys.stderr)
-    HTTPServer(application, stop=server.stop_readings).run([listening])
+    HTTPServer(application, stop=server.reading.stop).run([listening])
 
 
 async def _serve_stdio(server: Server) -> None:
@@ -162,7 +146,7 @@ async def _serve_stdio(server: Server) -> None:
     stopping: list[asyncio.Task[None]] = []
 
     async def end_readings() -> None:
-        await server.stop_readings()
+        await server.reading.stop()
         await asyncio.sleep(_ANSWER_SECONDS)
         end()
 

@@ -132,7 +132,10 @@ class ReadingTools:
         context: Context[Any, Any],
         client_roots: ClientRoots,
     ) -> Annotated[CallToolResult, ReadingResult]:
-        """Read a source from beginning to end and answer from it."""
+        """Read a file or folder from beginning to end, and answer a question from it.
+
+        However long it is, asking again, or continuing after a stop, reads only what is new.
+        """
         with self._until_stopped():
             within = addresses(client_roots)
             document = await to_thread(partial(_open, self._roots, source, within))
@@ -142,7 +145,7 @@ class ReadingTools:
     async def ask_memory(
         self, question: Question, memory: Reference, context: Context[Any, Any]
     ) -> Annotated[CallToolResult, ReadingResult]:
-        """Answer from a stored memory and read nothing."""
+        """Answer another question from the memory of a reading, and read nothing."""
         with self._until_stopped():
             output = await self._run({"question": question, "version": memory}, context)
             return _result(output, memory)

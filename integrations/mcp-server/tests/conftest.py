@@ -1,9 +1,38 @@
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from servers.openai_server import OpenAIServer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(params=["stdio", "http"])
+def transport(request):
+    return request.param
+
+
+@pytest.fixture
+def mode(transport):
+    """The newest protocol, or the one with a handshake: each has one transport."""
+    return {"stdio": "auto", "http": "legacy"}[transport]
+
+
+@pytest.fixture
+def books(tmp_path):
+    """A root with a file."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "a.txt").write_text("The vault opens at 6:40.")
+    return folder
+
+
+@pytest.fixture
+def options(books):
+    return ["--root", books, "--store", "none", "--model", "extractive"]
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import anyio
-import httpx
 import httpx2
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from servers.redis_server import free_port, wait_until
-from servers.warm_python import DEVNULL, SERVERS, warm_python
+from servers.http_process import http_process
+from servers.redis_server import wait_until
+from servers.warm_python import SERVERS, warm_python
 
 from memagent_http.server import listen
 from memagent_mcp_server.http import HTTPServer, create_app
@@ -42,36 +42,11 @@ def environment(**more):
 
 
 @contextmanager
-def http_server(log, *options, **env):
-    """Serves on a free port; yields the URL."""
-    with http_process(log, *options, **env) as (url, _):
-        yield url
-
-
-@contextmanager
-def http_process(log, *options, command=COMMAND, **env):
+def http_server(log, *options, command=COMMAND, **env):
     """Serves on a free port; yields the URL and the process."""
-    port = free_port()
-    command = [*command, *map(str, options), "--port", str(port)]
-    with log.open("ab") as output:
-        process = PYTHON.start(
-            command, env=environment(**env), stdin=DEVNULL, stdout=output, stderr=output
-        )
-
-    def answers():
-        assert process.poll() is None, log.read_text()
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/")
-        except httpx.HTTPError:
-            return False
-        return True
-
-    try:
-        wait_until(answers, "memagent mcp", seconds=240)
-        yield f"http://127.0.0.1:{port}/mcp", process
-    finally:
-        process.terminate()
-        process.wait(120)
+    words = [*command[1:], *options]
+    with http_process(*words, log=log, env=environment(**env)) as (url, process):
+        yield f"{url}/mcp", process
 
 
 class Running:
@@ -80,7 +55,7 @@ class Running:
     def __init__(self, server, **options):
         options = {"host": "127.0.0.1", "token": None, **options}
         application = create_app(server, **options)
-        self._server = HTTPServer(application, stop=server.stop_readings)
+        self._server = HTTPServer(application, stop=server.reading.stop)
         listening = listen("127.0.0.1", 0)
         self.port = listening.getsockname()[1]
         self._thread = threading.Thread(target=self._server.run, args=([listening],))
@@ -132,7 +107,7 @@ async def served(transport, log, *options, token=None, headers=None, command=COM
     """What the official client connects to, and the id of the process that answers."""
     if transport == "http":
         headers = {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
-        with http_process(log, *options, command=command, **env) as (url, process):
+        with http_server(log, *options, command=command, **env) as (url, process):
             async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
                 yield streamable_http_client(url, http_client=http), lambda: process.pid
         return
@@ -152,22 +127,20 @@ async def served(transport, log, *options, token=None, headers=None, command=COM
         yield stdio_client(parameters, output), lambda: int(told.read_text())
 
 
+def note(found):
+    """A callback for progress, whose values it appends."""
+
+    async def progress(*values):
+        found.append(values)
+
+    return progress
+
+
 @asynccontextmanager
 async def connected(
     transport, mode, log, *options, token=None, headers=None, list_roots_callback=None, **env
 ):
-    """A client; what the SDK's types did not accept of the server's messages is an error.
-
-    Args:
-        transport: "stdio" or "http".
-        mode: "auto" for the newest protocol, "legacy" for the one with a handshake.
-        log: file for the server's standard error.
-        options: of the command.
-        token: what the client sends.
-        headers: that it sends besides, over HTTP.
-        list_roots_callback: answers with the client's roots, if it has any.
-        env: of the server.
-    """
+    """A client; what the SDK's types did not accept of the server's messages is an error."""
     rejected = []
 
     async def look(message):

@@ -1,21 +1,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from mcp_serving import (
     ACCEPT,
     COMMAND,
     INITIALIZE,
     PING,
     PYTHON,
-    connected,
     environment,
     http_server,
 )
@@ -23,61 +17,62 @@ from mcp_serving import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def options(tmp_path):
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "a.txt").write_text("The vault opens at 6:40.")
-    return ["--root", tmp_path / "books", "--store", "none", "--model", "extractive"]
-
-
 TOKEN = "correct horse"
 FOREIGN = [
-    {"origin": "https://evil.example"},
-    {"origin": "null"},
-    {"origin": ""},
-    {"origin": "http://localhost:3000"},
-    {"origin": "http://localhost"},
-    {"origin": "http://localhost:{port}.evil.example"},
-    {"origin": "http://evil.example:{port}"},
-    {"origin": "https://localhost:{port}"},
-    {"origin": "http://x@localhost:{port}"},
+    *("https://evil.example", "null", "", "http://localhost:3000", "http://localhost"),
+    *("http://localhost:{port}.evil.example", "http://evil.example:{port}"),
+    *("https://localhost:{port}", "http://x@localhost:{port}"),
 ]
 
 
-@pytest.mark.parametrize("token", [None, TOKEN])
-def test_a_web_page_cannot_reach_a_server_on_this_machine(options, tmp_path, token):
-    env = {"MEMAGENT_MCP_TOKEN": token} if token else {}
-    headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """URLs of a server without a token, and of one with it; and the log of that one."""
+    folder = tmp_path_factory.mktemp("servers")
+    (folder / "books").mkdir()
+    options = ["--root", folder / "books", "--store", "none", "--model", "extractive"]
+    log = folder / "log"
+    with (
+        http_server(folder / "log of the other", *options) as (free, _),
+        http_server(log, *options, MEMAGENT_MCP_TOKEN=TOKEN) as (locked, _),
+    ):
+        yield free, locked, log
 
-    with http_server(tmp_path / "log", *options, **env) as url:
-        port = httpx.URL(url).port
-        for foreign in FOREIGN:
-            origin = {"origin": foreign["origin"].replace("{port}", str(port))}
-            for method in ("POST", "GET", "DELETE", "OPTIONS"):
-                found = httpx.request(method, url, json=PING, headers={**headers, **origin})
-                assert found.status_code == 403
-                assert not any(name.startswith("access-control") for name in found.headers)
-        for kind in (None, "text/plain", "application/jsonx", "multipart/form-data"):
-            sent = {**headers, "content-type": kind} if kind else headers
-            found = httpx.post(url, content=json.dumps(INITIALIZE), headers=sent)
-            assert found.status_code == 415
-        form = httpx.post(url, data={"x": "y"}, headers=headers)
-        rebound = httpx.post(url, json=INITIALIZE, headers={**headers, "host": "evil.example"})
-        own = httpx.post(url, json=INITIALIZE, headers=headers)
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_web_page_cannot_reach_a_server_on_this_machine(servers, token):
+    headers = {**ACCEPT, "authorization": f"Bearer {token}"} if token else ACCEPT
+    url = servers[1] if token else servers[0]
+    port = httpx.URL(url).port
+
+    for foreign in FOREIGN:
+        origin = {"origin": foreign.replace("{port}", str(port))}
+        for method in ("POST", "GET", "DELETE", "OPTIONS"):
+            found = httpx.request(method, url, json=PING, headers={**headers, **origin})
+            assert found.status_code == 403
+            assert not any(name.startswith("access-control") for name in found.headers)
+    for kind in (None, "text/plain", "application/jsonx", "multipart/form-data"):
+        sent = {**headers, "content-type": kind} if kind else headers
+        found = httpx.post(url, content=json.dumps(INITIALIZE), headers=sent)
+        assert found.status_code == 415
+    form = httpx.post(url, data={"x": "y"}, headers=headers)
+    rebound = httpx.post(url, json=INITIALIZE, headers={**headers, "host": "evil.example"})
+    own = httpx.post(url, json=INITIALIZE, headers=headers)
 
     assert form.status_code == 415
     assert rebound.status_code == (200 if token else 421)
     assert own.status_code == 200
 
 
-def test_pages_of_the_servers_own_address_may_call_it(options, tmp_path):
-    with http_server(tmp_path / "log", *options) as url:
-        port = httpx.URL(url).port
-        own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
-        served = [httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": o}) for o in own]
-        rebound = {**ACCEPT, "origin": own[0], "host": "evil.example"}
-        refused = httpx.post(url, json=INITIALIZE, headers=rebound)
-        methods = httpx.put(url, json=PING, headers=ACCEPT)
+def test_pages_of_the_servers_own_address_may_call_it(servers):
+    url, *_ = servers
+    port = httpx.URL(url).port
+    own = [f"http://{name}:{port}" for name in ("localhost", "127.0.0.1", "[::1]")]
+
+    served = [httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "origin": o}) for o in own]
+    rebound = {**ACCEPT, "origin": own[0], "host": "evil.example"}
+    refused = httpx.post(url, json=INITIALIZE, headers=rebound)
+    methods = httpx.put(url, json=PING, headers=ACCEPT)
 
     assert [found.status_code for found in served] == [200, 200, 200]
     assert refused.status_code == 421
@@ -93,7 +88,7 @@ def test_a_page_of_an_allowed_site_is_asked_first_and_served(options, tmp_path):
     }
     options += ["--cors-origin", site]
 
-    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as url:
+    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as (url, _):
         asked = httpx.options(url, headers=asks)
         headers = {**ACCEPT, "origin": site, "authorization": f"Bearer {TOKEN}"}
         served = httpx.post(url, json=INITIALIZE, headers=headers)
@@ -108,64 +103,44 @@ def test_a_page_of_an_allowed_site_is_asked_first_and_served(options, tmp_path):
     assert (without.status_code, other.status_code) == (401, 403)
 
 
-def test_a_body_beyond_the_limit_is_refused(options, tmp_path):
+def test_a_body_beyond_the_limit_is_refused(servers):
+    url, *_ = servers
     headers = {**ACCEPT, "content-type": "application/json"}
 
-    with http_server(tmp_path / "log", *options) as url:
-        declared = httpx.post(url, content=b" " * 5_000_000, headers=headers)
-        streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=headers)
+    declared = httpx.post(url, content=b" " * 5_000_000, headers=headers)
+    streamed = httpx.post(url, content=(b" " * 100_000 for _ in range(50)), headers=headers)
 
     assert (declared.status_code, streamed.status_code) == (413, 413)
 
 
-def test_who_does_not_send_the_token_is_refused(options, tmp_path):
+def test_who_does_not_send_the_token_is_refused(servers):
     wrong = ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}2", f"bearer{TOKEN}"]
+    _, url, log = servers
 
-    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as url:
-        refused = [
-            httpx.post(url, json=PING, headers={**ACCEPT, "authorization": sent}) for sent in wrong
-        ]
+    def send(key):
+        return httpx.post(url, json=INITIALIZE, headers={**ACCEPT, "authorization": key})
+
+    refused = [send(key) for key in wrong]
+    served = [send(f"{scheme} {TOKEN}") for scheme in ("Bearer", "BEARER", "bEaReR  ")]
 
     assert {response.status_code for response in refused} == {401}
+    assert {response.status_code for response in served} == {200}  # in any case
     assert not any(TOKEN in response.text for response in refused)
-    assert TOKEN not in (tmp_path / "log").read_text()
+    assert TOKEN not in log.read_text()
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR  "])
-def test_the_scheme_of_a_token_is_known_in_any_case(scheme, options, tmp_path):
-    with http_server(tmp_path / "log", *options, MEMAGENT_MCP_TOKEN=TOKEN) as url:
-        sent = {**ACCEPT, "authorization": f"{scheme} {TOKEN}"}
-        found = httpx.post(url, json=INITIALIZE, headers=sent)
-
-    assert found.status_code == 200
-
-
-async def test_who_sends_the_token_is_served(options, tmp_path):
-    asked = {"question": "When does the vault open?", "source": "books"}
-
-    async with connected(
-        "http", "auto", tmp_path / "log", *options, token=TOKEN, MEMAGENT_MCP_TOKEN=TOKEN
-    ) as client:
-        result = await client.call_tool("read", asked)
-
-    assert result.structured_content["answer"] == "The vault opens at 6:40."
-
-
-def test_without_a_token_it_listens_on_this_machine_only(options):
-    command = [*COMMAND, *options, "--port", "1", "--host", "0.0.0.0"]
-
-    done = PYTHON.run(command, env=environment())
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--port", "1", "--host", "0.0.0.0"], "MEMAGENT_MCP_TOKEN"),
+        (["--root", "/nowhere/none"], "memagent: error: The root"),
+    ],
+    ids=["another address", "no such root"],
+)
+def test_without_a_token_it_listens_on_this_machine_only(options, more, reason):
+    done = PYTHON.run([*COMMAND, *options, *more], env=environment())
 
     assert done.returncode == 1
-    assert "MEMAGENT_MCP_TOKEN" in done.stderr
+    assert reason in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_root_that_does_not_exist_is_an_error_of_one_line(tmp_path):
-    command = [*COMMAND, "--root", str(tmp_path / "none"), "--store", "none"]
-
-    done = PYTHON.run(command, env=environment())
-
-    assert done.returncode == 1
-    assert "memagent: error: The root" in done.stderr
     assert not done.stdout

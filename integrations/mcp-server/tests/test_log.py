@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from mcp_serving import ACCEPT, PING, connected, http_server
 
 from memagent_mcp_server.command import Lines
@@ -33,27 +28,10 @@ def test_a_record_is_one_line_of_printable_characters(text):
         assert line.endswith(text)
 
 
-def test_an_error_is_its_kind_and_place_and_not_its_words():
-    try:
-        int(HOSTILE)
-    except ValueError:
-        record = logging.LogRecord("mcp", logging.ERROR, "a.py", 1, "failed", (), sys.exc_info())
-
-    line = Lines().format(record)
-
-    assert line.isprintable()
-    assert "ValueError" in line
-    assert __file__ in line
-    assert "owned" not in line
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_no_client_commands_the_terminal_that_shows_the_log(transport, mode, tmp_path):
-    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
-    options = ["--root", tmp_path / "a.txt", "--store", "none", "--model", "extractive"]
-
+async def test_no_client_commands_the_terminal_that_shows_the_log(
+    transport, mode, options, tmp_path
+):
     async with connected(transport, mode, tmp_path / "log", *options) as client:
         for asked in (
             client.get_prompt(HOSTILE),
@@ -72,12 +50,10 @@ async def test_no_client_commands_the_terminal_that_shows_the_log(transport, mod
 
 
 @pytest.mark.slow
-def test_what_stands_in_headers_does_not_reach_the_log(tmp_path):
-    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
-    options = ["--root", tmp_path / "a.txt", "--store", "none", "--model", "extractive"]
+def test_what_stands_in_headers_does_not_reach_the_log(options, tmp_path):
     value = HOSTILE.encode().replace(b"\r\n", b"")
 
-    with http_server(tmp_path / "log", *options) as url:
+    with http_server(tmp_path / "log", *options) as (url, _):
         for name in ("host", "origin", "authorization", "mcp-session-id", "mcp-protocol-version"):
             found = httpx.post(url, json=PING, headers={**ACCEPT, name: value})
             assert found.is_client_error

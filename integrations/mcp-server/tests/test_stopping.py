@@ -11,35 +11,24 @@ from pathlib import Path
 
 import anyio
 import pytest
-from doubles import numbered
+from fixed_readers import numbered
 from mcp import Client, MCPError
+from mcp_serving import COMMAND, INITIALIZE, PYTHON, connected, note, served
 from servers.redis_server import wait_until
 from servers.warm_python import PIPE
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from mcp_serving import COMMAND, PYTHON, connected, served
 
 pytestmark = pytest.mark.slow
 
 ASKED = {"question": "What do the lines say?", "source": "lines.txt"}
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
     transport, mode, gated, tmp_path
 ):
     (tmp_path / "lines.txt").write_text(numbered(120))
-    model = ["--model", "openai:small", "--base-url", gated.base_url, "--chunk-tokens", 250]
+    model = ["--model", "openai:small", "--base-url", gated.base_url, "--set", "chunk_tokens=250"]
     store = ["--root", tmp_path / "lines.txt", "--store", tmp_path / "memories.sqlite"]
     options, log, first, second, told = [*store, *model], tmp_path / "log", [], [], []
-
-    def into(found):
-        async def progress(position, *_):
-            found.append(position)
-
-        return progress
 
     async with served(transport, log, *options) as (found, process):
 
@@ -51,7 +40,7 @@ async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
         async with anyio.create_task_group() as group, Client(found, mode=mode) as client:
             group.start_soon(terminate)
             try:
-                ended = await client.call_tool("read", ASKED, progress_callback=into(first))
+                ended = await client.call_tool("read", ASKED, progress_callback=note(first))
                 told.append(ended.content[0].text)
             except MCPError as error:
                 told.append(str(error))
@@ -59,7 +48,7 @@ async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
             await until(lambda: gone(pid))
     gated.gate.set()
     async with connected(transport, mode, log, *options) as client:
-        result = await client.call_tool("read", ASKED, progress_callback=into(second))
+        result = await client.call_tool("read", ASKED, progress_callback=note(second))
 
     assert len(first) == 3
     assert second[0] > first[-1]
@@ -71,9 +60,7 @@ async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
     assert "had not ended" not in log.read_text()
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, tmp_path):
-    (tmp_path / "a.txt").write_text("The vault opens at 6:40.")
+async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, options, tmp_path):
     hang = (
         "import pathlib, sys, time; from memagent_graph.cli import main; "
         "from memagent_mcp_server import Roots; "
@@ -81,14 +68,13 @@ async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, tmp_
         "time.sleep(3600)); main()"
     )
     command = [sys.executable, "-c", hang, "mcp"]
-    options = ["--root", tmp_path / "a.txt", "--store", "none", "--model", "extractive"]
 
     async with (
         served(transport, tmp_path / "log", *options, command=command) as (found, process),
         anyio.create_task_group() as group,
         Client(found) as client,
     ):
-        asked = {"question": "When?", "source": "a.txt"}
+        asked = {"question": "When?", "source": "books"}
         group.start_soon(partial(client.call_tool, "read", asked))
         await until((tmp_path / "hangs").exists)
         pid = process()
@@ -114,9 +100,6 @@ def gone(pid):
 @pytest.mark.parametrize("sink", ["full device", "closed pipe"])
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_client_that_takes_no_answers_ends_the_server_in_one_line(leaves, sink, tmp_path):
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}}
-    about["clientInfo"] = {"name": "client", "version": "1"}
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
     unread, pipe = os.pipe()
     os.close(unread)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -131,7 +114,7 @@ def test_a_client_that_takes_no_answers_ends_the_server_in_one_line(leaves, sink
     os.close(full)
     os.close(pipe)
     try:
-        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.write(json.dumps(INITIALIZE) + "\n")
         process.stdin.flush()
         if leaves:
             process.stdin.close()

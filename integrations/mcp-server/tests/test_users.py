@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from mcp.client import Client
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from langgraph.store.memory import InMemoryStore
+from mcp.client import Client
 from mcp_serving import connected
 
 from memagent_graph import ReadingConfig
@@ -18,27 +12,11 @@ from memagent_mcp_server.roots import Roots
 from memagent_mcp_server.server import create_server
 
 NAMES = ["Ada", "Bo", "Cleo", "Dot", "Ebba", "Fox", "Gus", "Hugo", "Ivy", "Jet", "Kim", "Leo"]
-TOOLS = {
-    "remember",
-    "recall",
-    "list_users",
-    "search_users",
-    "user_history",
-    "edit_user",
-    "export_user",
-    "forget_user",
-}
-
-
-@pytest.fixture
-def books(tmp_path):
-    folder = tmp_path / "books"
-    folder.mkdir()
-    return folder
+TOOLS = {"remember", "recall", *(f"{verb}_user" for verb in ("edit", "export", "forget"))}
+TOOLS |= {"list_users", "search_users", "user_history"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
     transport, books, tmp_path
 ):
@@ -165,3 +143,27 @@ async def test_servers_of_other_namespaces_remember_other_people(books):
     assert listed.structured_content["result"] == []
     assert forgotten.structured_content["items"] == 0
     assert "quokkas" in kept.content[0].text
+
+
+async def test_servers_of_one_store_share_no_memory_if_their_namespaces_differ(tmp_path):
+    (tmp_path / "lease.txt").write_text("The lease was signed by Mr. Fox.")
+    store, listed = InMemoryStore(), {}
+
+    for tenant in ("ann", "ben"):
+        roots = Roots([str(tmp_path / "lease.txt")])
+        server = create_server(
+            "extractive", roots=roots, store=store, namespace=(tenant, "memagent")
+        )
+        async with Client(server) as client:
+            before = await client.call_tool("list_memories", {})
+            asked = {"question": "Who signed the lease?", "source": "lease.txt"}
+            read = await client.call_tool("read", asked)
+            after = await client.call_tool("list_memories", {})
+        listed[tenant] = [len(found.structured_content["result"]) for found in (before, after)]
+        assert read.structured_content["memory"]
+
+    assert listed == {"ann": [0, 1], "ben": [0, 1]}
+    assert {space[:2] for space in store.list_namespaces(limit=100)} == {
+        ("ann", "memagent"),
+        ("ben", "memagent"),
+    }

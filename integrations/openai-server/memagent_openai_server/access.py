@@ -44,20 +44,20 @@ _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+_MOST_BODIES = 8
+"""Bodies of the largest size whose bytes may be under way together."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a server.
 
     Attributes:
-        body_bytes: largest body. A million tokens are about 5 MB.
+        body_bytes: largest body. A million tokens are about 5 MB. All requests under way may have
+            eight times as many together, and one caller may hold half of that.
         body_seconds: time in which a body must arrive, in seconds.
-        bytes_under_way: total size of the bodies of all requests under way; one caller may hold
-            half of it.
         requests_per_minute: requests of a key, or of an address without keys; 0 for no limit.
         readings: most model calls of readings at once. The built-in reader makes one at a time.
-
-    Raises:
-        ConfigurationError: `bytes_under_way` is less than twice `body_bytes`.
 
     Examples:
         >>> from memagent_openai_server import Limits, create_app
@@ -66,18 +66,8 @@ class Limits:
 
     body_bytes: int = 32 * 2**20
     body_seconds: float = 30.0
-    bytes_under_way: int = 256 * 2**20
     requests_per_minute: int = 0
     readings: int = 64
-
-    def __post_init__(self) -> None:
-        if self.bytes_under_way < 2 * self.body_bytes:
-            message = (
-                f"Bodies of {self.body_bytes} bytes need at least {2 * self.body_bytes} bytes "
-                f"under way, twice as many, but only {self.bytes_under_way} are allowed: raise "
-                "bytes_under_way (--megabytes-under-way)."
-            )
-            raise ConfigurationError(message)
 
 
 def load_keys(text: str, *, where: str) -> dict[str, str]:
@@ -117,17 +107,16 @@ class Metrics:
         self.registry = CollectorRegistry()
         count = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
-        how = "Requests, by path, what was done (passed on, read) and status."
-        self.requests = count("memagent_requests", how, ["path", "how", "status"])
+        labels = ("path", "how", "status")
+        self.requests = count("memagent_requests", "Requests, passed on, read or neither.", labels)
         self.seconds = Histogram(
             "memagent_request_seconds",
             "Time that a request took.",
-            ["path", "how"],
+            labels[:2],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        left = "Requests whose client left before the end."
-        self.abandoned = count("memagent_requests_abandoned", left)
+        self.abandoned = count("memagent_requests_abandoned", "Requests whose client left.")
         self.under_way = gauge("memagent_requests_under_way", "Requests now.")
         self.readings = gauge("memagent_readings_under_way", "Readings now.")
         self.chunks = count("memagent_chunks_read", "Chunks read.")
@@ -142,15 +131,10 @@ class Record:
 
     Attributes:
         id: id of the request, which is also sent to the client.
-        metrics: the server's metrics.
         address: address of the client; not logged.
-        tenant: tenant of the key; None without keys.
         path: route; None if there is none.
         how: "passed" or "read"; "" for neither.
-        status: HTTP status.
-        chunks: number of chunks read.
-        error: type of the error that ended it; None without one.
-        started: time when it began, by `perf_counter`.
+        error: type of the error that ended it.
     """
 
     id: str
@@ -184,16 +168,6 @@ class Record:
             frames = traceback.extract_tb(error.__traceback__)
             where = [f"{frame.filename}:{frame.lineno}" for frame in frames[-8:]]
             log.error("error", extra={"fields": {"id": self.id, "error": self.error, "at": where}})
-
-    def count_chunk(self) -> None:
-        """Count a chunk that was read."""
-        self.chunks += 1
-        self.metrics.chunks.inc()
-
-    def count_tokens(self, usage: dict[str, int]) -> None:
-        """Count the tokens of a reading."""
-        for kind in ("prompt", "completion"):
-            self.metrics.tokens.labels(kind).inc(usage[f"{kind}_tokens"])
 
     def close(self) -> None:
         """Log the request, and update the metrics."""
@@ -262,7 +236,7 @@ class Access:
         self._hosts = {host.strip("[]") for host in hosts}
         self._origins = origins
         self._rate = RateLimit(limits.requests_per_minute)
-        self._bytes = BytesUnderWay(limits.bytes_under_way)
+        self._bytes = BytesUnderWay(_MOST_BODIES * limits.body_bytes)
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -273,7 +247,6 @@ class Access:
         record = Record(f"req_{uuid4().hex}", self._metrics, address_of(scope))
         state = scope.setdefault("state", {})
         state["record"] = record
-        head = scope["method"] == "HEAD"
         # A trailing slash is removed without a redirect, which clients follow without body and key.
         scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
 
@@ -282,8 +255,6 @@ class Access:
                 record.status = message["status"]
                 named = (b"x-request-id", record.id.encode())
                 message = {**message, "headers": [*message.get("headers", ()), named]}
-            elif head:
-                message = {**message, "body": b""}
             await send(message)
 
         try:

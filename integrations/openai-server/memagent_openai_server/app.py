@@ -17,7 +17,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from memagent_graph.errors import MemAgentError
 from memagent_graph.memory.items import NAMESPACE
 from memagent_http.refusals import Refusal, methods_of
 from memagent_http.server import config as uvicorn_config
@@ -25,7 +24,6 @@ from memagent_http.server import serve, url_of
 from memagent_openai_server.access import Access, Limits, Metrics, log
 from memagent_openai_server.chat import PASSED, Passed, complete, pass_on
 from memagent_openai_server.delivery import unless_gone
-from memagent_openai_server.errors import refuse
 from memagent_openai_server.models import Catalogue, ModelLike, Models
 from memagent_openai_server.requests import ChatRequest, receive_fields
 from memagent_openai_server.responses import ResponseRequest, refuse_stored, respond
@@ -127,7 +125,7 @@ def create_app(
     app = Starlette(
         routes=_ROUTES,
         middleware=[cors, access] if origins else [access],
-        exception_handlers={HTTPException: _plain, Refusal: _refuse, MemAgentError: _refuse},
+        exception_handlers={HTTPException: _raise_refusal},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # `Access` removes them
@@ -188,17 +186,15 @@ _ROUTES = [
 ]
 
 
-async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    request.state.record.failed(error)
-    return refuse(error)
-
-
-async def _plain(request: Request, error: Exception) -> JSONResponse:
+async def _raise_refusal(request: Request, error: Exception) -> Response:
+    """Raise an error of HTTP as one that `Access` answers."""
+    if isinstance(error, Refusal):
+        raise error
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the first route knows its own alone
         headers["Allow"] = methods_of(request.app.routes, request.scope)
-    return refuse(Refusal(error.status_code, str(error.detail), headers=headers))
+    raise Refusal(error.status_code, str(error.detail), headers=headers)
 
 
 class Server(uvicorn.Server):
@@ -211,14 +207,9 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def make_server(app: Starlette, *, port: int = 0) -> Server:
-    """Return a server of the application; `run()` it.
-
-    Args:
-        app: the application that `create_app` returned.
-        port: port of this machine, if it is run without a socket; 0 takes a free one.
-    """
-    return Server(uvicorn_config(app, grace=_GRACE, port=port))
+def make_server(app: Starlette) -> Server:
+    """Return a server of the application; `run()` it."""
+    return Server(uvicorn_config(app, grace=_GRACE))
 
 
 def run(app: Starlette, listening: socket.socket, host: str) -> None:

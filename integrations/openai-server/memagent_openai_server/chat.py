@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from memagent_http.refusals import Refusal
-from memagent_openai_server.delivery import EVENTS, EventStream, unless_gone
+from memagent_openai_server.delivery import EVENTS, EventStream
 from memagent_openai_server.errors import TOO_LONG
 from memagent_openai_server.reading import Call, Reading
 from memagent_openai_server.requests import Fields
-from memagent_openai_server.upstream import (
-    MEMORY_HEADER,
-    Reply,
-    Upstream,
-    events,
-    headers_of,
-    join,
-)
+from memagent_openai_server.upstream import Reply, Upstream, events, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,15 +23,8 @@ if TYPE_CHECKING:
     from memagent_openai_server.requests import ChatRequest, Received
 
 
-PASSED = {
-    "/v1/completions": ("model", "prompt"),
-    "/v1/embeddings": ("input", "model"),
-    "/tokenize": (),
-    "/detokenize": ("tokens",),
-}
-"""Paths whose requests are passed on, with the fields that each needs; those of vLLM may leave the
-model out."""
-_NOT_THERE = (404, 405)
+PASSED = ("/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
+"""Paths whose requests are passed on; a request without a model goes to the first one."""
 
 
 class Passed(Fields):
@@ -73,22 +59,13 @@ async def answer(call: Call) -> Reply:
     if refused is not None and not reading.asked.document:
         raise refused
     call.record.how = "read"
-    stop = call.service.stopping
-    if call.chat.stream:
-        reply = Reply.stream(reading.chunks(), call.fields.get("stream_options"), stop)
-    else:
-        completion = await unless_gone(join(reading.chunks()), stop=stop)
-        memory = completion["memagent"]["memory"]
-        reply = Reply.whole(completion, **({MEMORY_HEADER: memory} if memory else {}))
+    reply = await Reply.of(reading.chunks(), call.fields, call.service.stopping)
     return replace(reply, hear=hear)
 
 
 async def pass_on(request: Request, sent: Received[Passed]) -> Response:
     """Pass a request on to the same path of the model's server."""
     path, models, name = request.scope["route"].path, request.app.state.models, sent.asked.model
-    for field in PASSED[path]:
-        if sent.fields.get(field) is None:
-            raise Refusal(400, f"{field}: Field required", param=field)
     service = models.first if name is None else models.named(name)
     message = (
         f"The model {service.name!r} has no {path}: only a server behind this one may offer it."
@@ -98,9 +75,9 @@ async def pass_on(request: Request, sent: Received[Passed]) -> Response:
         raise absent
     request.state.record.how = "passed"
     try:
-        reply = await service.upstream.post(path, sent.body)
+        reply = await service.upstream.complete(sent.body, path)
     except Refusal as refused:
-        raise (absent if refused.status_code in _NOT_THERE else refused) from None
+        raise (absent if refused.status_code in (404, 405) else refused) from None
     return await return_reply(reply, request)
 
 
@@ -113,5 +90,5 @@ async def return_reply(reply: Reply, request: Request) -> Response:
 
 async def _raw(reply: Reply) -> AsyncGenerator[bytes, None]:
     async with aclosing(events(reply)) as found:
-        async for each in found:
-            yield each.raw
+        async for raw, _ in found:
+            yield raw

@@ -9,20 +9,7 @@ from typing import Annotated
 
 import typer
 
-from memagent_graph.cli.options import (
-    AnswerTokens,
-    BaseUrl,
-    ChunkTokens,
-    ExactCuts,
-    MemoryTokens,
-    Model,
-    Namespace,
-    PromptsFile,
-    Store,
-    TokenizerFile,
-    make_reader,
-    parse_namespace,
-)
+from memagent_graph.cli.options import Keeps, Reads, takes_options
 from memagent_graph.cli.terminal import report_errors
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
@@ -44,9 +31,10 @@ also separate them. Each name has its own memories. Without keys, only this mach
 
 
 @app.callback(invoke_without_command=True, help=_HELP)
+@takes_options
 def serve(
-    model: Model = None,
-    base_url: BaseUrl = None,
+    *,
+    reads: Reads,
     models: Annotated[
         Path | None, typer.Option(help="TOML file with a table for each model, to serve several.")
     ] = None,
@@ -70,9 +58,6 @@ def serve(
         int, typer.Option(help="Most calls of readings to the model at once, over all callers.")
     ] = 64,
     body_megabytes: Annotated[int, typer.Option(help="Largest body of a request.")] = 32,
-    megabytes_under_way: Annotated[
-        int, typer.Option(help="Largest bodies of all requests together; one caller may hold half.")
-    ] = 256,
     keep_days: Annotated[
         float,
         typer.Option(
@@ -80,24 +65,19 @@ def serve(
             min=0,
         ),
     ] = 30,
-    remember: Annotated[  # noqa: FBT002 - a switch of the command line is a bool with a default
+    remember: Annotated[
         bool,
         typer.Option(
             "--remember",
             help="Remember what each `user` says, and show it to the model in later chats.",
         ),
     ] = False,
-    chunk_tokens: ChunkTokens = 5000,
-    exact_cuts: ExactCuts = False,  # noqa: FBT002 - likewise
-    memory_tokens: MemoryTokens = 1024,
-    answer_tokens: AnswerTokens = 1024,
-    tokenizer: TokenizerFile = None,
-    prompts: PromptsFile = None,
-    store: Store = None,
-    namespace: Namespace = None,
+    chunk_tokens: Annotated[int, typer.Option(help="Longest chunk, in tokens.")] = 5000,
+    memory_tokens: Annotated[int, typer.Option(help="Longest memory, in tokens.")] = 1024,
+    answer_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 1024,
+    keeps: Keeps,
 ) -> None:
     """Replaced by `_HELP` above."""
-    from memagent_graph.config import ReadingConfig
     from memagent_graph.errors import ConfigurationError
     from memagent_graph.memory.stores import open_store
     from memagent_graph.prompts import Prompts
@@ -115,32 +95,28 @@ def serve(
         if not found and host.strip("[]") not in LOCAL:
             message = f"Without keys, anyone could use {host}:{port}: give some with --keys."
             raise ConfigurationError(message)
-        config = ReadingConfig(
+        config = reads.make_config(
             chunk_tokens=chunk_tokens,
-            exact_cuts=exact_cuts,
             memory_tokens=memory_tokens,
             answer_tokens=answer_tokens,
             ttl=keep_days * 24 * 60 or None,
         )
-        if model is None and models is None:
-            make_reader(model, base_url, prompts, tokenizer, config)  # reports the choice
-        if base_url and model in (None, EXTRACTIVE) and models is None:
-            raise ConfigurationError("--base-url needs a model: --model openai:MODEL.")
+        if models is None and reads.model in (None, EXTRACTIVE):
+            reads.make_reader(config)  # reports the choice, or that it needs no --base-url
         limits = Limits(
             body_bytes=body_megabytes * 2**20,
-            bytes_under_way=megabytes_under_way * 2**20,
             requests_per_minute=requests_per_minute,
             readings=readings,
         )
-        with open_store(store) as kept_in:
+        with open_store(keeps.store) as kept_in:
             application = create_app(
-                model if models is None else models_from_file(models),
-                base_url=base_url,
+                reads.model if models is None else models_from_file(models),
+                base_url=reads.base_url,
                 store=kept_in,
-                namespace=parse_namespace(namespace),
+                namespace=keeps.place,
                 config=config,
-                prompts=Prompts.from_file(prompts) if prompts else None,
-                tokenizer=tokenizer,
+                prompts=Prompts.from_file(reads.prompts) if reads.prompts else None,
+                tokenizer=reads.tokenizer,
                 window=window,
                 keys=found,
                 hosts=() if found else LOCAL,

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemAgentError
-from memagent_graph.pictures.picture import without_numbers
+from memagent_graph.pictures import without_numbers
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import warnings_of
@@ -91,15 +91,10 @@ def split_messages(
     kept_tokens: int,
     whole: bool,
 ) -> Asked:
-    """Split a conversation.
+    """Split a conversation, of which a memory has those of the prefixes that are `known`.
 
-    Args:
-        messages: the conversation as the client sent it.
-        known: prefixes of conversations that the memory has already.
-        count: counts the tokens of a text.
-        question_tokens: longest question, in tokens.
-        kept_tokens: most tokens of messages after the question that are kept unchanged.
-        whole: whether a short turn is all question, even if it has several parts.
+    Messages of up to `kept_tokens` after the question are kept unchanged. A short turn is all
+    question if it may be the `whole` turn, even with several parts.
 
     Raises:
         Refusal: There is no question of a user, or a message to read has a file.
@@ -137,30 +132,28 @@ def split(
     """The question in a turn of the user, and the rest of it.
 
     The question is the last paragraph, line or sentence, or else the first, that asks something
-    and is short enough; both where neither has a question mark ("Sum this up: ...").
-
-    Args:
-        text: the turn.
-        budget: tokens of a question.
-        count: tokens of a text.
-        whole: all of it is the question if it is short enough; else that is the longest piece
-            rather than the shortest.
+    and is short enough; both where neither has a question mark ("Sum this up: ..."). If it may be
+    the `whole` turn, it is, where that is short enough, or else the longest piece rather than the
+    shortest.
     """
     text = text.strip()
     short = len(text) <= _LONGEST_LOOK and count(text) <= budget
     if whole and short:
         return text, ""
-    fits = budget // 2
-    tails = [cut for gap in _GAPS if (cut := _tail(text, gap)) and count(text[cut:]) <= fits]
-    heads = [cut for gap in _GAPS if (cut := _head(text, gap)) and count(text[:cut]) <= fits]
-    tails.sort(reverse=not whole)  # the shortest piece first, or else the longest
-    heads.sort(reverse=whole)
-    for cut in tails:
-        if _ASKS.search(text[cut:]):
-            return text[cut:].strip(), text[:cut].strip()
-    for cut in heads:
-        if _ASKS.search(text[:cut]):
-            return text[:cut].strip(), text[cut:].strip()
+    tails, heads = list[int](), list[int]()
+    for gap in _GAPS:
+        found = [match.end() for match in gap.finditer(text, max(0, len(text) - _LONGEST_LOOK))]
+        tails += [cut for cut in found if cut < len(text)][-1:]
+        match = gap.search(text, 0, _LONGEST_LOOK)
+        heads += [match.end()] if match and match.end() < len(text) else []
+    # The shortest piece first, or else the longest:
+    tails = sorted((cut for cut in tails if count(text[cut:]) <= budget // 2), reverse=not whole)
+    heads = sorted((cut for cut in heads if count(text[:cut]) <= budget // 2), reverse=whole)
+    pieces = [(text[cut:], text[:cut]) for cut in tails]
+    pieces += [(text[:cut], text[cut:]) for cut in heads]
+    for piece, rest in pieces:
+        if _ASKS.search(piece):
+            return piece.strip(), rest.strip()
     if short:
         return text, ""
     head, tail = heads[0] if heads else 0, tails[0] if tails else len(text)
@@ -169,17 +162,6 @@ def split(
         message = "No question was found: end the message with it, in a paragraph of its own."
         raise Refusal(400, message, param="messages", code="question")
     return question, text[head:tail].strip()
-
-
-def _tail(text: str, gap: re.Pattern[str]) -> int | None:
-    start = max(0, len(text) - _LONGEST_LOOK)
-    found = [match.end() for match in gap.finditer(text, start) if match.end() < len(text)]
-    return found[-1] if found else None
-
-
-def _head(text: str, gap: re.Pattern[str]) -> int | None:
-    match = gap.search(text, 0, _LONGEST_LOOK)
-    return match.end() if match and match.end() < len(text) else None
 
 
 def text_of(message: Message, *, files: bool = True) -> str:
@@ -221,10 +203,7 @@ def lines(message: Message) -> Iterable[str]:
     for call in message.get("tool_calls") or ():
         called = call.get("function")
         called = called if isinstance(called, dict) else call
-        arguments = called.get("arguments")
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False, default=str)
-        yield _line(f"{speaker} calls {_name(called.get('name'))}", arguments)
+        yield _line(f"{speaker} calls {_name(called.get('name'))}", str(called.get("arguments")))
 
 
 def _line(speaker: str, text: str) -> str:
@@ -270,11 +249,6 @@ def has_files(messages: Iterable[Message]) -> bool:
     return any(part.get("type") in FILES for message in messages for part in parts_of(message))
 
 
-def read_files(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages with the text of each file in its place."""
-    return change_parts(messages, _read_file)
-
-
 def read_pictures(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with a mark of each picture, and the words in it, in its place."""
     number = itertools.count(1)
@@ -308,25 +282,14 @@ def file_warnings(messages: Iterable[Message]) -> Iterator[str]:
 def _refuse_files(message: Message) -> None:
     """Refuse a message with a file that was not read: its text would be missing."""
     for part in parts_of(message):
-        if part.get("type") in FILES:
-            name = str(_file(part).get("filename") or _file(part).get("file_id") or "a file")
-            reason = (
-                f"{name[:_LONGEST_NAME]}: only files with their content can be read. Send it in "
-                "base64, as file_data."
-            )
-            reason = part.warnings[0] if isinstance(part, Unread) else reason
-            raise Refusal(400, reason, param="messages", code="unsupported_file")
+        if isinstance(part, Unread) and part.get("type") in FILES:
+            raise Refusal(400, part.warnings[0], param="messages", code="unsupported_file")
 
 
 def parts_of(message: Message) -> list[dict[str, Any]]:
     """Return the parts of a message; none if its content is text."""
     content = message.get("content")
     return content if isinstance(content, list) else []
-
-
-def _file(part: dict[str, Any]) -> dict[str, Any]:
-    given = part.get("file")
-    return given if isinstance(given, dict) else part
 
 
 def _open(data: str, name: str, suffix: str = "") -> Source:
@@ -337,11 +300,16 @@ def _open(data: str, name: str, suffix: str = "") -> Source:
     return open_source(b64decode("".join(encoded.split()), validate=True), name=name)
 
 
-def _read_file(part: dict[str, Any]) -> dict[str, Any]:
-    data = _file(part).get("file_data")
-    if part.get("type") not in FILES or not isinstance(data, str):
+def read_file(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part with the text of a file in place of one with the file."""
+    if part.get("type") not in FILES:
         return part
-    name = str(_file(part).get("filename") or "file")[:_LONGEST_NAME]
+    file = part["file"] if isinstance(part.get("file"), dict) else part
+    data, name = file.get("file_data"), file.get("filename") or file.get("file_id") or "file"
+    name = str(name)[:_LONGEST_NAME]
+    if not isinstance(data, str):
+        only = "only files with their content can be read. Send it in base64, as file_data."
+        return Unread(part, f"{name}: {only}")
     try:
         source = _open(data, name)
     except MemAgentError as error:

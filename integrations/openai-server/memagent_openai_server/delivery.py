@@ -33,10 +33,7 @@ async def unless_gone(
 ) -> T:
     """Return the result of `work`, which is ended if the client disconnects or the server stops.
 
-    Args:
-        work: the work that the client waits for.
-        receive: the request's `receive`, after its body has been read; None lets the client go.
-        stop: set when the server stops; None lets the work finish.
+    Without the request's `receive`, the client may leave; without `stop`, the work is finished.
 
     Raises:
         ClientDisconnect: The client is gone.
@@ -121,11 +118,10 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-def event(data: Any, name: str | None = None) -> bytes:
+def event(data: dict[str, Any], name: str | None = None) -> bytes:
     """Encode one server-sent event."""
     head = f"event: {name}\n" if name else ""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    return f"{head}data: {text}\n\n".encode()
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
 async def _gone(receive: Receive) -> None:

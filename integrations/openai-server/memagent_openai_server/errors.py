@@ -98,12 +98,9 @@ def error_in(said: Any) -> dict[str, Any] | None:
 def reword(reply: Reply, payload: bytes) -> Refusal:
     """Reword an error for the client, because it may contain keys, addresses and others' text.
 
-    `said` has its status, type and code for the log, and its words about this server.
-
-    Args:
-        reply: the reply of the model's server; its status is kept, unless it is about this
-            server's key.
-        payload: the error, from the reply's body or the data of an event.
+    The status of the reply is kept, unless it is about this server's key; `said` has its status,
+    type and code for the log, and its words about this server. The `payload` is the body, or the
+    data of an event.
     """
     try:
         error = error_in(json.loads(payload)) or {}
@@ -115,16 +112,12 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         status = code if isinstance(code, int) else 502
     status = status if 400 <= status < 600 else 502  # noqa: PLR2004 - HTTP's
     found = model_error(_Said(text, status, code, reply))
-    meaning = _meaning(status, code)
+    known = _known(found, status, code)
     if isinstance(found, ContextLengthError):
         window = _WINDOW.search(text)
-        long = f" of {window[1]} tokens" if window else ""
-        message = f"The request is longer than the model's maximum context length{long}."
-        refusal = Refusal(status, message, code=TOO_LONG, param="messages")
-    elif isinstance(found, RefusalError):
-        refusal = Refusal(status, "The model's provider refuses this text.", code="content_filter")
-    elif meaning:
-        refusal = meaning
+        refusal = too_long(f" of {window[1]} tokens" if window else "", status)
+    elif known is not None:
+        refusal = known
     elif status >= _SERVER:
         refusal = Refusal(status, "The model's server failed. Try again.", code="upstream_failed")
     elif param := _field(error, text, json.loads(reply.asked)):
@@ -135,9 +128,27 @@ def reword(reply: Reply, payload: bytes) -> Refusal:
         refusal = Refusal(status, message, code="upstream_refused")
     if isinstance(found, TransientModelError) and found.retry_after is not None:
         refusal.headers["retry-after"] = str(ceil(min(found.retry_after, _LONGEST_WAIT)))
-    words = text if refusal is meaning else ""
+    words = "" if isinstance(found, RefusalError) or refusal is not known else text
     refusal.said = _line(reply.status_code, error.get("type"), code, words)
     return refusal
+
+
+def too_long(window: str = "", status: int = 400) -> Refusal:
+    """Return the refusal of a request that the model's context cannot hold."""
+    message = f"The request is longer than the model's maximum context length{window}."
+    return Refusal(status, message, code=TOO_LONG, param="messages")
+
+
+def _known(error: ModelError, status: int | None, code: Any) -> Refusal | None:
+    """The refusal for an error that means the same for every request; None for another one."""
+    if isinstance(error, RefusalError):
+        message = "The model's provider refuses this text."
+        return Refusal(status or 400, message, code="content_filter")
+    known = _MEANINGS.get(_QUOTA if code == _QUOTA else status)
+    if known is None:
+        return None
+    status, message, code, param = known
+    return Refusal(status, message, code=code, param=param)
 
 
 def _line(status: Any, kind: Any, code: Any, words: str) -> str:
@@ -169,10 +180,10 @@ def body_of(refusal: Refusal) -> dict[str, Any]:
     return {"error": error}
 
 
-_KNOWN: tuple[tuple[type[Exception], int, str, str], ...] = (
+_OWN: tuple[tuple[type[Exception], int, str, str], ...] = (
     (QuestionError, 400, "question", ""),
     (SourceError, 400, "document", ""),
-    (MemoryNotFoundError, 404, "memory_not_found", ""),
+    (MemoryNotFoundError, 404, "memory_not_found", "There is no such memory: it may have expired."),
     (MemoryConflictError, 409, "memory_conflict", ""),
     (StoreError, 503, "store_failed", "The memory store failed. Try again."),
     (ConfigurationError, 503, "misconfigured", "This server's budgets do not fit its model."),
@@ -190,7 +201,7 @@ def refusal(error: Exception) -> Refusal:
     """Return the refusal that a client gets for an error."""
     if isinstance(error, Refusal):
         return error
-    for kind, status, code, message in _KNOWN:
+    for kind, status, code, message in _OWN:
         if isinstance(error, kind):
             return Refusal(status, message or str(error), code=code)
     if isinstance(error, ModelError):
@@ -202,11 +213,11 @@ def _explain(error: ModelError) -> Refusal:
     """Return the refusal for a reading that the model failed: a reason that a client can act on."""
     root = _cause(error)
     status, code = getattr(root, "status_code", None), getattr(root, "code", None)
-    meaning = _meaning(status, code)
-    if isinstance(error, RefusalError):
-        found = Refusal(400, "The model's provider refuses this text.", code="content_filter")
-    elif meaning:
-        found = meaning
+    known, words = _known(error, status, code), ""
+    if known is not None:
+        found = known
+        if not isinstance(error, RefusalError):
+            words = words_of(getattr(root, "body", None))
     elif not isinstance(root, MemAgentError) and (_is_timeout(root) or is_unreachable(root)):
         found = unanswered(root)
     elif "The server cut the prompt" in str(error):
@@ -215,9 +226,7 @@ def _explain(error: ModelError) -> Refusal:
     else:
         message = "The model failed. What was read so far is kept."
         found = Refusal(502, message, code="model_failed")
-    words = words_of(getattr(root, "body", None)) if found is meaning else ""
-    status = status or type(root).__name__
-    found.said = _line(status, getattr(root, "type", None), code, words)
+    found.said = _line(status or type(root).__name__, getattr(root, "type", None), code, words)
     return found
 
 
@@ -232,15 +241,6 @@ def _cause(error: Exception) -> Exception:
             break
         seen.append(before[0])
     return seen[-1]
-
-
-def _meaning(status: int | None, code: Any) -> Refusal | None:
-    """The refusal for an error that means the same for every request; None for another one."""
-    known = _MEANINGS.get(_QUOTA if code == _QUOTA else status)
-    if known is None:
-        return None
-    status, message, code, param = known
-    return Refusal(status, message, code=code, param=param)
 
 
 def stopping() -> Refusal:

@@ -12,29 +12,26 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.store.base import GetOp
 
-from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.reader import for_notes
 from memagent_graph.conversation.session import Talk
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.circuit import store_seconds
-from memagent_graph.memory.items import NAMESPACE
-from memagent_graph.readers.completion import without_channels, without_reasoning
+from memagent_graph.models.reply import without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.access import log
 from memagent_openai_server.conversation import SYSTEM, prefixes, split, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.readers.base import Reader
-    from memagent_graph.text.tokens import Tokenizer, TokenizerLike
+    from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.text.tokens import Tokenizer
     from memagent_openai_server.conversation import Message
 
 _MOST_PREFIXES = 100
@@ -44,27 +41,45 @@ _FLUSH_SECONDS = 30.0
 
 
 class Memories:
-    """The memories of one key, in their own part of the store; they expire `ttl` minutes unused."""
+    """The memories of one key, in their own part of the store.
+
+    Attributes:
+        bank: what was read for its users and sessions.
+        users: what its users said; None if that is not remembered.
+    """
 
     def __init__(
         self,
         store: BaseStore,
         tenant: str | None,
-        namespace: Sequence[str] = NAMESPACE,
-        ttl: float | None = None,
+        namespace: Sequence[str],
+        config: ReadingConfig,
+        counter: Tokenizer,
+        remember: Callable[..., ConversationMemory] | None,
     ) -> None:
         # The key's name comes first, so that a Redis Cluster spreads keys over its nodes.
         own = () if tenant is None else (f"tenant-{tenant}",)
-        self.bank = MemoryBank(store, (*own, *namespace), ttl=ttl, patience=store_seconds)
-        self._read = (*self.bank.namespace, "read")
+        namespace = (*own, *namespace)
+        self.bank = MemoryBank(store, namespace, ttl=config.ttl, patience=store_seconds)
+        self.users = None if remember is None else remember(store=store, namespace=namespace)
+        self._config, self._counter = config, counter
+        self._read = (*namespace, "read")
 
-    async def has(self, reference: str) -> bool:
-        """Whether there is a memory of this name or id."""
+    async def find(
+        self, memory: str | None, session: str | None, user: str | None
+    ) -> tuple[str | None, str | None]:
+        """Return the id or name of the memory to continue from, and the name of the new one."""
+        name = f"session {session}" if session else f"user {user}" if user else None
+        reference, name = (name, name) if memory is None else (memory, None)
         try:
-            await self.bank.aget(reference)
-        except MemoryNotFoundError:
-            return False
-        return True
+            if reference is not None:
+                await self.bank.aget(reference)
+        except StoreError as error:
+            # A request that fits the model needs no memory of a user.
+            if name is None or (session and not isinstance(error, MemoryNotFoundError)):
+                raise
+            return None, name
+        return reference, name
 
     async def prefixes(self, reference: str) -> list[str]:
         """Return the prefixes of conversations that this memory has."""
@@ -76,13 +91,12 @@ class Memories:
 
         A new memory may have the name of one that was forgotten, with what that one had.
         """
-        records = self.bank.records
         try:
             for reference in references:
                 known = [] if is_new else await self.prefixes(reference)
                 known = [*(one for one in known if one != prefix), prefix][-_MOST_PREFIXES:]
-                value = {"prefixes": known}
-                await records.items([records.put(self._read, _key(reference), value)])
+                put = self.bank.records.put(self._read, _key(reference), {"prefixes": known})
+                await self.bank.items([put])
         except StoreError as error:  # the answer is worth more than its follow-up
             kind = type(error).__name__
             log.warning("A follow-up will be read from its beginning: %s", kind)
@@ -94,65 +108,23 @@ class Memories:
             await self.bank.abranch(memory, name)
         return name
 
-
-def _key(reference: str) -> str:
-    """Its digest: these records outlive a memory that another process forgets."""
-    return sha256(reference.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-class UserMemories:
-    """Remembers the users of all keys, with one model."""
-
-    def __init__(
-        self, reader: Reader, counter: Tokenizer, config: ReadingConfig, tokenizer: TokenizerLike
-    ) -> None:
-        self._reader, self._counter = reader, counter
-        self._config, self._tokenizer = config, tokenizer
-        self._memories: dict[tuple[str, ...], ConversationMemory] = {}
-
     async def begin(
-        self,
-        memories: Memories,
-        user: str,
-        session: str | None,
-        messages: Sequence[Message],
-        size: int,
-    ) -> Turn:
+        self, user: str, session: str | None, messages: Sequence[Message], size: int
+    ) -> Turn | None:
         """Begin a user's turn, with what is remembered about them, by a request of `size` bytes."""
+        if self.users is None:
+            return None
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
-        memory = self._memory(memories)
-        talk = Talk(memory, user, thread, None)
+        talk = Talk(self.users, user, thread, None)
         if session:  # which may be sent in parts: what was recorded says which message it is
             bare = [message.model_copy(update={"id": None}) for message in known]
             known = talk.identify(bare, await talk.read_record())
         known = stamp(known, talk.user)
-        remembered = await memory.atold(user, about=known)
+        remembered = await self.users.atold(user, about=known)
         replies = [at for at, message in enumerate(known) if isinstance(message, AIMessage)]
         new = known[replies[-1] + 1 :] if replies and not session else known
         return Turn(talk, new, *remembered)
-
-    async def aclose(self) -> None:
-        """Fold waiting messages."""
-        left = [memory.aflush() for memory in self._memories.values()]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_SECONDS):
-                if not sum(await asyncio.gather(*left)):
-                    return
-        log.warning("not all that was said is remembered")
-
-    def _memory(self, memories: Memories) -> ConversationMemory:
-        namespace = memories.bank.namespace
-        if namespace not in self._memories:
-            self._memories[namespace] = ConversationMemory(
-                for_notes(self._reader),
-                store=memories.bank.store,
-                namespace=namespace,
-                config=self._config,
-                tokenizer=self._tokenizer,
-                ttl=self._config.ttl,
-            )
-        return self._memories[namespace]
 
     def _conversation(self, messages: Sequence[Message]) -> list[BaseMessage]:
         """The messages of user and assistant, with ids that are stable for a day.
@@ -182,17 +154,26 @@ class UserMemories:
             return ""
 
 
-class Turn:
-    """One turn of a user.
+async def flush(memories: Iterable[Memories]) -> None:
+    """Fold the messages that wait, before the server stops."""
+    left = [each.users.aflush() for each in memories if each.users is not None]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FLUSH_SECONDS):
+            if not sum(await asyncio.gather(*left)):
+                return
+    log.warning("not all that was said is remembered")
 
-    Args:
-        talk: the conversation.
-        new: the user's messages since the last reply; in a session, all, so that edits are seen.
-        memory: the memory of that user.
-        passages: relevant passages of earlier messages.
+
+def _key(reference: str) -> str:
+    """Its digest: these records outlive a memory that another process forgets."""
+    return sha256(reference.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Turn:
+    """One turn of a user, with `new` messages: all of a session, so that edits are seen.
 
     Attributes:
-        memory: the memory as text for a model; "" if it is empty.
+        memory: what is remembered, as text for a model; "" for nothing.
         notes: the same for a reader that answers from notes.
     """
 
@@ -237,5 +218,5 @@ class Turn:
 
 def _reply(text: str, before: Sequence[BaseMessage]) -> AIMessage:
     """A reply; another reply to the same message replaces it."""
-    spoken = without_reasoning(without_channels(text)).strip()
+    spoken = without_reasoning(text).strip()
     return AIMessage(spoken, id=f"{before[-1].id}-reply")

@@ -7,30 +7,31 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, SkipValidation, TypeAdapter, ValidationError
 
 from memagent_graph.config import ReadingConfig
+from memagent_graph.conversation.memory import ConversationMemory
+from memagent_graph.conversation.reader import for_notes
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import check_window
 from memagent_graph.memory.items import check_namespace
-from memagent_graph.models.completion import find_ending
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.prompts import ANSWER_PROMPT, PLAIN_ANSWER_PROMPT
+from memagent_graph.models.reply import CLOSING, OPENING, find_ending, is_tag
 from memagent_graph.readers.base import Answer, Reader
 from memagent_graph.readers.chat import ChatReader
-from memagent_graph.readers.completion import CLOSING, OPENING, is_tag
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.readers.resolve import default_model, resolve_reader
+from memagent_graph.templates import ANSWER_PROMPT, PLAIN_ANSWER_PROMPT
 from memagent_graph.text.tokens import load_tokenizer
 from memagent_http.refusals import Refusal
 from memagent_openai_server.access import log
-from memagent_openai_server.memories import Memories, UserMemories
+from memagent_openai_server.memories import Memories, flush
 from memagent_openai_server.upstream import LocalModel, Upstream
 
 if TYPE_CHECKING:
@@ -82,13 +83,18 @@ class ServedReader(Reader):
             self._speaker = ChatReader(reader.model, prompts=prompts, config=config, name=name)
             self.speaks = "\\boxed" not in prompts.answer
         self.model = getattr(reader, "model", None)
-        self.shortens, self.standing, self.adds = reader.shortens, reader.standing, reader.adds
+        self.shortens, self.standing = reader.shortens, reader.standing
         self.shows_passages, self.concurrency = reader.shows_passages, reader.concurrency
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
         """The identity of the reader, which may learn more about its model."""
         return self._reader.identity
+
+    @property
+    def adds(self) -> bool:  # type: ignore[override]
+        """Whether the reader adds, which the size of its model decides."""
+        return self._reader.adds
 
     def config(self, wish: Wish | None) -> RunnableConfig:
         """Return the config of a reading, with an answer or, for None, without one."""
@@ -183,12 +189,13 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class Served:
-    """One of several models.
+    """One of several models; a table of `memagent serve --models` has the same fields.
 
     Attributes:
         model: the model, as for `create_memagent`.
         base_url: URL of its server; None takes the one for all models.
         window: context length in tokens; None asks its server.
+        key: environment variable with its server's key; None takes the provider's own.
 
     Examples:
         >>> from memagent_openai_server import Served, create_app
@@ -196,9 +203,12 @@ class Served:
         >>> app = create_app({"large": large, "extractive": "extractive"})
     """
 
-    model: ModelLike
+    __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    model: Annotated[ModelLike, SkipValidation]
     base_url: str | None = None
-    window: int | None = None
+    window: Annotated[int, Field(ge=1)] | None = None
+    key: str | None = None
 
 
 Catalogue: TypeAlias = Mapping[str, ModelLike | Served]
@@ -221,7 +231,12 @@ class Service:
         limits: Limits,
         remember: bool,
     ) -> None:
-        model = served.model or default_model()
+        model, options = served.model or default_model(), None
+        if served.key is not None:
+            if not os.environ.get(served.key):
+                message = f"Set the environment variable {served.key}, the key of {name!r}."
+                raise ConfigurationError(message)
+            options = {"api_key": os.environ[served.key]}
         tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self.config = config or ReadingConfig()
         self.limits = limits
@@ -231,17 +246,15 @@ class Service:
             prompts=prompts,
             tokenizer=tokenizer,
             base_url=served.base_url,
+            options=options,
         )
         known = reader.identity
         own = model.partition(":")[2] or model if isinstance(model, str) else known.name
         self.name = name or own
         self.counter = load_tokenizer(tokenizer or known.tokenizer)
         self.store = store
-        namespace, ttl = check_namespace(namespace), self.config.ttl
-        self.memories: Callable[[str | None], Memories] = cache(
-            lambda tenant: Memories(store, tenant, namespace, ttl)
-        )
-        """The memories of a key; None if the server has no keys."""
+        self._namespace = check_namespace(namespace)
+        self._memories: dict[str | None, Memories] = {}
         # None for the built-in reader, which only quotes:
         self.chat = reader.model if isinstance(reader, ChatReader) else None
         self.upstream: Upstream | LocalModel | None = None
@@ -249,13 +262,26 @@ class Service:
             self.upstream = Upstream(self.chat, self.name)
         elif self.chat is not None:
             self.upstream = LocalModel(self.chat, self.name)
-        self.users: UserMemories | None = None
+        self.remember: Callable[..., ConversationMemory] | None = None
         if remember:
-            self.users = UserMemories(reader, self.counter, self.config, tokenizer)
+            self.remember = partial(
+                ConversationMemory,
+                for_notes(reader),
+                config=self.config,
+                tokenizer=tokenizer,
+                ttl=self.config.ttl,
+            )
         self.stopping = asyncio.Event()
         self._window = served.window
         self.reader = ServedReader(reader, self.config, self.limits.readings)
         self.agent = create_memagent(self.reader, config=self.config, tokenizer=tokenizer)
+
+    def memories(self, tenant: str | None) -> Memories:
+        """Return the memories of a key; None if the server has no keys."""
+        if tenant not in self._memories:
+            place, budgets = (self.store, tenant, self._namespace), (self.config, self.counter)
+            self._memories[tenant] = Memories(*place, *budgets, self.remember)
+        return self._memories[tenant]
 
     async def window(self) -> int | None:
         """Return the model's context in tokens, or None if it has none or is unknown."""
@@ -265,8 +291,7 @@ class Service:
 
     async def aclose(self) -> None:
         """End background work, and close this loop's connections to the model's server."""
-        if self.users is not None:
-            await self.users.aclose()
+        await flush(self._memories.values())
         if isinstance(self.upstream, Upstream):
             await self.upstream.aclose()
         if isinstance(self.chat, ChatEndpoint):
@@ -290,8 +315,8 @@ class Models(dict[str, Service]):
         services = []
         for name, each in catalogue.items():
             own = each if isinstance(each, Served) else Served(each)
-            served = Served(own.model, own.base_url or base_url, own.window or window)
-            services.append(Service(served, name, **options))
+            own = replace(own, base_url=own.base_url or base_url, window=own.window or window)
+            services.append(Service(own, name, **options))
         self.first = services[0]
         for service in services:
             service.stopping = self.first.stopping
@@ -324,7 +349,7 @@ class Models(dict[str, Service]):
                 window = await service.window()
                 check_window(service.reader.identity, service.config, question_tokens=0)
             except ConfigurationError as error:
-                refused, service.users = error, None
+                refused, service.remember = error, None
                 log.warning("only passed on", extra={"fields": {"model": service.name}})
                 continue
             fits = True
@@ -340,22 +365,13 @@ class Models(dict[str, Service]):
             await service.aclose()
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str
-    base_url: str | None = None
-    window: int | None = Field(default=None, ge=1)
-    key: str | None = None
-
-
-_ENTRIES = TypeAdapter(dict[Annotated[str, Field(min_length=1)], _Entry])
+_ENTRIES = TypeAdapter(dict[Annotated[str, Field(min_length=1)], Served])
 
 
 def models_from_file(file: Path) -> dict[str, Served]:
     """Return the models in a TOML file, one per table."""
     try:
-        entries = _ENTRIES.validate_python(tomllib.loads(file.read_text("utf-8")))
+        return _ENTRIES.validate_python(tomllib.loads(file.read_text("utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         message = f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
@@ -363,19 +379,3 @@ def models_from_file(file: Path) -> dict[str, Served]:
     except (OSError, ValueError) as error:
         message = f"The models in {file} cannot be read: {error}. Check the path and the TOML."
         raise ConfigurationError(message) from error
-    return {name: _served(name, entry) for name, entry in entries.items()}
-
-
-def _served(name: str, entry: _Entry) -> Served:
-    if entry.key is None:
-        return Served(entry.model, entry.base_url, entry.window)
-    key = os.environ.get(entry.key)
-    provider, _, model = entry.model.partition(":")
-    if not key:
-        message = f"Set the environment variable {entry.key}, the key of the model {name!r}."
-        raise ConfigurationError(message)
-    if provider != "openai":
-        message = f"The model {name!r} takes no key, only openai:MODEL does: leave key out."
-        raise ConfigurationError(message)
-    endpoint = ChatEndpoint(model=model, base_url=entry.base_url, api_key=SecretStr(key))
-    return Served(endpoint, None, entry.window)

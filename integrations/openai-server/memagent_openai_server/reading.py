@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from memagent_graph.conversation.prompt import render_memory
-from memagent_graph.errors import MemoryNotFoundError, ModelError, StoreError
+from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.state import Run
+from memagent_graph.graph.reading import Run
 from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small
@@ -26,12 +26,12 @@ from memagent_openai_server.conversation import (
     change_parts,
     file_warnings,
     has_files,
-    read_files,
+    read_file,
     read_pictures,
     split_messages,
 )
 from memagent_openai_server.models import BOX, Wish, unbox
-from memagent_openai_server.upstream import Head, choices, count_usage, events
+from memagent_openai_server.upstream import begin_completion, choices, choose, count_usage, events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -58,32 +58,9 @@ _SLACK = 1.5
 """Error factor of a token count: requests that may fit are tried, and the model decides."""
 _LONGEST_TOKEN = 16
 """Code points per token of the window above which a text is not counted, since it cannot fit."""
-_MOST_STOPS = 16
-"""Most stop strings; each is searched in every piece of an answer."""
+_MOST_STOPS = 16  # each is searched in every piece of an answer
 _MORE = ("tools", "functions", "logprobs", "audio", "modalities", "prediction")
 """Fields that ask for more than text, which only the model itself can return."""
-
-
-async def _memory(
-    memories: Memories, memory: str | None, session: str | None, user: str | None
-) -> tuple[str | None, str | None]:
-    """Find the memory that a request continues from.
-
-    Returns:
-        Its id or name, None if there is none yet; and the name of the new one, None for no name.
-    """
-    if memory is not None:
-        if not await memories.has(memory):
-            message = f"There is no memory {memory!r}: it was forgotten, or has expired."
-            raise MemoryNotFoundError(message)
-        return memory, None
-    name = f"session {session}" if session else f"user {user}" if user else None
-    try:
-        return (name if name is not None and await memories.has(name) else None), name
-    except StoreError:
-        if session:
-            raise
-        return None, name  # a request that fits the model needs no memory
 
 
 def _may_fit(fields: dict[str, Any], window: int, count: Callable[[str], int]) -> bool:
@@ -132,16 +109,15 @@ class Call:
         record = request.state.record
         memories = service.memories(record.tenant)
         known = chat.memagent.memory if chat.memagent else None
-        memory, name = await _memory(memories, known, session, chat.user)
+        memory, name = await memories.find(known, session, chat.user)
         read, turn = fields, None
         if has_files(fields["messages"]):
-            messages = await to_thread(partial(read_files, fields["messages"]))
+            messages = await to_thread(partial(change_parts, fields["messages"], read_file))
             read = {**fields, "messages": messages}
         passed = read
-        if remembers and service.users is not None and chat.user:
-            said = [cast("Message", message) for message in chat.messages]
-            turn = await service.users.begin(memories, chat.user, session, said, len(body))
-            if turn.memory:
+        if remembers and chat.user:
+            turn = await memories.begin(chat.user, session, fields["messages"], len(body))
+            if turn and turn.memory:
                 passed = {**read, "messages": turn.with_memory(read["messages"])}
         if passed is not fields:
             body = await to_thread(partial(orjson.dumps, passed))
@@ -170,7 +146,11 @@ class Spoken:
     """An answer as its client gets it: with its end at a stop string or at its limit."""
 
     def __init__(self, chat: ChatRequest, counter: Tokenizer) -> None:
-        self._stops, self._counter = stops(chat), counter
+        stops = [chat.stop] if isinstance(chat.stop, str) else chat.stop or ()
+        if len(stops) > _MOST_STOPS:
+            message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
+            raise Refusal(400, message, param="stop")
+        self._stops, self._counter = [*filter(None, stops)], counter
         self._limit = chat.max_completion_tokens or chat.max_tokens
         self.sent = ""
 
@@ -197,14 +177,16 @@ class Spoken:
         return new
 
 
-@dataclass(frozen=True)
 class Reading:
     """A request that is answered by a reading; if `more` than text is asked for, by the model."""
 
-    call: Call
-    asked: Asked
-    more: bool
-    messages: Sequence[Message]
+    def __init__(self, call: Call, asked: Asked, warnings: Sequence[str], *, more: bool) -> None:
+        self.call, self.asked, self._warnings = call, asked, warnings
+        self._head = begin_completion(call.service.name)
+        self._wish = None if more else Wish(call.turn.notes if call.turn else "")
+        self._spoken = Spoken(call.chat, call.service.counter)
+        self._output: dict[str, Any] = {}
+        """The output of the graph so far."""
 
     @classmethod
     async def of(cls, call: Call) -> Reading:
@@ -213,59 +195,50 @@ class Reading:
         if more and service.upstream is None:
             message = f"The reader {service.name!r} returns one plain text: leave out {more}."
             raise Refusal(400, message, param=more, code="unsupported_parameter")
-        if len(stops(call.chat)) > _MOST_STOPS:
-            message = f"Too many stop strings: a reading supports {_MOST_STOPS}."
-            raise Refusal(400, message, param="stop")
-        reference = call.memory
         messages = await to_thread(partial(read_pictures, call.fields["messages"]))
         found = await asyncio.to_thread(
             split_messages,
             messages,
-            known={*await call.memories.prefixes(reference)} if reference else set(),
+            known={*await call.memories.prefixes(call.memory)} if call.memory else set(),
             count=service.counter.count,
             question_tokens=service.config.question_tokens,
             kept_tokens=service.config.chunk_tokens // 2 if more else 0,
             whole=service.chat is not None,
         )
-        return cls(call, found, more is not None, messages)
+        return cls(call, found, [*file_warnings(messages)], more=more is not None)
 
     async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the parts of a completion: progress as reasoning, and then the answer.
 
         For a client that does not stream, an answer of the model itself is one whole completion.
         """
-        call, output = self.call, dict[str, Any]()
-        head = Head.new(call.service.name)
-        wish = None if self.more else Wish(call.turn.notes if call.turn else "")
-        spoken = Spoken(call.chat, call.service.counter)
-        yield head.chunk({"role": "assistant", "content": ""})
-        with call.record.metrics.readings.track_inprogress():
-            async with aclosing(self._read(wish, spoken)) as parts:
-                async for delta, output in parts:  # noqa: B007 - the last output is used below
-                    if delta:
-                        yield head.chunk(delta)
+        head, wish, spoken = self._head, self._wish, self._spoken
+        yield head | choose({"role": "assistant", "content": ""})
+        with self.call.record.metrics.readings.track_inprogress():
+            async with aclosing(self._read()) as parts:
+                async for delta in parts:
+                    if any(delta.values()):
+                        yield head | choose(delta)
         if wish is None:
-            async with aclosing(self._ask_model(head, output)) as own:
+            async with aclosing(self._ask_model()) as own:
                 async for part in own:
                     yield part
             return
-        if rest := spoken.add(output["answer"], whole=True):
-            yield head.chunk({"content": rest})
-        ended = head.chunk({}, spoken.finish_reason or ("length" if wish.is_cut_off else "stop"))
-        yield {**ended, "memagent": self._describe(output)}
-        yield head.usage(self._count({**output, "answer": spoken.sent}))
+        if rest := spoken.add(self._output["answer"], whole=True):
+            yield head | choose({"content": rest})
+        ended = choose({}, spoken.finish_reason or ("length" if wish.is_cut_off else "stop"))
+        yield {**head, **ended, "memagent": self._describe()}
+        yield {**head, "choices": [], "usage": self._count(spoken.sent)}
 
-    async def _read(
-        self, wish: Wish | None, spoken: Spoken
-    ) -> AsyncGenerator[tuple[dict[str, str], Any], None]:
-        """Yield progress and pieces of the answer, each with the graph's output so far."""
-        call, output, changed = self.call, dict[str, Any](), None
+    async def _read(self) -> AsyncGenerator[dict[str, str], None]:
+        """Yield progress and pieces of the answer."""
+        call, changed = self.call, None
         question, document = await unless_small(len(self.asked.system), self._question)
         if not document and call.memory is None:
-            yield {}, await self._answer_unread(question, wish)
+            await self._answer_unread(question)
             return
         reply, said = "", None
-        async with aclosing(await self._run(question, document, wish)) as parts:
+        async with aclosing(await self._run(question, document)) as parts:
             async for mode, part in parts:
                 if mode == "messages":
                     piece, _ = part
@@ -273,33 +246,30 @@ class Reading:
                     # What a template opened as a thought is known only by the thought's end.
                     if piece.chunk_position != "last" and not call.service.reader.habits.hold:
                         reply += piece.text
-                        new = spoken.add(reply)
-                        yield {"content": new} if new else {}, output
+                        yield {"content": self._spoken.add(reply)}
                 elif mode == "values":
                     if changed is not None:
-                        yield self._progress(changed, part.get("memory", "")), output
-                    output, changed = part, None
+                        yield self._progress(changed, part.get("memory", ""))
+                    self._output, changed = part, None
                 elif part["event"] == "chunk" and (part["added"] or part["removed"]):
                     changed = part  # the memory itself comes with the next values
                 elif part["event"] == "chunk":
-                    yield self._progress(part, None), output
+                    yield self._progress(part, "")
         if document:
-            names = [output["version"], call.name] if call.name else [output["version"]]
+            names = [name for name in (self._output["version"], call.name) if name]
             await call.memories.add_prefix(names, self.asked.prefix, is_new=call.memory is None)
-        yield {}, output
 
-    def _progress(self, event: dict[str, Any], memory: str | None) -> dict[str, str]:
+    def _progress(self, event: dict[str, Any], memory: str) -> dict[str, str]:
         """Count a chunk, and return the progress, with the memory if the chunk changed it."""
-        self.call.record.count_chunk()
-        chunk = event["chunk"]
+        self.call.record.chunks += 1
+        self.call.record.metrics.chunks.inc()
+        chunk, is_new = event["chunk"], event["added"] or event["removed"]
         head = f"[{chunk} of {max(chunk, event['chunks'])} sections read]\n"
-        return {"reasoning_content": head if memory is None else f"{head}{memory}\n\n"}
+        return {"reasoning_content": f"{head}{memory}\n\n" if is_new else head}
 
-    async def _run(
-        self, question: str, document: str, wish: Wish | None
-    ) -> AsyncGenerator[Any, None]:
+    async def _run(self, question: str, document: str) -> AsyncGenerator[Any, None]:
         """Begin to read and to answer from the memory; without a document, only to answer."""
-        call, service = self.call, self.call.service
+        call, service, wish = self.call, self.call.service, self._wish
         run = Run(store=service.store, namespace=call.memories.bank.namespace)
         wanted: dict[str, Any] = {"question": question}
         if document:
@@ -320,14 +290,12 @@ class Reading:
         )
         return cast("AsyncGenerator[Any, None]", parts)
 
-    async def _ask_model(
-        self, head: Head, output: dict[str, Any]
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def _ask_model(self) -> AsyncGenerator[dict[str, Any], None]:
         """Ask the model itself, with notes for what was read; yield its completion or the parts."""
         call = self.call
         assert call.service.upstream is not None  # noqa: S101 - otherwise more was refused
-        usage, memagent = self._count(output), self._describe(output)
-        body = await unless_small(len(call.body), self._rest, output["memory"])
+        usage, memagent = self._count(self._output["answer"]), self._describe()
+        body = await unless_small(len(call.body), self._rest)
         reply = await call.service.upstream.complete(body)
         if not call.chat.stream:
             whole = json.loads(await reply.read())
@@ -337,15 +305,16 @@ class Reading:
             async for _, part in found:
                 if part is None:
                     continue
-                changed = {**part, "id": head.id, "created": head.created}
+                changed = {**part, **{name: self._head[name] for name in ("id", "created")}}
                 if any(choice.get("finish_reason") for choice in choices(part)):
                     changed["memagent"] = memagent
                 if part.get("usage") and not part.get("choices"):
                     changed["usage"] = _sum(usage, part)
                 yield changed
 
-    def _rest(self, memory: str) -> bytes:
+    def _rest(self) -> bytes:
         """Return the request to the model after the reading, with notes for what was read."""
+        memory = self._output["memory"]
         known = self.call.turn.memory if self.call.turn else ""
         system = "\n\n".join(filter(None, [self._system(), known, render_memory(memory, NOTES)]))
         parts = [{"role": "system", "content": system}] if system else []
@@ -373,34 +342,36 @@ class Reading:
         both = f"{system}\n\n{question}"
         if self.call.service.chat is not None and self._fits(both):
             return both, document
-        if self.call.memory is None and not (self.more and self._system()):
+        if self.call.memory is None and not (self._wish is None and self._system()):
             document = f"system: {system}\n\n{document}".strip()
         return question, document
 
-    async def _answer_unread(self, question: str, wish: Wish | None) -> dict[str, Any]:
-        """Return the output if there is nothing to read and nothing remembered."""
+    async def _answer_unread(self, question: str) -> None:
+        """Answer if there is nothing to read and nothing remembered."""
         reader = self.call.service.reader
-        answer = await reader.respond(question, Memory(), config=reader.config(wish))
+        answer = await reader.respond(question, Memory(), config=reader.config(self._wish))
         usage = {"document_tokens": 0}
-        return {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
+        self._output = {"answer": answer.final, "memory": "", "usage": usage, "coverage": 1.0}
 
-    def _count(self, output: dict[str, Any]) -> dict[str, int]:
+    def _count(self, answer: str) -> dict[str, int]:
         """Return the usage in OpenAI's format; without a model, the tokens of text and answer."""
-        count, usage = self.call.service.counter.count, output["usage"]
+        count, usage = self.call.service.counter.count, self._output["usage"]
         prompt = usage.get("input_tokens") or usage["document_tokens"] + count(self.asked.question)
-        found = count_usage(prompt, usage.get("output_tokens") or count(output["answer"]))
-        self.call.record.count_tokens(found)
+        found = count_usage(prompt, usage.get("output_tokens") or count(answer))
+        for kind in ("prompt", "completion"):
+            self.call.record.metrics.tokens.labels(kind).inc(found[f"{kind}_tokens"])
         return found
 
-    def _describe(self, output: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         """Return the fields that OpenAI's format does not have."""
+        output = self._output
         return {
             "memory": output.get("version"),
             "chunks": self.call.record.chunks,
             "coverage": output["coverage"],
-            "found": None if self.more else output.get("found"),
+            "found": None if self._wish is None else output.get("found"),
             "unsupported": [item["text"] for item in output.get("unsupported", ())],
-            "warnings": [*file_warnings(self.messages), *output.get("warnings", ())],
+            "warnings": [*self._warnings, *output.get("warnings", ())],
         }
 
 
@@ -408,9 +379,3 @@ def _sum(usage: dict[str, int], part: dict[str, Any]) -> dict[str, Any]:
     """Add the usage of a reading to that of a completion."""
     found = part.get("usage") or {}
     return {**found, **{name: (found.get(name) or 0) + tokens for name, tokens in usage.items()}}
-
-
-def stops(request: ChatRequest) -> tuple[str, ...]:
-    """Return the stop strings of a request."""
-    found = [request.stop] if isinstance(request.stop, str) else request.stop or ()
-    return tuple(filter(None, found))

@@ -56,20 +56,18 @@ class Message(TypedDict):
     tool_calls: NotRequired[Objects | None]
 
 
-class StreamOptions(Fields):
-    """Options of a streamed answer."""
-
-    include_usage: bool | None = None
-
-
 User: TypeAlias = Annotated[str, Field(max_length=512)]
 """The name of a user, wherever a request names one."""
 
 
-class Continued(BaseModel):
-    """The memory to continue from."""
+class Options(BaseModel):
+    """Options that belong together, all of which are known."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Continued(Options):
+    """The memory to continue from."""
 
     memory: str = Field(min_length=1, max_length=200)
 
@@ -80,7 +78,7 @@ class ChatRequest(Fields):
     model: str
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     user: User | None = None
     n: int | None = Field(default=None, ge=1, le=128)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -133,12 +131,7 @@ def validate(fields: Any, kind: type[Model]) -> Model:
 
 
 def count_values(body: bytes, window: int = _WINDOW) -> int:
-    """Count commas and brackets outside of texts in a body, an upper bound of its values.
-
-    Args:
-        body: the body, which should be JSON.
-        window: bytes scanned at once.
-    """
+    """Count commas and brackets outside of texts in a body, an upper bound of its values."""
     values, within, held = 0, 0, b""
     for start in range(0, len(body), window):
         text = (held + body[start : start + window]).replace(rb"\\", b"").replace(rb"\"", b"")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from copy import deepcopy
 from time import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 from uuid import uuid4
 
 import orjson
 from openai.types.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import Response as HTTPResponse
 
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
 from memagent_openai_server.chat import answer
+from memagent_openai_server.conversation import PICTURE, Message
 from memagent_openai_server.delivery import EventStream, event
 from memagent_openai_server.errors import broken, refusal
 from memagent_openai_server.reading import Call
@@ -25,6 +25,7 @@ from memagent_openai_server.requests import (
     Continued,
     Fields,
     Objects,
+    Options,
     Received,
     User,
     validate,
@@ -52,7 +53,7 @@ NOT_OFFERED = {
     "messages": "use input",
     "functions": "use tools",
     "function_call": "use tool_choice",
-    "logprobs": "use top_logprobs",
+    **dict.fromkeys(("logprobs", "top_logprobs"), "use chat completions"),
     "max_tokens": "use max_output_tokens",
     "max_completion_tokens": "use max_output_tokens",
     "response_format": "use text.format",
@@ -63,10 +64,7 @@ NOT_OFFERED = {
 something."""
 
 
-class Options(BaseModel):
-    """Options of a response."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+NotTrue: TypeAlias = Annotated[bool, Field(le=False)]
 
 
 class ReasoningOptions(Options):
@@ -74,7 +72,6 @@ class ReasoningOptions(Options):
 
     effort: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class TextOptions(Options):
@@ -82,12 +79,6 @@ class TextOptions(Options):
 
     format: dict[str, Any] | None = None
     verbosity: str | None = None
-
-
-class ResponseStreamOptions(Options):
-    """Options of a streamed response."""
-
-    include_obfuscation: Annotated[bool, Field(le=False)] | None = None
 
 
 class ResponseRequest(Fields):
@@ -98,7 +89,7 @@ class ResponseRequest(Fields):
     instructions: str | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: ResponseStreamOptions | None = None
+    stream_options: dict[Literal["include_obfuscation"], NotTrue | None] | None = None
     user: User | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     max_tool_calls: int | None = Field(default=None, ge=1)
@@ -106,10 +97,7 @@ class ResponseRequest(Fields):
     tool_choice: str | dict[str, Any] | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
-        None
-    )
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None
     memagent: Continued | None = None
@@ -127,8 +115,8 @@ class ResponseRequest(Fields):
 
 
 Item = dict[str, Any]
-Message = dict[str, Any]
 
+_ROLES = ("system", "developer", "user", "assistant")
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a model's reasoning."""
 _PLAIN: dict[str, Any] = {
@@ -155,44 +143,22 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 """Reasons for incomplete responses, by the finish reason of the completion."""
 
 
-def _messages(items: str | list[dict[str, Any]]) -> list[Message]:
-    """Convert the input of a response to messages."""
-    if isinstance(items, str):
-        return [{"role": "user", "content": items}]
-    messages: list[Message] = []
-    for number, item in enumerate(items):
-        kind = item.get("type") or "message"
-        if kind == "message":
-            messages.append(_message(item, number))
-        elif kind == "function_call":
-            _add_call(messages, item)
-        elif kind == "function_call_output":
-            content, call = _content(item.get("output"), number), str(item.get("call_id"))
-            messages.append({"role": "tool", "tool_call_id": call, "content": content})
-        elif kind != "reasoning":
-            _refuse(number, f"items of type {str(kind)[:40]!r} are not known here")
-    return messages
-
-
 def _chat_fields(asked: ResponseRequest, model: str) -> dict[str, Any]:
     """Convert the request for a response to the fields of a chat completion."""
     messages = _messages(asked.input)
-    found = _given(asked.model_extra or {})
     if asked.instructions:
-        messages = [{"role": "system", "content": asked.instructions}, *messages]
-    logprobs = asked.top_logprobs or "message.output_text.logprobs" in (asked.include or ())
+        messages.insert(0, {"role": "system", "content": asked.instructions})
     text, reasoning = asked.text or TextOptions(), asked.reasoning or ReasoningOptions()
-    return found | _given(
+    return _given(
         {
+            **(asked.model_extra or {}),
             "model": model,
             "messages": messages,
             "stream": asked.stream or None,
             "stream_options": {"include_usage": True} if asked.stream else None,
-            "tools": [_tool(tool) for tool in asked.tools or ()] or None,
-            "logprobs": True if logprobs else None,
+            "tools": [*map(_tool, asked.tools or ())] or None,
             "user": asked.user,
             "max_tokens": asked.max_output_tokens,
-            "top_logprobs": asked.top_logprobs or None,
             "tool_choice": _choice(asked.tool_choice),
             "response_format": _format(text.format),
             "verbosity": text.verbosity,
@@ -206,12 +172,34 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _message(item: dict[str, Any], number: int) -> Message:
-    role = item.get("role")
-    if role not in ("system", "developer", "user", "assistant"):
-        _refuse(number, "role must be system, developer, user or assistant")
-    content = _content(item.get("content"), number)
-    return {"role": "system" if role == "developer" else role, "content": content}
+def _messages(items: str | list[Item]) -> list[Message]:
+    """Convert the input of a response to messages."""
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    messages: list[Message] = []
+    for number, item in enumerate(items):
+        match item.get("type") or "message":
+            case "message":
+                role, content = item.get("role"), _content(item.get("content"), number)
+                if role not in _ROLES:
+                    _refuse(number, "role must be system, developer, user or assistant")
+                role = "system" if role == "developer" else role
+                messages.append({"role": role, "content": content})
+            case "function_call":
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant", "content": None})
+                messages[-1].setdefault("tool_calls", []).append(_call(item))
+            case "function_call_output":
+                content, call = _content(item.get("output"), number), str(item.get("call_id"))
+                messages.append({"role": "tool", "tool_call_id": call, "content": content})
+            case kind if kind != "reasoning":
+                _refuse(number, f"items of type {str(kind)[:40]!r} are not known here")
+    return messages
+
+
+def _call(item: Item) -> Item:
+    function = {"name": str(item.get("name")), "arguments": str(item.get("arguments") or "{}")}
+    return {"id": str(item.get("call_id")), "type": "function", "function": function}
 
 
 def _content(content: Any, number: int) -> Any:
@@ -224,63 +212,50 @@ def _content(content: Any, number: int) -> Any:
     return [_part(part, number) for part in content]
 
 
-def _part(part: dict[str, Any], number: int) -> dict[str, Any]:
-    kind = part.get("type")
-    if isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    if kind == "refusal":
-        return part
-    if kind == "input_image" and isinstance(part.get("image_url"), str):
-        image = {"url": part["image_url"], "detail": part.get("detail")}
-        return {"type": "image_url", "image_url": _given(image)}
-    if kind == "input_file" and isinstance(part.get("file_data"), str):
-        file = {name: part[name] for name in ("file_data", "filename") if name in part}
-        return {"type": "file", "file": file}
-    return _refuse(
-        number, f"content of type {str(kind)[:40]!r} must have text, an image_url or file_data"
-    )
+def _part(part: Item, number: int) -> Item:
+    match part:
+        case {"text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "refusal"}:
+            return part
+        case {"type": "input_image", "image_url": str(url)}:
+            return {"type": PICTURE, PICTURE: _given({"url": url, "detail": part.get("detail")})}
+        case {"type": "input_file", "file_data": str()}:
+            file = {name: part[name] for name in ("file_data", "filename") if name in part}
+            return {"type": "file", "file": file}
+    kind = str(part.get("type"))[:40]
+    return _refuse(number, f"content of type {kind!r} must have text, an image_url or file_data")
 
 
-def _add_call(messages: list[Message], item: dict[str, Any]) -> None:
-    function = {"name": str(item.get("name")), "arguments": str(item.get("arguments") or "{}")}
-    call = {"id": str(item.get("call_id")), "type": "function", "function": function}
-    if messages and messages[-1]["role"] == "assistant":
-        before = messages[-1].get("tool_calls") or []
-        messages[-1] = {**messages[-1], "tool_calls": [*before, call]}
-    else:
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+def _tool(tool: Item) -> Item:
+    match tool:
+        case {"type": "function", **function}:
+            return {"type": "function", "function": function}
+    message = "Only functions can be tools here."
+    raise Refusal(400, message, param="tools", code="unsupported_tool")
 
 
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        message = "Only functions can be tools here."
-        raise Refusal(400, message, param="tools", code="unsupported_tool")
-    function = {name: value for name, value in tool.items() if name != "type"}
-    return {"type": "function", "function": function}
+def _choice(choice: Any) -> Any:
+    match choice:
+        case {"type": "function"}:
+            return {"type": "function", "function": {"name": choice.get("name")}}
+        case {"type": "allowed_tools", "tools": [*tools]}:
+            allowed = {"mode": choice.get("mode"), "tools": [*map(_choice, tools)]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
+        case {}:
+            message = "tool_choice: only functions can be chosen here."
+            raise Refusal(400, message, param="tool_choice", code="unsupported_tool")
+    return choice
 
 
-def _choice(choice: str | dict[str, Any] | None) -> Any:
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    if choice.get("type") == "allowed_tools" and isinstance(choice.get("tools"), list):
-        tools = [_choice(tool) for tool in choice["tools"]]
-        allowed = {"mode": choice.get("mode"), "tools": tools}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-    message = "tool_choice: only functions can be chosen here."
-    raise Refusal(400, message, param="tool_choice", code="unsupported_tool")
-
-
-def _format(shape: dict[str, Any] | None) -> dict[str, Any] | None:
-    kind = shape.get("type") if shape else "text"
-    if kind == "text":
-        return None
-    if shape and kind == "json_schema":
-        schema = {name: value for name, value in shape.items() if name != "type"}
-        return {"type": "json_schema", "json_schema": schema}
-    if kind == "json_object":
-        return shape
+def _format(shape: Any) -> Any:
+    match shape:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_schema", **rest}:
+            return {"type": "json_schema", "json_schema": rest}
+        case {"type": "json_object"}:
+            return shape
     message = "text.format: the type must be text, json_schema or json_object."
     raise Refusal(400, message, param="text.format")
 
@@ -296,8 +271,8 @@ class ResponseBuilder:
         self.finish_reason: str | None = None
         own = {"id": f"resp_{uuid4().hex}", "created_at": int(time())}
         repeated = asked.model_dump(include={*Response.model_fields}, exclude_none=True)
-        self._head = _PLAIN | repeated | own
-        self._output: list[Item] = []
+        self._response = {**_PLAIN, **repeated, **own, "status": "in_progress", "output": []}
+        self._output: list[Item] = self._response["output"]
         self._more: dict[str, Any] = {}
         self._events = 0
         self._part: Item = {}
@@ -307,7 +282,7 @@ class ResponseBuilder:
     def begin(self) -> Iterator[bytes]:
         """Yield the first events."""
         for kind in ("created", "in_progress"):
-            yield self._event(kind, response=self._response("in_progress"))
+            yield self._event(kind, response=self._response)
 
     def add(self, part: dict[str, Any]) -> Iterator[bytes]:
         """Yield the events for a completion, or its next part."""
@@ -321,8 +296,7 @@ class ResponseBuilder:
             if thought := next(filter(None, map(said.get, _THOUGHTS)), None):
                 yield from self._add("summary_text", thought)
             if said.get("content"):
-                logprobs = (choice.get("logprobs") or {}).get("content") or []
-                yield from self._add("output_text", said["content"], logprobs=logprobs)
+                yield from self._add("output_text", said["content"])
             if said.get("refusal"):
                 yield from self._add("refusal", said["refusal"])
             for number, call in enumerate(said.get("tool_calls") or ()):
@@ -330,7 +304,8 @@ class ResponseBuilder:
 
     def finish(self, *, broken_off: bool = False) -> Iterator[bytes]:
         """Yield the events after the last part, for the text and for all function calls."""
-        yield from self._close("incomplete" if broken_off or self._reason else "completed")
+        cut = broken_off or self.finish_reason in _INCOMPLETE
+        yield from self._close("incomplete" if cut else "completed")
         for call in self._calls.values():
             own = {"id": f"fc_{uuid4().hex}", "type": "function_call", **call}
             arguments, kind = call["arguments"], "function_call_arguments"
@@ -344,24 +319,17 @@ class ResponseBuilder:
         """Return the whole response, or the one that ended with an error."""
         if why is not None:
             code = "rate_limit_exceeded" if why.status_code == 429 else "server_error"  # noqa: PLR2004 - HTTP
-            return self._response("failed", error={"code": code, "message": str(why)})
-        if self._reason is None:
-            return self._response("completed", **self._more)
-        details = {"reason": self._reason}
-        return self._response("incomplete", incomplete_details=details, **self._more)
+            error = {"code": code, "message": str(why)}
+            return {**self._response, "status": "failed", "error": error}
+        found = {**self._response, **self._more, "status": "completed"}
+        if reason := _INCOMPLETE.get(self.finish_reason or ""):
+            found |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
+        return found
 
     def end(self, why: Refusal | None = None) -> bytes:
         """Return the last event; see `build`."""
         response = self.build(why)
         return self._event(response["status"], response=response)
-
-    @property
-    def _reason(self) -> str | None:
-        """Why the response is incomplete; None if it is not."""
-        return _INCOMPLETE.get(self.finish_reason or "")
-
-    def _response(self, status: str, **more: Any) -> dict[str, Any]:
-        return {**self._head, "status": status, "output": self._output, **more}
 
     def _add_call(self, delta: dict[str, Any], number: int) -> None:
         call = self._calls.setdefault(number, {"call_id": "", "name": "", "arguments": ""})
@@ -370,7 +338,7 @@ class ResponseBuilder:
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
 
-    def _add(self, kind: str, text: str, **more: list[dict[str, Any]]) -> Iterator[bytes]:
+    def _add(self, kind: str, text: str) -> Iterator[bytes]:
         """Add to the open part if it is of this kind; otherwise begin an item with one."""
         if self._part.get("type") != kind:
             yield from self._close("completed")
@@ -380,34 +348,33 @@ class ResponseBuilder:
                 item = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant"}
                 item |= {"status": "in_progress", "content": []}
             yield self._begin_item(item)
-            self._part = {"type": kind, **deepcopy(_NEW_PARTS[kind])}
+            self._part = {"type": kind, **_NEW_PARTS[kind]}
             yield self._part_event("part.added", part=self._part)
         self._part["refusal" if kind == "refusal" else "text"] += text
-        for name, values in more.items():
-            self._part[name] += values
-        yield self._part_event("delta", delta=text, **more)
+        yield self._part_event("delta", delta=text)
 
     def _close(self, status: str) -> Iterator[bytes]:
         """End the open part and its item, if there is one."""
         if not self._part:
             return
         part, item = self._part, self._output[-1]
-        said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+        said = {name: part[name] for name in ("text", "refusal") if name in part}
         yield self._part_event("done", **said)
         yield self._part_event("part.done", part=part)
         self._part = {}
-        if item["type"] == "reasoning":
-            yield self._end_item({**item, "summary": [part]})
-        else:
-            yield self._end_item({**item, "status": status, "content": [part]})
+        ended = {"summary": [part]} if "summary" in item else {"status": status, "content": [part]}
+        yield self._end_item(item | ended)
 
     def _part_event(self, what: str, **fields: Any) -> bytes:
         """An event about the text of the open part, or about the part itself ("part.added")."""
         kind = self._part["type"]
         holder, prefix = ("summary", "reasoning_") if kind == "summary_text" else ("content", "")
-        name = f"{holder}_{what}" if what.startswith("part.") else f"{kind}.{what}"
         place = {**self._place(), f"{holder}_index": 0}
-        return self._event(f"{prefix}{name}", **fields, **place)
+        if what.startswith("part."):
+            return self._event(f"{prefix}{holder}_{what}", **fields, **place)
+        if kind == "output_text":
+            place["logprobs"] = []
+        return self._event(f"{prefix}{kind}.{what}", **fields, **place)
 
     def _begin_item(self, item: Item) -> bytes:
         self._output.append(item)
@@ -456,11 +423,7 @@ async def refuse_stored(_: Request) -> HTTPResponse:
 
 def _to_chat(fields: dict[str, Any]) -> Received[ChatRequest]:
     """Return a chat completion, as if it had been sent."""
-    chat = validate(fields, ChatRequest)
-    try:
-        return Received(orjson.dumps(fields), fields, chat)
-    except orjson.JSONEncodeError as error:
-        raise Refusal(400, f"The input cannot be written as JSON: {error}.") from None
+    return Received(orjson.dumps(fields), fields, validate(fields, ChatRequest))
 
 
 async def _events(

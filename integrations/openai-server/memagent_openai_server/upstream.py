@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from uuid import uuid4
@@ -25,11 +25,11 @@ from langchain_core.messages import (
 
 from memagent_graph.errors import ContextLengthError
 from memagent_graph.models.failures import model_error
-from memagent_graph.readers.completion import is_cut_off, usage_of
+from memagent_graph.models.reply import is_cut_off, usage_of
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal
-from memagent_openai_server.delivery import EVENTS, event
-from memagent_openai_server.errors import TOO_LONG, broken, error_in, reword, unanswered
+from memagent_openai_server.delivery import EVENTS, event, unless_gone
+from memagent_openai_server.errors import broken, error_in, reword, too_long, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -54,36 +54,22 @@ _DONE = b"[DONE]"
 _CHUNK = "chat.completion.chunk"
 
 
+def begin_completion(model: str) -> dict[str, Any]:
+    """Return the fields that all parts of a new completion share."""
+    key = f"chatcmpl-{uuid4().hex}"
+    return {"id": key, "object": _CHUNK, "created": int(time()), "model": model}
+
+
+def choose(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    """Return what a part of a completion has of the only choice."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return {"choices": [choice]}
+
+
 def count_usage(prompt: int, completion: int) -> dict[str, int]:
     """Return the usage in OpenAI's format."""
     total = prompt + completion
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
-
-
-@dataclass(frozen=True)
-class Head:
-    """The fields that all parts of a completion share."""
-
-    model: str
-    id: str
-    created: int
-
-    @classmethod
-    def new(cls, model: str) -> Head:
-        """Return the fields of a new completion."""
-        return cls(model, f"chatcmpl-{uuid4().hex}", int(time()))
-
-    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        """Return a part of a completion."""
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._fields(), "choices": [choice]}
-
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the part with the usage."""
-        return {**self._fields(), "choices": [], "usage": usage}
-
-    def _fields(self) -> dict[str, Any]:
-        return {"id": self.id, "object": _CHUNK, "created": self.created, "model": self.model}
 
 
 async def join(chunks: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any]:
@@ -113,8 +99,6 @@ class Reply:
     """A completion as a server sends it, or a model without one, or a reading.
 
     Attributes:
-        status_code: the HTTP status.
-        headers: the headers.
         parts: the body; raises `Refusal` if it breaks off.
         asked: the body of the request to a server, which may refuse a field of it.
         response: holds the connection, which is closed unless all was read.
@@ -131,30 +115,29 @@ class Reply:
     hear: Callable[[Any], Awaitable[None]] | None = None
 
     @classmethod
-    def whole(cls, completion: dict[str, Any], **headers: str) -> Reply:
-        """Return the reply for a completion."""
-
-        async def parts() -> AsyncGenerator[bytes, None]:
-            yield json.dumps(completion, ensure_ascii=False).encode()
-
-        return cls(HTTPStatus.OK, {"content-type": "application/json", **headers}, parts())
-
-    @classmethod
-    def stream(
+    async def of(
         cls,
         chunks: AsyncGenerator[dict[str, Any], None],
-        options: Mapping[str, Any] | None,
+        asked: Mapping[str, Any],
         stop: asyncio.Event | None = None,
     ) -> Reply:
-        """Return the reply for the parts of a completion; its `options` may ask for the usage."""
-        shows_usage = bool(options and options.get("include_usage"))
+        """Return the reply for the parts of a completion, as a stream if that is `asked`."""
+        if not asked.get("stream"):
+            completion = await unless_gone(join(chunks), stop=stop)
+            headers = {"content-type": "application/json"}
+            if memory := completion.get("memagent", {}).get("memory"):
+                headers[MEMORY_HEADER] = memory
+            return cls(HTTPStatus.OK, headers, _once(completion))
+        first = await anext(chunks)  # most refusals come before it
+        shows_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
 
         async def parts() -> AsyncGenerator[bytes, None]:
+            yield event(first)
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if shows_usage or chunk.get("choices"):
                         yield event(chunk)
-            yield event("[DONE]")
+            yield b"data: [DONE]\n\n"
 
         return cls(HTTPStatus.OK, {"content-type": EVENTS}, parts(), stop=stop)
 
@@ -187,6 +170,10 @@ class Reply:
             self.response.close()  # the generator may not have begun
 
 
+async def _once(completion: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    yield json.dumps(completion, ensure_ascii=False).encode()
+
+
 async def _parts(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     try:
         async for part in response.content.iter_any():
@@ -205,7 +192,6 @@ class Upstream:
         self._model, self._name = model.model, name
         self._base = str(model.base_url).rstrip("/")
         self._headers = {
-            "accept": "*/*",
             "accept-encoding": "identity",
             "content-type": "application/json",
             "user-agent": "memagent",
@@ -222,18 +208,10 @@ class Upstream:
         self._ssl = httpx.create_ssl_context() if server.scheme == "https" else True
         self._opened: aiohttp.ClientSession | None = None
 
-    async def complete(self, body: bytes) -> Reply:
-        """Post a chat completion; see `post`."""
-        return await self.post("/v1/chat/completions", body)
-
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def complete(self, body: bytes, path: str = "/v1/chat/completions") -> Reply:
         """Post a body of JSON, and return the reply, which the caller reads or closes.
 
         The body is sent unchanged, unless the model's name for clients differs from its server's.
-
-        Args:
-            path: a path of OpenAI's API, with `/v1`, or of vLLM's, without.
-            body: the request's body.
 
         Raises:
             Refusal: The server refuses the request, is down, or is slow.
@@ -290,62 +268,40 @@ class LocalModel:
             if fields.get(name) not in (None, value):
                 message = f"This model gives one answer, in plain text: it does not take {name}."
                 raise Refusal(400, message, param=name, code="unsupported_parameter")
-        said = self._say(fields)
-        first = await anext(said, AIMessageChunk(content=""))  # most refusals come before it
-        chunks = _chunks(Head.new(self._name), first, said)
-        if fields.get("stream"):
-            return Reply.stream(chunks, fields.get("stream_options"))
-        return Reply.whole(await join(chunks))
+        return await Reply.of(self._say(fields), fields)
 
-    async def _say(self, fields: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
+    async def _say(self, fields: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
-        wanted = {**fields, "max_tokens": limit}
-        known = type(self._model).model_fields
-        options = {
-            name: wanted[name]
-            for name in _OPTIONS
-            if wanted.get(name) is not None and name in known
-        }
-        stop = fields.get("stop")
+        wanted, known = {**fields, "max_tokens": limit}, type(self._model).model_fields
+        names = [name for name in _OPTIONS if name in known and wanted.get(name) is not None]
+        options, stop = {name: wanted[name] for name in names}, fields.get("stop")
+        head, whole = begin_completion(self._name), AIMessageChunk(content="")
         model: Any = self._model
+        first = {"role": "assistant"}
         try:
             if fields.get("tools"):
                 model = model.bind_tools(fields["tools"], tool_choice=fields.get("tool_choice"))
             messages = convert_to_messages(fields["messages"])
-            async for part in model.astream(
-                messages, stop=[stop] if isinstance(stop, str) else stop, **options
-            ):
-                yield part
+            stops = [stop] if isinstance(stop, str) else stop
+            async for part in model.astream(messages, stop=stops, **options):
+                whole += part
+                if first or part.text:
+                    yield head | choose({**first, "content": part.text})
+                first = {}
         except (ValueError, NotImplementedError) as error:
             raise Refusal(400, "The model does not take this conversation.") from error
         except Exception as error:
             found = model_error(error)
-            if isinstance(found, ContextLengthError):
-                why = "The request is longer than the model's maximum context length."
-                raise Refusal(400, why, code=TOO_LONG, param="messages") from error
-            raise found from error
-
-
-async def _chunks(
-    head: Head, first: AIMessageChunk, rest: AsyncGenerator[AIMessageChunk, None]
-) -> AsyncGenerator[dict[str, Any], None]:
-    yield head.chunk({"role": "assistant", "content": ""})
-    if first.text:
-        yield head.chunk({"content": first.text})
-    whole = first
-    async with aclosing(rest):
-        async for part in rest:
-            whole += part
-            if part.text:
-                yield head.chunk({"content": part.text})
-    said: Any = convert_to_openai_messages(whole)
-    if calls := said.get("tool_calls"):
-        numbered = [{"index": index, **call} for index, call in enumerate(calls)]
-        yield head.chunk({"tool_calls": numbered})
-    ended = "tool_calls" if calls else "length" if is_cut_off(whole) else "stop"
-    yield head.chunk({}, ended)
-    cost = usage_of(whole)
-    yield head.usage(count_usage(cost.input_tokens, cost.output_tokens))
+            raise (too_long() if isinstance(found, ContextLengthError) else found) from error
+        said: Any = convert_to_openai_messages(whole)
+        if calls := said.get("tool_calls"):
+            numbered = [{"index": index, **call} for index, call in enumerate(calls)]
+            yield head | choose({"tool_calls": numbered})
+        yield head | choose(
+            {}, "tool_calls" if calls else "length" if is_cut_off(whole) else "stop"
+        )
+        cost = usage_of(whole)
+        yield {**head, "choices": [], "usage": count_usage(cost.input_tokens, cost.output_tokens)}
 
 
 def headers_of(reply: Reply) -> Mapping[str, str]:
@@ -353,28 +309,24 @@ def headers_of(reply: Reply) -> Mapping[str, str]:
     return {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
 
 
-class Event(NamedTuple):
-    """The bytes of an event, and the part of a completion in it; None for a comment."""
+async def events(reply: Reply) -> AsyncGenerator[tuple[bytes, dict[str, Any] | None], None]:
+    """Yield each event of a stream, and the part of a completion in it; None for a comment.
 
-    raw: bytes
-    part: dict[str, Any] | None
-
-
-async def events(reply: Reply) -> AsyncGenerator[Event, None]:
-    """Yield the events of a stream; one without an end, or an answer without one, broke off."""
+    A stream without an end, or an answer without one, broke off.
+    """
     begun = ended = False
     try:
         async with aclosing(_split(reply.parts)) as split:
             async for raw in split:
-                found = Event(raw, _part(reply, raw))
-                if found.part is not None:
-                    begun = begun or "choices" in found.part
-                    ended = ended or any(each.get("finish_reason") for each in choices(found.part))
+                part = _part(reply, raw)
+                if part is not None:
+                    begun = begun or "choices" in part
+                    ended = ended or any(each.get("finish_reason") for each in choices(part))
                     if reply.hear:
-                        await reply.hear(found.part)
+                        await reply.hear(part)
                 elif begun and not ended and _data(raw) == _DONE:
                     break
-                yield found
+                yield raw, part
     finally:
         await reply.aclose()
     if begun and not ended:

@@ -23,7 +23,7 @@ SMALL = ReadingConfig(
 """Budgets that fit the 2,048 tokens which the scripted server says that its model holds."""
 
 
-def long_text(sentences: int = 1500, *, needle: str = NEEDLE) -> str:
+def long_text(sentences: int = 700, *, needle: str = NEEDLE) -> str:
     lines = [f"Item {number} stands on shelf {number % 7}." for number in range(sentences)]
     lines.insert(sentences // 2, needle)
     return " ".join(lines)
@@ -56,6 +56,11 @@ class Running:
         self._clients.append(client)
         return client
 
+    def ask(self, messages, **fields):
+        """The chat completion of the official SDK, or its stream."""
+        fields = {"model": "small", "messages": messages, **fields}
+        return self.client().chat.completions.create(**fields)
+
     def async_client(self, key="not-needed", **options) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
@@ -80,16 +85,34 @@ class Running:
         """As SIGTERM does."""
         self._server.handle_exit(15, None)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Close all clients, and begin to end."""
         for client in self._clients:
             client.close()
         self.signal()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its end may still log something, or fold it."""
+        return bool(self._server.server_state.tasks or self.service.remember)
+
+    def close(self) -> None:
+        self.stop()
         self._thread.join(240)
         assert not self._thread.is_alive()
 
 
+@pytest.fixture(scope="session")
+def stopped():
+    """Servers that have begun to end, which takes uvicorn 0.2 seconds: the next test goes on."""
+    servers: list[Running] = []
+    yield servers
+    for each in servers:
+        each.close()
+
+
 @pytest.fixture
-def serve():
+def serve(stopped):
     """Start servers; all are stopped at the end."""
     running: list[Running] = []
 
@@ -99,7 +122,11 @@ def serve():
 
     yield start
     for each in running:
-        each.close()
+        if each.is_busy:
+            each.close()
+        else:
+            each.stop()
+            stopped.append(each)
 
 
 @pytest.fixture
@@ -170,7 +197,7 @@ def text():
 def asked():
     """Messages of one turn: a long text, and a question at its end."""
 
-    def make(sentences: int = 1500, question: str = QUESTION) -> list[dict]:
+    def make(sentences: int = 700, question: str = QUESTION) -> list[dict]:
         return [{"role": "user", "content": f"{long_text(sentences)}\n\n{question}"}]
 
     return make

@@ -30,18 +30,6 @@ def model(behind):
     )
 
 
-def test_an_agent_calls_its_tools_through_the_server(model, upstream):
-    upstream.script = [calls("shelf", {"item": 9})]
-    agent = create_agent(model, [shelf])
-
-    out = agent.invoke({"messages": [("human", "Where does item 9 stand?")]})
-
-    kinds = [message.type for message in out["messages"]]
-    assert kinds == ["human", "ai", "tool", "ai"]
-    assert out["messages"][2].content == "Item 9 stands on shelf 2."
-    assert upstream.requests[0]["tools"][0]["function"]["name"] == "shelf"
-
-
 def test_an_agent_calls_its_tools_through_the_responses_api(behind, upstream):
     upstream.script = [calls("shelf", {"item": 9})]
     url = f"{behind.url}/v1"
@@ -54,7 +42,9 @@ def test_an_agent_calls_its_tools_through_the_responses_api(behind, upstream):
     assert upstream.requests[-1]["messages"][-1]["tool_call_id"] == "call_1"
 
 
-def test_an_agent_whose_tool_returns_a_long_text_goes_on(model, upstream, text, needle, question):
+def test_after_a_long_text_an_agent_calls_more_tools_and_the_text_is_not_read_again(
+    model, upstream, text, needle, question
+):
     @tool
     def logbook() -> str:
         """The whole logbook."""
@@ -71,58 +61,18 @@ def test_an_agent_whose_tool_returns_a_long_text_goes_on(model, upstream, text, 
     assert "Use your tools." in last["messages"][0]["content"]
     assert needle in last["messages"][0]["content"]
     assert {entry["function"]["name"] for entry in last["tools"]} == {"logbook", "shelf"}
-    assert out["messages"][-1].usage_metadata["input_tokens"] > 70
-
-
-def test_after_a_long_text_an_agent_calls_more_tools_and_the_text_is_not_read_again(
-    model, upstream, text, needle, question
-):
-    @tool
-    def logbook() -> str:
-        """The whole logbook."""
-        return text()
-
-    told = []
-
-    def reply(body):
-        prompt = "\n".join(str(message["content"]) for message in body["messages"])
-        if body.get("tools"):
-            told.append(body["messages"])
-        return needle if needle in prompt else "Nothing was found."
-
-    upstream.reply = reply
-    upstream.script = [calls("logbook", {})]
-    agent = create_agent(model, [logbook, shelf])
-    out = agent.invoke({"messages": [("human", question)]})
     first = len(upstream.requests)
     # The model asks for another tool, and sees its result next to what it noted of the text.
     more = [*out["messages"][:-1]]
     call = calls("shelf", {"item": 3}, "call_2")["message"]
     more += [call, {"role": "tool", "tool_call_id": "call_2", "content": "Item 3 stands on 3."}]
 
-    model.bind_tools([logbook, shelf]).invoke(more)
+    model.bind_tools([logbook, shelf]).invoke([("system", "Use your tools."), *more])
 
     assert len(upstream.requests) - first == 1
-    roles = [message["role"] for message in told[-1]]
-    assert roles == ["system", "user", "assistant", "tool"]
-    assert needle in told[-1][0]["content"]
-
-
-def test_an_agent_streams_through_the_server(model, upstream):
-    upstream.script = [calls("shelf", {"item": 9})]
-    agent = create_agent(model, [shelf])
-
-    parts = list(agent.stream({"messages": [("human", "Where is item 9?")]}, stream_mode="updates"))
-
-    assert [*parts[1]] == ["tools"]
-    assert parts[-1]["model"]["messages"][0].content == "Nothing was found."
-
-
-def test_a_long_question_is_answered_and_names_its_memory(model, asked, needle):
-    reply = model.invoke(asked())
-
-    assert reply.content == needle
-    assert reply.usage_metadata["input_tokens"] > 70
+    messages = upstream.requests[-1]["messages"]
+    assert [one["role"] for one in messages] == ["system", "user", "assistant", "tool"]
+    assert needle in messages[0]["content"]
 
 
 async def test_structured_output_over_a_long_text_comes_from_the_model_itself(

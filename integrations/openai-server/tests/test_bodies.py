@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import sys
@@ -14,13 +13,10 @@ import pytest
 from servers.redis_server import wait_until
 from servers.warm_python import PIPE, SERVERS, warm_python
 
-from memagent_graph.errors import ConfigurationError
 from memagent_http.bodies import BytesUnderWay
 from memagent_http.refusals import Refusal
-from memagent_openai_server import Limits
 
 CHAT = "/v1/chat/completions"
-JSON = {"content-type": "application/json"}
 HI = {"model": "extractive", "messages": [{"role": "user", "content": "Who is there?"}]}
 MB = 2**20
 
@@ -109,29 +105,6 @@ def test_a_caller_may_hold_as_much_as_it_leaves_free():
         alone(450)
     assert caught.value.status_code == 503
     assert caught.value.headers == {"retry-after": "5"}
-
-
-def test_a_refused_body_makes_room_for_the_next(serve):
-    limits = Limits(body_bytes=5_000, bytes_under_way=10_000, body_seconds=600)
-    server = serve(limits=limits)
-    with ExitStack() as stack:
-        whole = json.dumps(HI).encode().ljust(5_000)
-        first, second = (stack.enter_context(closing(server.connect())) for _ in range(2))
-        first.sendall(head(5_000) + whole[:4_000])
-        wait_until(lambda: server.metric("memagent_requests_under_way") == 2, "it", seconds=240)
-        second.sendall(head(5_000) + whole)
-        refused = second.recv(65536)
-        first.sendall(whole[4_000:])
-        answered = first.recv(65536)
-
-    assert refused.startswith(b"HTTP/1.1 503")
-    assert answered.startswith(b"HTTP/1.1 200")
-    assert server.post(content=whole, headers=JSON).status_code == 200
-
-
-def test_a_limit_that_no_long_body_could_keep_is_refused_at_the_start():
-    with pytest.raises(ConfigurationError, match="--megabytes-under-way"):
-        Limits(body_bytes=2, bytes_under_way=3)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, gzip", "x" * 500])

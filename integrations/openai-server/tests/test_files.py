@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 
 import pytest
@@ -67,20 +66,6 @@ def test_a_part_that_is_neither_text_nor_file_nor_picture_is_a_warning(shared, q
     ]
 
 
-def test_a_file_is_read_where_it_stands_in_the_message(question):
-    from memagent_openai_server.conversation import read_files, split_messages
-
-    parts = [text("Before."), file(b"Within.", "a.txt"), text(f"After.\n\n{question}")]
-    messages = read_files([{"role": "user", "content": parts}])
-
-    found = split_messages(
-        messages, known=set(), count=len, question_tokens=60, kept_tokens=0, whole=False
-    )
-
-    assert found.question == question
-    assert found.document == "Before.\n\n===== a.txt =====\n\nWithin.\n\nAfter."
-
-
 def test_a_document_is_converted_and_what_it_lacks_is_a_warning(shared, tmp_path, question):
     pages = write_pages(tmp_path / "vault.pdf", [[(72, 700, NEEDLE)], []]).read_bytes()
 
@@ -113,27 +98,3 @@ def test_a_request_that_fits_reaches_the_model_with_the_text_in_place_of_the_fil
         text(f"===== vault.txt =====\n\n{NEEDLE}"),
     ]
     assert sent["top_k"] == 3
-
-
-def test_a_long_file_is_read_in_chunks_before_the_model_answers(behind, upstream, question):
-    long = ("Nothing happens. " * 3000 + NEEDLE).encode()
-
-    reply = ask(behind, file(long, "vault.txt"), text(question), model="small")
-
-    assert said(reply) == NEEDLE
-    assert reply["memagent"]["chunks"] > 10
-    assert all("base64" not in json.dumps(sent) for sent in upstream.requests)
-
-
-def test_what_a_file_says_is_not_remembered_as_said_by_the_user(serve, monkeypatch):
-    server = serve(remember=True)
-    remembering, heard = server.service.users, []
-    conversation = remembering._conversation
-    monkeypatch.setattr(
-        remembering, "_conversation", lambda found: heard.extend(found) or conversation(found)
-    )
-
-    ask(server, file(NEEDLE.encode(), "vault.txt"), text("When does it open?"), user="joe")
-
-    assert heard[0]["content"][0]["type"] == "file"
-    assert NEEDLE not in str(heard)

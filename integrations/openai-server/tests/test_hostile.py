@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import threading
 import time
 from contextlib import suppress
@@ -17,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_http import server as http_server
-from memagent_http.refusals import Refusal
-from memagent_openai_server import Limits, requests, responses
+from memagent_openai_server import Limits, requests
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HI = [{"role": "user", "content": "Who is there?"}]
 VALUES = st.recursive(
     st.text('"\\\\,[{n') | st.integers(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text('"\\\\,[{n'), inner),
+    max_leaves=20,
 )
 WRONG = [None, True, 7, -1, 1.5, "", "x", [], {}, [[]], [None], [7], {"x": {}}, "\x00", [{}]]
 FIELDS = ("messages", "stream", "user", "n", "max_tokens", "tools", "response_format", "memagent")
@@ -141,22 +140,6 @@ def test_values_of_a_body_are_counted_whatever_its_texts_have(value, window):
     assert requests.count_values(json.dumps(value).encode(), window) == count(value)
 
 
-def test_a_number_that_no_float_holds_exactly_is_passed_on_as_it_was_sent(behind, upstream):
-    found = behind.post(json={"model": "small", "messages": HI, "seed": 2**70 + 1})
-
-    assert found.status_code == 200
-    assert upstream.requests[-1]["seed"] == 2**70 + 1
-
-
-def test_half_of_a_surrogate_pair_in_an_earlier_response_is_refused():
-    said = {"role": "assistant", "content": "\ud800"}
-
-    with pytest.raises(Refusal, match="cannot be written as JSON") as caught:
-        responses._to_chat({"model": "small", "messages": [*HI, said]})
-
-    assert caught.value.status_code == 400
-
-
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
@@ -168,7 +151,7 @@ def test_half_of_a_surrogate_pair_in_an_earlier_response_is_refused():
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_a_file_that_cannot_be_read_is_refused_by_name(builtin, path, file, reason):
+def test_a_file_that_cannot_be_read_is_refused_by_name(shared, path, file, reason):
     text = "Who signed?"
     asked = {
         CHAT: {"messages": [user({"type": "file", "file": file}, {"type": "text", "text": text})]},
@@ -177,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(builtin, path, file, reas
         },
     }
 
-    refused = httpx.post(builtin.url + path, json={"model": "extractive", **asked[path]})
+    refused = httpx.post(shared.url + path, json={"model": "extractive", **asked[path]})
 
     assert refused.status_code == 400
     if path == CHAT or "file_data" in file:  # a response refuses a file of a store before
@@ -223,13 +206,11 @@ def test_a_thousand_hostile_bodies_are_refused_one_by_one(builtin):
         {"content-type": "multipart/form-data; boundary=x"},
     ],
 )
-def test_huge_and_wrong_headers_are_refused(builtin, headers):
+def test_huge_and_wrong_headers_are_refused(shared, headers):
     try:
-        found = builtin.post(
-            content=body(), headers={"content-type": "application/json", **headers}
-        )
+        found = shared.post(content=body(), headers={"content-type": "application/json", **headers})
     except httpx.HTTPError:  # it hung up on somebody who still talks; then it must have said why
-        found = raw(builtin, headers)
+        found = raw(shared, headers)
     assert 400 <= found.status_code < 500
 
 
@@ -275,8 +256,8 @@ def sent(server, data: bytes, *, then: float = 120) -> bytes:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_what_is_not_http_is_refused(builtin, data):
-    answer = sent(builtin, data)
+def test_what_is_not_http_is_refused(shared, data):
+    answer = sent(shared, data)
 
     assert answer.startswith(b"HTTP/1.1 4")
 
@@ -288,24 +269,7 @@ def memory(process: str = "self") -> int:
 
 
 @pytest.mark.slow
-def test_bodies_of_any_depth_are_understood_or_refused(builtin):
-    codes = set()
-    for depth in [*range(50, 150), *range(150, 1500, 25)]:
-        nested = "[" * depth + "]" * depth
-        said = f'{{"role": "user", "content": "x", "odd": {nested}}}'
-        for path, place in ((CHAT, "messages"), (RESPONSES, "input")):
-            content = f'{{"model": "extractive", "odd": {nested}, "{place}": [{said}]}}'.encode()
-            headers = {"content-type": "application/json"}
-            codes.add(
-                (depth < 90, builtin.post(path, content=content, headers=headers).status_code)
-            )
-
-    assert {code for shallow, code in codes if shallow} == {200}
-    assert {code for _, code in codes} == {200, 400}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", ["[]", "{}", "7", '{"a":[]}'])
+@pytest.mark.parametrize("value", ["7", '{"a":[]}'])
 def test_a_body_of_very_many_values_is_refused_and_takes_no_memory(builtin, value):
     many = ",".join([value] * (24 * 2**20 // (len(value) + 1)))
     content = f'{{"model": "extractive", "messages": {json.dumps(HI)}, "odd": [{many}]}}'.encode()
@@ -418,28 +382,3 @@ def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(serve, 
         connection.close()
     assert ends == [b""] * 3
     assert answer.startswith(b"HTTP/1.1 400")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_both_apis_refuse_the_same_rubbish(builtin, path):
-    for content in [*not_json(), *deep(), *halves()]:
-        found = builtin.post(path, content=content, headers={"content-type": "application/json"})
-        assert 400 <= found.status_code < 500
-
-
-def test_a_connection_that_ends_within_its_body_leaves_nothing(builtin):
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        "content-length: 1000\r\n\r\n{"
-    )
-    for _ in range(20):
-        with builtin.connect() as connection:
-            connection.sendall(head.encode())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    give_up = time.monotonic() + 120
-    while builtin.metric("memagent_requests_under_way") > 1 and time.monotonic() < give_up:
-        time.sleep(0.02)
-
-    assert builtin.metric("memagent_requests_under_way") == 1  # the one that asks
-    assert builtin.metric("memagent_requests_abandoned_total") == 20

@@ -7,13 +7,12 @@ import json
 import httpx
 import openai
 import pytest
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessageChunk
-from langchain_core.outputs import ChatGenerationChunk
 from langchain_openai import ChatOpenAI
+from servers.openai_server import event
 from tiny_model import tiny_model
 
 from memagent_graph import ReadingConfig
+from memagent_graph.testing import ScriptedChatModel
 
 HI = [{"role": "user", "content": "What is a list?"}]
 CONFIG = ReadingConfig(
@@ -35,15 +34,10 @@ def test_a_model_in_this_process_answers_as_it_does_when_asked_itself(served):
     name = served.service.name
     direct = served.service.chat.invoke(HI, max_tokens=12)
 
-    client = served.client()
-    whole = client.chat.completions.create(model=name, messages=HI, max_tokens=12)
+    whole = served.ask(HI, model=name, max_tokens=12)
     parts = list(
-        client.chat.completions.create(
-            model=name,
-            messages=HI,
-            max_tokens=12,
-            stream=True,
-            stream_options={"include_usage": True},
+        served.ask(
+            HI, model=name, max_tokens=12, stream=True, stream_options={"include_usage": True}
         )
     )
 
@@ -56,9 +50,7 @@ def test_a_model_in_this_process_answers_as_it_does_when_asked_itself(served):
 
 @pytest.mark.slow
 def test_what_does_not_fit_it_is_read(served, asked):
-    completion = served.client().chat.completions.create(
-        model=served.service.name, messages=asked(90)
-    )
+    completion = served.ask(asked(90), model=served.service.name)
 
     assert completion.memagent["coverage"] == 1.0
     assert completion.memagent["chunks"] > 2
@@ -69,18 +61,9 @@ def test_what_does_not_fit_it_is_read(served, asked):
 )
 def test_what_it_cannot_do_is_refused_by_name(served, more):
     with pytest.raises(openai.BadRequestError, match="gives one answer") as caught:
-        served.client().chat.completions.create(model=served.service.name, messages=HI, **more)
+        served.ask(HI, model=served.service.name, **more)
 
     assert caught.value.param in more
-
-
-def test_a_stream_whose_client_goes_ends_the_model_s(served):
-    body = {"model": served.service.name, "messages": HI, "stream": True, "max_tokens": 900}
-    url = f"{served.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, timeout=240) as response:
-        next(response.iter_lines())
-
-    assert httpx.get(f"{served.url}/health").is_success
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # LangChain closes no client
@@ -89,9 +72,7 @@ def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
     function = {"name": "price", "arguments": '{"item": 3}'}
     call = {"index": 0, "id": "call_1", "type": "function", "function": function}
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    part = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "small"}
-    choice = {"index": 0, "delta": message, "finish_reason": "tool_calls"}
-    upstream.script = [f"data: {json.dumps({**part, 'choices': [choice]})}\n\n".encode()]
+    upstream.script = [event(message, "tool_calls")]
     server = serve(ChatOpenAI(model="small", base_url=upstream.base_url, api_key="x"))
     tool = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
     asked = {"model": "small", "messages": HI, "tools": [tool]}
@@ -101,6 +82,7 @@ def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
             completion = parts.get_final_completion()
     else:
         completion = server.client().chat.completions.create(**asked)
+    server.close()
 
     (found,) = completion.choices[0].message.tool_calls
     assert (found.function.name, found.function.arguments) == ("price", '{"item": 3}')
@@ -108,20 +90,12 @@ def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
     assert upstream.requests[-1]["tools"][0]["function"]["name"] == "price"
 
 
-class Breaking(GenericFakeChatModel):
-    """Loses its provider after a word."""
-
-    def _stream(self, messages, stop=None, run_manager=None, **options):
-        yield ChatGenerationChunk(message=AIMessageChunk("A"))
-        raise httpx.ReadError("connection reset by 10.0.0.7")
-
-
 def test_a_stream_that_breaks_off_ends_with_an_error_that_names_the_model_and_nothing_else(serve):
-    server = serve(Breaking(messages=iter(())))
+    server = serve(ScriptedChatModel(("A", httpx.ReadError("connection reset by 10.0.0.7"))))
     body = {"model": server.service.name, "messages": HI, "stream": True}
 
     parts = server.post(json=body).text.split("\n\n")
 
-    assert '"content": "A"' in parts[1]
-    assert json.loads(parts[2].removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
+    assert '"content": "A"' in parts[0]
+    assert json.loads(parts[1].removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
     assert "10.0.0.7" not in "".join(parts)

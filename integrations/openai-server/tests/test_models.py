@@ -10,12 +10,9 @@ import pytest
 from servers.openai_server import OpenAIServer
 from servers.redis_server import wait_until
 
-from memagent_graph import Prompts
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.readers.chat import ChatReader
 from memagent_openai_server import Served, create_app
-from memagent_openai_server.models import ServedReader, models_from_file
+from memagent_openai_server.models import models_from_file
 
 HI = [{"role": "user", "content": "Hello there"}]
 
@@ -69,22 +66,12 @@ def test_a_request_goes_to_the_model_that_it_names_by_the_name_that_its_server_k
     assert [body["model"] for body in other.requests] == ["org/other"] * 3
 
 
-def test_what_is_too_long_is_read_by_the_model_that_is_named(both, upstream, other, asked):
-    found = both.client().chat.completions.create(model="fast", messages=asked(300))
-
-    assert found.memagent["chunks"] > 1
-    assert found.model == "fast"
-    assert upstream.requests == []
-    assert {body["model"] for body in other.requests} == {"org/other"}
-
-
 def test_what_one_model_read_another_goes_on_from(both, asked, question, needle):
-    client = both.client()
-    first = client.chat.completions.create(model="small", messages=asked())
+    first = both.ask(asked())
 
-    second = client.chat.completions.create(
+    second = both.ask(
+        [{"role": "user", "content": question}],
         model="extractive",
-        messages=[{"role": "user", "content": question}],
         extra_body={"memagent": {"memory": first.memagent["memory"]}},
     )
 
@@ -93,7 +80,7 @@ def test_what_one_model_read_another_goes_on_from(both, asked, question, needle)
 
 def test_a_model_that_none_of_them_is_is_not_there(both):
     with pytest.raises(openai.NotFoundError, match="'small', 'fast', 'extractive'") as caught:
-        both.client().chat.completions.create(model="large", messages=HI)
+        both.ask(HI, model="large")
 
     assert caught.value.code == "model_not_found"
     assert httpx.get(f"{both.url}/v1/models/large").status_code == 404
@@ -143,21 +130,6 @@ async def test_a_model_that_does_not_say_its_context_is_named_at_the_start(
     assert warned.fields == {"model": "silent"}
 
 
-def test_a_model_is_read_with_as_by_the_library(small):
-    model = ChatEndpoint(model="small", base_url="http://127.0.0.1:9/v1", max_concurrency=3)
-    reader = ChatReader(model, prompts=Prompts.additive(), config=small)
-
-    served = ServedReader(reader, small, 1)
-
-    traits = ("identity", "shortens", "standing", "adds", "shows_passages", "concurrency")
-    assert [getattr(served, name) for name in traits] == [getattr(reader, name) for name in traits]
-
-
-def test_a_map_without_models_is_refused():
-    with pytest.raises(ConfigurationError, match="at least one"):
-        create_app({})
-
-
 def test_models_are_read_from_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("OTHER_KEY", "sk-other")
     file = tmp_path / "models.toml"
@@ -176,23 +148,27 @@ key = "OTHER_KEY"
 model = "extractive"
 """)
 
-    small, other, builtin = models_from_file(file).values()
+    found = models_from_file(file)
+    served = create_app(found).state.models
 
-    assert small == Served("openai:small", "http://localhost:8000/v1", 2048)
-    assert builtin == Served("extractive")
-    assert (other.model.model, other.model.base_url) == ("other", "http://localhost:8001/v1")
-    assert other.model.api_key.get_secret_value() == "sk-other"
+    assert found["small"] == Served("openai:small", "http://localhost:8000/v1", 2048)
+    assert found["extractive"] == Served("extractive")
+    other = served["org/other"].chat
+    assert (other.model, other.base_url) == ("other", "http://localhost:8001/v1")
+    assert other.api_key.get_secret_value() == "sk-other"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "at least one"),
         ("[a", "cannot be read"),
         ("a = 1", "a: Input should be"),
         ("[a]\nmodle = 'x'", "a.model: Field required"),
         ("[a]\nmodel = 'extractive'\nwindow = 0", "a.window"),
         ("[a]\nmodel = 'openai:x'\nkey = 'MEMAGENT_UNSET'", "MEMAGENT_UNSET, the key"),
-        ("[a]\nmodel = 'hf:x'\nkey = 'HOME'", "takes no key"),
+        ("[a]\nmodel = 'extractive'\nkey = 'HOME'", "takes no model arguments"),
+        ("[a]\nmodel = 3", "model= takes a string"),
     ],
 )
 def test_a_file_that_says_something_else_is_refused(tmp_path, text, message):
@@ -200,6 +176,6 @@ def test_a_file_that_says_something_else_is_refused(tmp_path, text, message):
     file.write_text(text)
 
     with pytest.raises(ConfigurationError, match=message):
-        models_from_file(file)
+        create_app(models_from_file(file))
     with pytest.raises(ConfigurationError, match="cannot be read"):
         models_from_file(tmp_path / "none.toml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 
 import httpx
@@ -32,33 +31,6 @@ def test_a_request_and_its_answer_are_passed_on_byte_for_byte(behind, upstream, 
     assert behind.metric("memagent_requests_total", path=path, how="passed", status="200") == 1
 
 
-def test_the_sdk_completes_streams_and_embeds(behind, upstream):
-    head = {"id": "c", "object": "text_completion", "created": 0, "model": "small"}
-    choice = {"index": 0, "text": " a time", "finish_reason": "stop", "logprobs": None}
-    part = json.dumps({**head, "choices": [choice]})
-    vector = {"object": "embedding", "index": 0, "embedding": "AACAPwAAAEA="}
-    found = {"object": "list", "model": "small", "data": [vector]}
-    usage = {"prompt_tokens": 1, "total_tokens": 1}
-    events = f"data: {part}\n\ndata: [DONE]\n\n".encode()
-    upstream.script = [part.encode(), events, json.dumps({**found, "usage": usage}).encode()]
-    client, asked = behind.client(), {"model": "small", "prompt": "Once upon"}
-
-    whole = client.completions.create(**asked)
-    streamed = list(client.completions.create(**asked, stream=True))
-    embedded = client.embeddings.create(model="small", input="a")
-
-    assert whole.choices[0].text == streamed[0].choices[0].text == " a time"
-    assert embedded.data[0].embedding == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_what_need_not_name_a_model_goes_to_the_first(behind, upstream, path):
-    upstream.script = [b"{}"]
-
-    assert behind.post(path, json=BODIES[path]).status_code == 200
-    assert upstream.requests == [BODIES[path]]
-
-
 @pytest.mark.parametrize("path", BODIES)
 def test_a_model_without_a_server_refuses_by_name(shared, path):
     found = shared.post(path, json={"model": "extractive", **BODIES[path]})
@@ -76,31 +48,6 @@ def test_so_does_a_model_whose_server_has_no_such_path(behind, upstream, status)
         behind.client().embeddings.create(model="small", input="a")
 
     assert caught.value.code == "not_offered"
-
-
-def test_a_model_s_server_that_is_down_is_a_503(behind, upstream):
-    upstream.kill()
-
-    found = behind.post("/tokenize", json=BODIES["/tokenize"])
-    upstream.start()
-
-    assert found.status_code == 503
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", {"prompt": "x"}),
-        ("/v1/embeddings", {"model": "small"}),
-        ("/detokenize", {}),
-        ("/tokenize", {"model": "large"}),
-    ],
-)
-def test_what_is_no_such_request_is_not_passed_on(behind, upstream, path, body):
-    found = behind.post(path, json=body)
-
-    assert found.status_code in (400, 404)
-    assert upstream.requests == []
 
 
 def test_a_probe_needs_no_key_and_the_version_does(serve):

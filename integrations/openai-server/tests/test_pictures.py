@@ -13,8 +13,6 @@ pytest.importorskip("lxml")
 
 from PIL import Image, ImageDraw, ImageFont
 
-RESPONSES = "/v1/responses"
-
 
 def picture(colour="white", words="ACCESS CODE 4711"):
     drawn = Image.new("RGB", (600, 200), colour)
@@ -65,17 +63,6 @@ def test_a_picture_that_is_linked_or_broken_is_named_and_the_rest_is_read(shared
     assert reply["choices"][0]["message"]["content"].startswith("The vault opens at 6:40")
 
 
-@pytest.mark.slow
-def test_a_response_reads_pictures_as_well(shared, question):
-    pytest.importorskip("rapidocr")
-    made = {"type": "input_image", "image_url": picture()}
-    asked = [{"role": "user", "content": [made, {"type": "input_text", "text": "Which code?"}]}]
-
-    reply = shared.post(RESPONSES, json={"model": "extractive", "input": asked})
-
-    assert "4711" in reply.json()["output"][-1]["content"][0]["text"]
-
-
 def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, text_with, question):
     data = picture("red").partition(",")[2]
     file = {"type": "file", "file": {"filename": "door.png", "file_data": data}}
@@ -85,15 +72,6 @@ def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, tex
     prompts = json.dumps(upstream.requests)
     assert prompts.count("[picture 1]") == 1
     assert "[picture]" in prompts
-
-
-def test_another_picture_in_its_place_is_another_conversation(shared):
-    from memagent_openai_server.conversation import prefixes, read_pictures
-
-    asked = [[{"role": "user", "content": [image(picture(colour))]}] for colour in ("red", "blue")]
-    ends = [[*prefixes(read_pictures(one))][-1] for one in asked]
-
-    assert ends[0] != ends[1]
 
 
 def test_a_request_that_fits_reaches_the_model_with_a_picture_of_any_size(behind, upstream):

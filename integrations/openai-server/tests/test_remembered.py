@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
-from redis import Redis
 from servers.openai_server import OpenAIServer
 from servers.redis_server import RedisServer, wait_until
 
@@ -194,6 +195,22 @@ def test_a_reply_that_calls_tools_is_not_the_end_of_a_turn(start, upstream):
     assert "SECRET" not in upstream.folded
 
 
+def test_what_a_file_says_is_not_remembered_as_said_by_the_user(start, upstream):
+    server, data = start(), b64encode(b"The vault opens at 6:40.").decode()
+    parts = [
+        {"type": "file", "file": {"filename": "vault.txt", "file_data": data}},
+        {"type": "text", "text": ASKED},
+    ]
+    message = {"role": "user", "content": parts}
+
+    server.post(json={"model": "small", "user": "joe", "messages": [message]})
+    server.close()
+
+    assert "6:40" in str(upstream.chats)
+    assert ASKED in upstream.folded  # after a mark of the file
+    assert "6:40" not in upstream.folded
+
+
 def test_a_failed_answer_is_not_remembered(start, upstream):
     server = start()
     upstream.script = [500]
@@ -262,45 +279,6 @@ def test_a_user_who_is_forgotten_is_unknown_also_of_what_waited(start, upstream)
     left += server.service.store.search((), limit=1000)
 
     assert not [item for item in left if "quokkas" in str(item) or "Hello" in str(item)]
-
-
-def test_what_is_stored_expires_if_the_config_says_so(start, small, tmp_path):
-    redis = RedisServer(tmp_path)
-    with RedisStore.from_url(redis.url) as store, Redis.from_url(redis.url) as client:
-        server = start(store=store, config=small.model_copy(update={"ttl": 60.0}))
-        chat(server, QUOKKAS, user="joe")
-        server.close()
-
-        said = [key for key in client.scan_iter() if b"quokkas" in (client.dump(key) or b"")]
-        assert said
-        assert all(client.ttl(key) > 0 for key in said)
-    redis.kill()
-
-
-def test_the_built_in_reader_answers_from_what_it_remembers(serve):
-    server = serve(remember=True)
-    ask = server.client().chat.completions.create
-    said = [{"role": "user", "content": "My dog Rex was born in Linz."}]
-    ask(model="extractive", messages=said, user="joe")
-
-    asked = [{"role": "user", "content": "Where was my dog born?"}]
-    known = ask(model="extractive", messages=asked, user="joe")
-    unknown = ask(model="extractive", messages=asked, user="zoe")
-
-    assert "born in Linz" in known.choices[0].message.content
-    assert "Linz" not in unknown.choices[0].message.content
-
-
-def test_a_store_that_is_away_costs_what_is_remembered_and_no_answer(start, upstream, tmp_path):
-    redis = RedisServer(tmp_path)
-    with RedisStore.from_url(redis.url) as store:
-        server = start(store=store)
-        redis.kill()
-
-        said = chat(server, QUOKKAS, user="joe")
-
-        assert said == "Tell me more."
-        server.close()
 
 
 def test_any_name_is_a_user_of_its_own(redis, serve):

@@ -1,33 +1,20 @@
-"""The responses API by the official SDK."""
+"""The responses API by the official SDK: its fields, its parts, and how responses end."""
 
 from __future__ import annotations
 
 import json
+import typing
 
 import openai
 import pytest
+from openai.types.responses import Response
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsBase,
+    ResponseCreateParamsNonStreaming,
+)
+from servers.openai_server import event
 
-TOOL = {
-    "type": "function",
-    "name": "price",
-    "description": "The price of an item.",
-    "parameters": {"type": "object", "properties": {"item": {"type": "integer"}}},
-    "strict": False,
-}
-CALL = {
-    "message": {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "price", "arguments": '{"item": 3}'},
-            }
-        ],
-    },
-    "finish_reason": "tool_calls",
-}
+from memagent_openai_server.responses import NOT_OFFERED, ResponseRequest
 
 
 def test_a_short_response_is_the_model_s_answer(behind, upstream):
@@ -36,42 +23,17 @@ def test_a_short_response_is_the_model_s_answer(behind, upstream):
     )
 
     assert response.output_text == "Nothing was found."
-    assert response.status == "completed"
+    assert (response.status, response.store, response.previous_response_id) == (
+        "completed",
+        False,
+        None,
+    )
     assert response.usage.total_tokens == 10
     assert upstream.requests[-1]["messages"] == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Hello"},
     ]
     assert upstream.requests[-1]["temperature"] == 0.5
-
-
-def test_a_long_response_is_read(behind, asked, needle):
-    response = behind.client().responses.create(model="small", input=asked())
-
-    assert response.output_text == needle
-    assert response.memagent["chunks"] > 10
-
-
-def test_a_conversation_is_sent_whole_each_time(behind, upstream):
-    client = behind.client()
-    said = [{"role": "user", "content": "I am Ann."}]
-    first = client.responses.create(model="small", input=said)
-
-    said += [*first.model_dump(exclude_none=True)["output"], {"role": "user", "content": "Who?"}]
-    client.responses.create(model="small", input=said)
-
-    sent = [message["content"] for message in upstream.requests[-1]["messages"]]
-    assert sent == ["I am Ann.", "Nothing was found.", "Who?"]
-
-
-@pytest.mark.parametrize("store", [None, True, False])
-def test_a_response_says_that_it_is_not_stored(behind, store):
-    options = {} if store is None else {"store": store}
-
-    made = behind.client().responses.create(model="small", input="Hello", **options)
-
-    assert made.store is False
-    assert made.previous_response_id is None
 
 
 def test_what_needs_a_stored_response_is_refused_with_what_to_send(behind, upstream):
@@ -84,28 +46,6 @@ def test_what_needs_a_stored_response_is_refused_with_what_to_send(behind, upstr
         with pytest.raises(openai.BadRequestError, match="send the whole conversation as `input`"):
             attempt()
     assert upstream.requests == []
-
-
-def test_functions_are_called_and_their_output_is_sent_back(behind, upstream):
-    client = behind.client()
-    upstream.script = [CALL]
-    first = client.responses.create(model="small", input="What is item 3?", tools=[TOOL])
-    (call,) = first.output
-
-    client.responses.create(
-        model="small",
-        tools=[TOOL],
-        input=[
-            {"role": "user", "content": "What is item 3?"},
-            *first.model_dump(exclude_none=True)["output"],
-            {"type": "function_call_output", "call_id": call.call_id, "output": "5 euros"},
-        ],
-    )
-
-    assert (call.name, json.loads(call.arguments)) == ("price", {"item": 3})
-    messages = upstream.requests[-1]["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
-    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_1"
 
 
 def test_a_reading_streams_its_progress_as_reasoning(behind, asked, needle):
@@ -123,50 +63,259 @@ def test_a_reading_streams_its_progress_as_reasoning(behind, asked, needle):
     assert needle in response.output[0].summary[0].text
 
 
-def test_a_short_response_streams(behind):
-    events = list(behind.client().responses.create(model="small", input="Hello", stream=True))
+HONOURED = {
+    "background": False,
+    "include": ["reasoning.encrypted_content"],
+    "instructions": "Be kind.",
+    "max_output_tokens": 50,
+    "max_tool_calls": 3,
+    "metadata": {"who": "ann"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "store": False,
+    "stream_options": {"include_obfuscation": False},
+    "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+    "tool_choice": {"type": "function", "name": "price"},
+    "tools": [{"type": "function", "name": "price", "parameters": {}, "strict": False}],
+    "truncation": "auto",
+    "user": "ann",
+}
+PASSED = {
+    "parallel_tool_calls": False,
+    "prompt_cache_key": "key",
+    "prompt_cache_options": {"mode": "auto"},
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "ann",
+    "service_tier": "flex",
+    "temperature": 0.5,
+    "top_p": 0.9,
+    # of other servers, or of chat completions alone:
+    "seed": 7,
+    "stop": ["END"],
+    "top_k": 5,
+    "frequency_penalty": 0.1,
+}
+REFUSED = {
+    "access_programs": [{"type": "x"}],
+    "background": True,
+    "background_options": {"x": 1},
+    "context_management": [{"type": "compaction"}],
+    "conversation": "conv_1",
+    "image": {"x": 1},
+    "moderation": {"model": "m"},
+    "previous_response_id": "resp_1",
+    "prompt": {"id": "pmpt_1"},
+    "n": 2,
+    "messages": [],
+    "max_tokens": 5,
+    "max_completion_tokens": 5,
+    "response_format": {"type": "json_object"},
+    "reasoning_effort": "low",
+    "logprobs": True,
+    "top_logprobs": 2,
+    "modalities": ["audio"],
+    "web_search_options": {},
+}
+IN_THE_CHAT = {
+    "instructions": lambda sent: sent["messages"][0]["content"] == "Be kind.",
+    "max_output_tokens": lambda sent: sent["max_tokens"] == 50,
+    "reasoning": lambda sent: sent["reasoning_effort"] == "low" and "reasoning" not in sent,
+    "text": lambda sent: (
+        (sent["verbosity"], sent["response_format"]["type"]) == ("low", "json_object")
+    ),
+    "tool_choice": lambda sent: sent["tool_choice"]["function"] == {"name": "price"},
+    "tools": lambda sent: sent["tools"][0]["function"]["name"] == "price",
+    "user": lambda sent: sent["user"] == "ann",
+}
+"""What becomes of a field in the chat completion."""
 
-    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    assert text == "Nothing was found."
-    assert events[-1].response.usage.total_tokens == 10
+
+def make(running, **fields):
+    known = typing.get_type_hints(ResponseCreateParamsNonStreaming)
+    ours = {name: value for name, value in fields.items() if name in known}
+    extra = {name: value for name, value in fields.items() if name not in known}
+    options = {"model": "small", "input": "Hello", **ours}
+    return running.client().responses.create(**options, extra_body=extra)
 
 
-def test_a_shape_for_the_answer_is_asked_of_the_model(behind, upstream):
-    shape = {"type": "json_schema", "name": "time", "schema": {"type": "object"}, "strict": True}
+def parameters() -> set[str]:
+    return {*typing.get_type_hints(ResponseCreateParamsBase), "stream"}
 
-    behind.client().responses.create(model="small", input="When?", text={"format": shape})
 
-    asked = upstream.requests[-1]["response_format"]
-    assert asked["json_schema"] == {"name": "time", "schema": {"type": "object"}, "strict": True}
+def test_every_parameter_of_the_installed_sdk_is_honoured_passed_on_or_refused():
+    plain = {"input", "model", "stream"}  # in all other tests
+    assert parameters() <= {*HONOURED, *PASSED, *REFUSED, *plain}
+
+
+def test_no_field_is_both_known_and_passed_on():
+    known = {*ResponseRequest.model_fields}
+    assert not {*PASSED} & (known | {*NOT_OFFERED})
+    assert not known & {*NOT_OFFERED}
+    assert known <= {*HONOURED, "input", "model", "stream", "memagent"}
+    # refused as those of REFUSED are:
+    assert {*NOT_OFFERED} == {*REFUSED, "audio", "functions", "function_call", "verbosity"}
+
+
+def repeated_in(response, fields):
+    """The fields that a response has too, with its values."""
+    told = json.loads(response.to_json())
+    return {name: told[name] for name in fields if name in Response.model_fields}
+
+
+def test_fields_that_chat_completions_have_too_are_passed_on(behind, upstream):
+    response = make(behind, **PASSED)
+
+    assert PASSED.items() <= upstream.requests[-1].items()
+    assert repeated_in(response, PASSED).items() <= PASSED.items()
+
+
+def test_fields_are_honoured_and_repeated_in_the_response(behind, upstream):
+    response = make(behind, **HONOURED)
+
+    sent = upstream.requests[-1]
+    assert [name for name, is_there in IN_THE_CHAT.items() if not is_there(sent)] == []
+    told = repeated_in(response, HONOURED.keys() - {"background"})
+    assert told == {name: HONOURED[name] for name in told}
+
+
+def test_fields_that_are_not_offered_are_refused_by_name(behind, upstream):
+    for name, value in REFUSED.items():
+        with pytest.raises(openai.BadRequestError, match=name) as refused:
+            make(behind, **{name: value})
+        assert refused.value.param == name
+    assert upstream.requests == []
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "Only functions"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"text": {"shape": 1}}, "text.shape"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"include": ["file_search_call.results"]}, "include.0"),
+        ({"include": ["message.output_text.logprobs"]}, "include.0"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
-        ({"input": [{"role": "wizard", "content": "x"}]}, "role must be"),
-        ({"background": True}, "background"),
-        ({"background": 0}, "background"),
-        ({"background": 0.0}, "background"),
-        ({"stream": True, "stream_options": {"include_obfuscation": 0}}, "include_obfuscation"),
+        ({"input": [{"role": "wizard", "content": "x"}]}, "input.0"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "tool_choice"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input.0",
+        ),
     ],
 )
-def test_what_is_not_offered_is_refused_and_named(behind, fields, message):
-    with pytest.raises(openai.BadRequestError, match=message):
-        behind.client().responses.create(**{"model": "small", "input": "Hello", **fields})
+def test_a_value_that_is_not_offered_is_refused_by_name(behind, upstream, fields, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        make(behind, **fields)
+
+    assert refused.value.param == param
+    assert upstream.requests == []
 
 
-def test_the_async_client_gets_responses(behind, asked, needle):
-    import asyncio
+def test_a_choice_among_tools_pictures_files_and_a_shape_reach_the_model(behind, upstream):
+    allowed = {"type": "allowed_tools", "mode": "required"}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,x", "detail": "low"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:x"}
 
-    async def both():
-        async with behind.async_client() as client:
-            return await asyncio.gather(
-                client.responses.create(model="small", input=asked()),
-                client.responses.create(model="small", input="Hello"),
-            )
+    shape = {"name": "time", "schema": {"type": "object"}, "strict": True}
 
-    long, short = asyncio.run(both())
+    make(
+        behind,
+        text={"format": {"type": "json_schema", **shape}},
+        tools=HONOURED["tools"],
+        tool_choice={**allowed, "tools": [{"type": "function", "name": "price"}]},
+        input=[{"role": "user", "content": [picture, file]}],
+    )
 
-    assert (long.output_text, short.output_text) == (needle, "Nothing was found.")
+    sent = upstream.requests[-1]
+    tools = [{"type": "function", "function": {"name": "price"}}]
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": shape}
+    assert sent["tool_choice"]["allowed_tools"] == {"mode": "required", "tools": tools}
+    assert sent["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "detail": "low"}},
+        {"type": "file", "file": {"file_data": "data:x", "filename": "a.pdf"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_a_reply_that_was_cut_is_incomplete_with_its_reason(behind, upstream, finish, reason):
+    client = behind.client()
+    upstream.script = [{"finish_reason": finish}] * 2
+
+    response = client.responses.create(model="small", input="Hello")
+    *_, last = client.responses.create(model="small", input="Hello", stream=True)
+
+    assert last.type == "response.incomplete"
+    for found in (response, last.response):
+        assert (found.status, found.incomplete_details.reason) == ("incomplete", reason)
+        assert found.output[0].status == "incomplete"
+        assert found.output_text == "Nothing was found."
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["cut", "malformed", b"[]", b'{"choices": []}', b'{"choices": [{}]}', b"nonsense", b"null"],
+)
+def test_a_broken_upstream_is_a_502(behind, upstream, said):
+    upstream.script = [said]
+
+    with pytest.raises(openai.InternalServerError) as failed:
+        make(behind)
+
+    assert (failed.value.status_code, failed.value.code) == (502, "upstream_broken")
+
+
+HALF = event({"content": "Half"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        HALF,
+        HALF + b"data: [DONE]\n\n",
+        HALF + b"data: {\n\n",
+        HALF + b'data: {"error": {"message": "key sk-1"}}\n\n',
+        HALF + b"data: []\n\n",
+    ],
+)
+def test_an_upstream_that_breaks_in_a_stream_ends_it_with_a_failed_response(behind, upstream, said):
+    upstream.script = [said]
+
+    *_, last = behind.client().responses.create(model="small", input="Hello", stream=True)
+
+    assert last.type == "response.failed"
+    assert last.response.status == "failed"
+    assert last.response.error.code == "server_error"
+    assert last.response.output_text == "Half"
+    assert "sk-1" not in last.to_json()
+
+
+def test_what_a_model_thinks_aloud_or_refuses_is_told_whole_and_in_a_stream(behind, upstream):
+    client = behind.client()
+    thinking = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    refusing = {"role": "assistant", "content": None, "refusal": "No."}
+    upstream.script = [
+        {"message": thinking},
+        {"message": refusing},
+        {"message": thinking},
+        event({"role": "assistant"}) + event({"refusal": "N"}) + event({"refusal": "o."}, "stop"),
+    ]
+
+    whole = [client.responses.create(model="small", input="Hello") for _ in range(2)]
+    streamed = []
+    for _ in range(2):
+        with client.responses.stream(model="small", input="Hello") as stream:
+            streamed.append(stream.get_final_response())
+
+    for thought, refused in (whole, streamed):
+        assert thought.output[0].summary[0].text == "Hm."
+        assert thought.output_text == "Yes."
+        assert refused.output[0].content[0].refusal == "No."
+    said = [*whole[1].model_dump(exclude_none=True)["output"], {"role": "user", "content": "Why?"}]
+    client.responses.create(model="small", input=said)
+    assert upstream.requests[-1]["messages"][0]["content"] == [
+        {"type": "refusal", "refusal": "No."}
+    ]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, LLMResult
 
-from memagent_graph.errors import ModelError
 from memagent_graph.text.tokens import EstimatingTokenizer
-from memagent_openai_server.models import Habits
 from memagent_openai_server.reading import Spoken
 
 TEXT = st.text("ab \\{}", max_size=40)
@@ -53,39 +48,3 @@ def test_an_answer_keeps_to_its_limit(reply, limit, cuts):
     assert EstimatingTokenizer().count(text) <= limit
     assert reply.startswith(text)
     assert (text == reply) == (reason is None)
-
-
-def test_boxes_are_opened_with_the_braces_in_them_kept():
-    reply = r"It is $\boxed{\frac{1}{2}}$, or \boxed{half}."
-
-    assert speak(reply, [*range(len(reply))])[0] == r"It is $\frac{1}{2}$, or half."
-
-
-def test_another_answer_than_the_one_that_was_sent_is_an_error():
-    spoken = Spoken(SimpleNamespace(stop=None, max_tokens=None, max_completion_tokens=None), None)
-    spoken.add("It never opens")
-
-    with pytest.raises(ModelError, match="began another"):
-        spoken.add("It opens at nine.", whole=True)
-
-
-@pytest.mark.parametrize(
-    ("replies", "hold"),
-    [
-        ([], True),
-        (["Nine."], False),
-        (["<think>Nine?</think>Nine."], False),
-        (["the `</think>` tag"], False),
-        (["Nine?</think>Nine."], True),
-        (["Nine.", "Nine?</think>Nine."], True),
-        (["Nine?</think>Nine.", "Nine."], True),
-    ],
-)
-async def test_a_reply_that_may_begin_in_a_thought_is_not_sent_as_it_comes(replies, hold):
-    habits = Habits()
-
-    for reply in replies:
-        message = ChatGeneration(message=AIMessage(reply))
-        await habits.on_llm_end(LLMResult(generations=[[message]]))
-
-    assert habits.hold is hold

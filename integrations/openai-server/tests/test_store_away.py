@@ -28,7 +28,7 @@ def frozen(tmp_path):
 
 def test_requests_that_need_no_memory_are_answered_while_the_store_hangs(serve, upstream, frozen):
     store, proxy = frozen
-    server = serve("openai:small", base_url=upstream.base_url, store=store)
+    server = serve("openai:small", base_url=upstream.base_url, store=store, remember=True)
     proxy.stall()
 
     short = server.post(json={"model": "small", "messages": HI})
@@ -59,6 +59,7 @@ def test_requests_that_need_a_memory_are_refused_and_answered_when_the_store_is_
 
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "store_failed"
+    assert str(proxy.port) not in refused.text
     assert long.status_code == 200
     proxy.resume()
     wait_until(lambda: server.post(json=follow_up).is_success, "the store", seconds=240)

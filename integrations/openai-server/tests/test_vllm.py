@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 from importlib.util import find_spec
-from typing import Literal
 
 import httpx
 import pytest
@@ -58,26 +57,6 @@ def anonymous(body: bytes) -> bytes:
     body = re.sub(rb'"created":\d+', b'"created":0', body)
     head, _, _ = body.partition(b'"delta":')
     return body.replace(UNFINISHED + head + b'"delta":{"content":"', b"")
-
-
-def test_streams_cut_at_other_tokens_are_the_same_to_these_tests():
-    head = b'data: {"id":"%s","created":%d,"choices":[{"index":0,"delta":{'
-    first, later = head % (b"a", 1), head % (b"b", 2)
-    role, end = b'"role":"assistant","content":""},"finish_reason":null}]}\n\n', b"data: [DONE]\n\n"
-    one = [role, b'"content":"a cat' + UNFINISHED, b'"content":"."},"finish_reason":"stop"}]}\n\n']
-    two = [role, b'"content":"a' + UNFINISHED, b'"content":" cat."},"finish_reason":"stop"}]}\n\n']
-    other = [
-        role,
-        b'"content":"a' + UNFINISHED,
-        b'"content":" dog."},"finish_reason":"stop"}]}\n\n',
-    ]
-
-    bodies = [b"".join(first + event for event in one), b"".join(later + event for event in two)]
-    bodies += [b"".join(later + event for event in other)]
-
-    whole, cut, wrong = [anonymous(body + end) for body in bodies]
-    assert whole == cut != wrong
-    assert b"a cat." in whole
 
 
 @pytest.mark.parametrize(
@@ -148,72 +127,6 @@ def test_a_long_request_is_read_and_a_follow_up_reads_nothing_again(front, vllm,
     assert first.memagent["coverage"] == 1.0
     assert middle - start == first.usage.prompt_tokens > 3 * CONTEXT
     assert prompt_tokens(vllm) - middle < CONTEXT
-
-
-def test_a_long_stream_shows_its_progress_and_the_same_answer(front, vllm, asked):
-    client, messages = front.client(timeout=600), asked(600)
-    whole = client.chat.completions.create(model=vllm.name, messages=messages)
-
-    parts = list(client.chat.completions.create(model=vllm.name, messages=messages, stream=True))
-
-    text = "".join(part.choices[0].delta.content or "" for part in parts)
-    assert text == whole.choices[0].message.content
-    assert parts[-1].memagent["memory"] == whole.memagent["memory"]
-
-
-def test_a_response_of_the_sdk_comes_from_vllm(front, vllm):
-    client = front.client()
-    said = [{"role": "user", "content": "What is a list?"}]
-    first = client.responses.create(model=vllm.name, input=said, max_output_tokens=9)
-
-    said += [*first.model_dump(exclude_none=True)["output"], {"role": "user", "content": "And?"}]
-    second = client.responses.create(model=vllm.name, input=said, max_output_tokens=9)
-
-    assert first.usage.output_tokens == second.usage.output_tokens == 9
-    assert second.usage.input_tokens > first.usage.input_tokens + 9
-
-
-@pytest.mark.parametrize("long", [False, True])
-def test_a_chat_model_of_langchain_calls_a_tool_in_an_agent(front, vllm, tiny, asked, long):
-    from langchain.agents import create_agent
-    from langchain.agents.middleware import ModelCallLimitMiddleware, wrap_model_call
-    from langchain_core.tools import tool
-    from langchain_openai import ChatOpenAI
-    from transformers import AutoTokenizer
-
-    found = []
-
-    @tool
-    def shelf(item: Literal[3, 5]) -> str:
-        """The shelf of an item."""
-        found.append(item)
-        return f"Item {item} stands on shelf {item % 7}."
-
-    @wrap_model_call
-    def must_call(request, handler):  # a model of random weights calls nothing of its own accord
-        changes = {"tool_choice": "shelf", "model_settings": {"strict": True}}
-        return handler(request.override(**changes))
-
-    # Nor would it ever end the white space that JSON allows.
-    vocabulary = AutoTokenizer.from_pretrained(tiny).get_vocab()
-    blank = [number for token, number in vocabulary.items() if set(token) <= set("ĠĊĉč")]
-    model = ChatOpenAI(
-        model=vllm.name,
-        base_url=f"{front.url}/v1",
-        api_key="not-needed",
-        temperature=0,
-        max_tokens=100,
-        timeout=600,
-        logit_bias=dict.fromkeys(blank, -100),
-    )
-    limit = ModelCallLimitMiddleware(run_limit=1, exit_behavior="end")
-    agent = create_agent(model, [shelf], middleware=[must_call, limit])
-
-    out = agent.invoke({"messages": asked(300) if long else HI})
-
-    kinds = [message.type for message in out["messages"]]
-    assert kinds[:3] == ["human", "ai", "tool"]
-    assert out["messages"][2].content == f"Item {found[0]} stands on shelf {found[0]}."
 
 
 def test_vllm_s_own_paths_are_passed_on_under_another_name_of_its_model(serve, vllm, tiny):

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import Sample, Task, check_length, draw
-from memagent_graph.evidence.claims import claims
-from memagent_graph.evidence.statements import statements_of
+from memagent_graph.evidence.statements import Piece, statements_of
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.files import open_source
 from memagent_graph.text.terms import specific_terms
@@ -85,7 +84,7 @@ class MaskedTask(Task):
     def _questions(self) -> list[_Masked]:
         length = self.source.length
         whole = Chunk(self.source.read(0, length), 0, length, 0, self.source)
-        found = _mask([*statements_of(whole)])
+        found = _mask(statements_of(whole))
         if not found:
             message = (
                 f"{self.source.name} has no sentence of {_SHORTEST} to {_LONGEST} characters with "
@@ -188,7 +187,7 @@ def _details(sentence: Statement) -> list[tuple[int, int]]:
     text = sentence.text
     spans: list[tuple[int, int]] = []
     sure: set[int] = set()
-    for claim in sorted(claims(text), key=lambda claim: claim.start):
+    for claim in sorted(Piece.of(text).claims, key=lambda claim: claim.start):
         if spans and text[spans[-1][1] : claim.start] in _JOINTS:
             spans[-1] = spans[-1][0], claim.end
         else:
@@ -199,7 +198,6 @@ def _details(sentence: Statement) -> list[tuple[int, int]]:
 
 
 def _rest_terms(sentence: Statement, spans: Sequence[tuple[int, int]]) -> frozenset[str]:
-    """Return the terms of a sentence without its details."""
     gaps = [(0, 0), *spans, (len(sentence.text), len(sentence.text))]
     parts = [sentence.text[before[1] : after[0]] for before, after in pairwise(gaps)]
     return frozenset(specific_terms(" ".join(parts)))

@@ -1,4 +1,4 @@
-"""Questions over paragraphs from files of HotpotQA, SQuAD or Natural Questions, to a length.
+"""Tasks from files of questions: HotpotQA, SQuAD, Natural Questions; and RULER's samples.
 
 MemAgent (arXiv 2507.02259) is trained and measured on HotpotQA's questions, whose paragraphs
 stand among others, as in RULER's task qa_2.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.samples import (
@@ -31,6 +31,7 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from memagent_graph.evaluation.samples import Metric, Unit
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -43,14 +44,13 @@ _PARAGRAPH = 120
 class Question:
     """A question that the paragraphs `gold` answer; `near` are the benchmark's own distractors.
 
-    Any of the answers is enough. Questions with a common gold paragraph share the name `cluster`.
+    Any of the answers is enough.
     """
 
     text: str
     answers: tuple[str, ...]
     gold: tuple[str, ...]
     near: tuple[str, ...] = ()
-    cluster: str = ""
 
 
 def read_questions(file: Path) -> list[Question]:
@@ -61,7 +61,7 @@ def read_questions(file: Path) -> list[Question]:
     try:
         rows = read_rows(file)
         parse = next(parse for key, parse in _FORMATS.items() if key in rows[0])
-        return _cluster(_join(question for row in rows for question in parse(row)))
+        return _join(question for row in rows for question in parse(row))
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
         message = f"{file} is not a SQuAD, HotpotQA or Natural Questions file: {error!r}"
         raise ConfigurationError(message) from error
@@ -118,27 +118,6 @@ def _join(questions: Iterable[Question]) -> list[Question]:
         answers = tuple(dict.fromkeys(first.answers + question.answers))
         found[same(question.text)] = replace(first, answers=answers)
     return [*found.values()]
-
-
-def _cluster(questions: list[Question]) -> list[Question]:
-    """Name what questions share: a gold paragraph, also by way of a third question."""
-    parents: dict[str, str] = {}
-
-    def root(text: str) -> str:
-        while (parent := parents.setdefault(text, text)) != text:
-            text = parent
-        return text
-
-    for question in questions:
-        for paragraph in question.gold:
-            parents[root(paragraph)] = root(question.gold[0])
-    roots = [root(question.gold[0]) for question in questions]
-    sizes = Counter(roots)
-    names = {text: f"paragraph {number}" for number, text in enumerate(sizes)}
-    return [
-        replace(question, cluster=names[text]) if sizes[text] > 1 else question
-        for question, text in zip(questions, roots, strict=True)
-    ]
 
 
 VERSION = 2
@@ -233,7 +212,6 @@ class QuestionTask(Task):
             pieces=pieces,
             template=TEMPLATE,
             answer_tokens=ANSWER_TOKENS,
-            cluster=question.cluster,
         )
 
     def _others(self, question: Question, rng: random.Random) -> Iterator[str]:
@@ -264,3 +242,145 @@ def _essay(source: Source, rng: random.Random) -> Iterator[str]:
         text = chunk.text[: ends[-1]] if ends else chunk.text
         position += len(text)
         yield text
+
+
+# RULER's samples (NVIDIA/RULER, Apache-2.0; arXiv 2404.06654), asked as they are. A prompt is a
+# document between an instruction and a question: what opens and closes them is known here.
+
+
+class _RulerForm(NamedTuple):
+    """Words around the document in the prompts of a kind of task; `tokens` of an answer at most.
+
+    The instruction `begins` and `ends` so; the document ends with `link`, and the question `asks`
+    from there on.
+    """
+
+    task: str
+    begins: str
+    ends: str
+    link: str
+    asks: str
+    tokens: int
+
+
+_ASKED = "\nQuestion: "
+_RULER_FORMS = (
+    _RulerForm("niah", "A special magic ", "afterwards.\n", "\nWhat ", "\n", 128),
+    _RulerForm("niah", "Some special magic ", "afterwards.\n", "\nWhat ", "\n", 128),
+    _RulerForm("vt", "Memorize and track ", "following text.\n\n", _ASKED, _ASKED, 30),
+    _RulerForm("cwe", "Below is a numbered list ", "most often.\n", _ASKED, _ASKED, 120),
+    _RulerForm("fwe", "Read the following coded ", "coded words. ", _ASKED, _ASKED, 50),
+    _RulerForm("qa", "Answer the question ", "documents.\n\n", "\n\nAnswer the ", _ASKED, 32),
+)
+
+RULER_VERSION = 2
+"""Version of the samples; a change for the same file increases it."""
+
+
+class RulerTask(Task):
+    """Asks the samples of a file as they are, each once: all of them, or some under a name.
+
+    Lines of JSON have RULER's "input", "outputs" and, from newer generators, "answer_prefix" and
+    "task"; or MemAgent's "input", "answers" and "context".
+    """
+
+    unit: Unit = "whole"
+
+    def __init__(self, file: str | Path, name: str = "", some: list[Sample] | None = None) -> None:
+        self.file, self._part, self._some = Path(file), name, some
+        self.name = f"ruler_{name or self.file.stem}"
+
+    @cached_property
+    def _asked(self) -> list[Sample]:
+        return self._some or [sample for _, sample in _read_ruler(self.file)]
+
+    @property
+    def identity(self) -> str:
+        """Identity of the samples and the file."""
+        return f"ruler {RULER_VERSION} {self._part} {file_digest(self.file)}"
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Questions with their answers: all documents may be asked the same."""
+        return [" ".join((sample.question, *sample.answers)) for sample in self._asked]
+
+    def sample(self, length: int, index: int, *, seed: int, tokenizer: Tokenizer) -> Sample:
+        """Make one sample; the seed chooses which are asked first."""
+        asked = self._asked[draw(self.name, len(self._asked), index, seed)]
+        return replace(asked, id=f"{self.name}/{length}/{index}", task=self.name, length=length)
+
+
+def ruler_tasks(file: str | Path) -> list[RulerTask]:
+    """One task for each that a file has samples of, in the file's order.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a line is not a sample of RULER.
+    """
+    groups: defaultdict[str, list[Sample]] = defaultdict(list)
+    for name, sample in _read_ruler(Path(file)):
+        groups[name].append(sample)
+    return [RulerTask(file, name, group) for name, group in groups.items()]
+
+
+def _read_ruler(file: Path) -> Iterator[tuple[str, Sample]]:
+    """The task and the sample of each line; documents stay in the file."""
+    start = 0
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    name, _, sample = _parse_ruler(line, file, number)
+                    pieces = partial(_read_document, file, number, start)
+                    yield name, replace(sample, pieces=pieces)
+                start += len(line)
+    except OSError as error:
+        message = f"{file} cannot be read: {error}"
+        raise ConfigurationError(message) from error
+
+
+def _read_document(file: Path, number: int, start: int) -> Iterator[str]:
+    with file.open("rb") as lines:
+        lines.seek(start)
+        yield _parse_ruler(lines.readline(), file, number)[1]
+
+
+def _parse_ruler(line: bytes, file: Path, number: int) -> tuple[str, str, Sample]:
+    """Return a line's task, its document, and its sample without that."""
+    where = f"{file}, line {number}"
+    try:
+        row = json.loads(line)
+        found: tuple[str, str, str, str, int] | None
+        if "context" in row:
+            found = file.stem, "".join(row["context"]), row["input"], TEMPLATE, ANSWER_TOKENS
+            answers, any_ = tuple(row["answers"]), True
+        else:
+            found = _split_ruler(row["input"], row.get("answer_prefix", ""))
+            answers, any_ = tuple(map(str, row["outputs"])), found is not None and found[0] == "qa"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{where} is not a sample of RULER: {error!r}. Write one sample a line."
+        raise ConfigurationError(message) from error
+    if found is None or not answers:
+        message = (
+            f"{where} has a prompt that is not RULER's own, or no outputs. Generate the file with "
+            "RULER's default templates and `--model_template_type base`."
+        )
+        raise ConfigurationError(message)
+    name, document, question, template, tokens = found
+    metric: Metric = "any" if any_ else "all"
+    sample = Sample("", "", 0, question, answers, metric, lambda: iter(()), template, tokens)
+    return str(row.get("task") or name), document, sample
+
+
+def _split_ruler(prompt: str, prefix: str) -> tuple[str, str, str, str, int] | None:
+    """Return the task of a prompt of RULER's, its document, question and template, and tokens."""
+    form = next((form for form in _RULER_FORMS if prompt.startswith(form.begins)), None)
+    if form is None or form.ends not in prompt:
+        return None
+    instruction = prompt[: prompt.index(form.ends) + len(form.ends)]
+    start = prompt.rindex(instruction) + len(instruction)  # behind the example that some tasks show
+    end = prompt.rfind(form.link)
+    asked = prompt.find(form.asks, end) + len(form.asks)
+    if not start <= end < asked:
+        return None
+    template = f"{prompt[:start]}{{memory}}{prompt[end:asked]}{{question}}{prefix}"
+    return form.task, prompt[start:end], prompt[asked:], template, form.tokens

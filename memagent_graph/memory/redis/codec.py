@@ -114,7 +114,8 @@ def _to_json(value: Mapping[str, object]) -> bytes:
     try:
         text = json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"), default=_to_plain)
     except TypeError as error:
-        raise TypeError(_explain(value) or str(error)) from error
+        message = f"A value cannot be stored: {error}. Convert it to what JSON has."
+        raise TypeError(message) from error
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -128,34 +129,8 @@ def _to_plain(value: object) -> object:
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    raise TypeError(type(value).__name__)
-
-
-def _explain(value: object, place: str = "") -> str:
-    """Return the message about the first part of a value that cannot be stored; "" if none is."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not isinstance(key, str | int | float | bool | None):
-                return f"The key {key!r} of a value cannot be stored{_at(place)}: use a str."
-            if found := _explain(inner, f"{place}[{key!r}]"):
-                return found
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            if found := _explain(inner, f"{place}[{number}]"):
-                return found
-    elif not isinstance(value, str | int | float | bool | None):
-        try:
-            return _explain(_to_plain(value), place)
-        except TypeError:
-            kind = type(value).__name__
-            return (
-                f"A value of type {kind} cannot be stored{_at(place)}: convert it to what JSON has."
-            )
-    return ""
-
-
-def _at(place: str) -> str:
-    return f" (value{place})" if place else ""
+    message = f"it has a {type(value).__name__}"
+    raise TypeError(message)
 
 
 def _from_json(payload: bytes) -> Value:

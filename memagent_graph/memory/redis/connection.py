@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 import threading
 import time
 from contextlib import AsyncExitStack
@@ -17,13 +18,14 @@ from redis.asyncio import connection as aconnection
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from memagent_graph.errors import ConfigurationError, StoreError
+from memagent_graph.memory.circuit import FAILING
 from memagent_graph.memory.redis.pipeline import (
     ERRORS,
     PASSING,
@@ -40,14 +42,13 @@ if TYPE_CHECKING:
 
     from memagent_graph.memory.redis.pipeline import Client, Reply, Wire
 
-_BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=1.0)  # seconds
 _BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading the data
 
 
 class Repeats(NamedTuple):
     """Most repeats of a call that fails in passing: before any was answered, and from then on.
 
-    Before, the address may be wrong. Pauses begin at up to 0.1 seconds, and double up to 1.
+    Before, the address may be wrong.
     """
 
     unknown: int
@@ -198,7 +199,7 @@ class OwnClients:
             most = 0
         if tries > most:
             raise failure(self._address, error) from error
-        pause = _BACKOFF.compute(tries)
+        pause = random.uniform(0, FAILING.after(tries))  # noqa: S311 - no secret
         with self._lock:
             self.retries += 1
         logger.debug("Redis at %s: %s. Sending again in %.2f s.", self._address, error, pause)

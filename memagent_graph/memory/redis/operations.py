@@ -378,12 +378,7 @@ def _put(names: Names, codec: Codec, ops: Iterable[PutOp]) -> list[Wire]:
     return commands
 
 
-def commit(
-    names: Names,
-    codec: Codec,
-    ops: Sequence[PutOp],
-    given: Given,
-) -> Steps[bool]:
+def commit(names: Names, codec: Codec, ops: Sequence[PutOp], given: Given) -> Steps[bool]:
     """Carry out `ops`, in the order of `arrange`, if all items are as given; return whether.
 
     The server compares bytes, but a value can have several forms (another order of keys, other
@@ -432,10 +427,7 @@ def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> by
 
 
 def batch(
-    names: Names,
-    codec: Codec,
-    ops: Iterable[Op],
-    vectors: Mapping[str, Vector] | None = None,
+    names: Names, codec: Codec, ops: Iterable[Op], vectors: Mapping[str, Vector] | None = None
 ) -> Steps[list[Result]]:
     """Carry out operations: reads do not see the batch's writes; the last put of a key wins."""
     results: list[Result] = []

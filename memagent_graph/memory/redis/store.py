@@ -10,12 +10,7 @@ from langgraph.store.base import BaseStore, SearchOp
 from memagent_graph.memory.atomic import arrange
 from memagent_graph.memory.redis import operations, scripts
 from memagent_graph.memory.redis.codec import Codec
-from memagent_graph.memory.redis.connection import (
-    MAX_CONNECTIONS,
-    GivenClient,
-    OwnClients,
-    connect,
-)
+from memagent_graph.memory.redis.connection import MAX_CONNECTIONS, GivenClient, OwnClients, connect
 from memagent_graph.memory.redis.keys import Names, list_roots
 from memagent_graph.memory.redis.operations import batch
 from memagent_graph.memory.redis.pipeline import Wire, in_trips, run_script

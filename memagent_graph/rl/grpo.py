@@ -1,0 +1,262 @@
+"""GRPO: advantages of rollouts within their groups, rows to train on, and the loss; pure functions.
+
+An advantage is the reward minus the mean of the group (GRPO, arXiv 2402.03300), by default not
+divided by the standard deviation (Dr. GRPO, arXiv 2503.20783). It is the same for every token of
+every conversation of the rollout (MemAgent, arXiv 2507.02259, section 3).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+from memagent_graph.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from memagent_graph.rl.settings import GRPOSettings
+    from memagent_graph.rl.traces import Conversation, Rollout
+
+_LEAST_SPREAD = 1e-6
+"""Added to the standard deviation, so that differences by rounding do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A running mean of rewards, of which there were `count`: the latest `horizon` weigh most.
+
+    It is the baseline of rollouts that are alone in their group.
+    """
+
+    mean: float = 0.0
+    count: int = 0
+    horizon: int = 1000
+
+    def with_rewards(self, rewards: Sequence[float]) -> Baseline:
+        """Return the baseline after further rewards, in any order."""
+        if not rewards:
+            return self
+        count = self.count + len(rewards)
+        share = len(rewards) / max(len(rewards), min(count, self.horizon))
+        mean = self.mean + share * (fmean(rewards) - self.mean)
+        return Baseline(mean, count, self.horizon)
+
+
+def group_advantages(
+    rewards: Sequence[float],
+    groups: Sequence[str],
+    *,
+    scale: bool = False,
+    baseline: Baseline | None = None,
+) -> list[float]:
+    """Return the advantage of each rollout, from the reward and the group of each, `[rollouts]`.
+
+    With `scale`, it is divided by the standard deviation of the group. A rollout that is alone in
+    its group is measured against the baseline; without rewards there, its advantage is 0.
+
+    Raises:
+        TraceError: There are no rewards, or their number differs from that of groups.
+    """
+    if not rewards:
+        raise TraceError("There are no rollouts to compare: give at least one.")
+    if len(groups) != len(rewards):
+        message = f"There are {len(rewards)} rewards and {len(groups)} groups: give one of each."
+        raise TraceError(message)
+    members: dict[str, list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        members[group].append(place)
+    advantages = [0.0] * len(rewards)
+    for places in members.values():
+        own = [rewards[place] for place in places]
+        spread = min(own) < max(own)  # the mean of equal rewards may differ from them by rounding
+        mean, unit = fmean(own) if spread else own[0], 1.0
+        if len(own) == 1 and baseline is not None and baseline.count:
+            mean = baseline.mean
+        elif spread and scale:
+            unit = pstdev(own) + _LEAST_SPREAD
+        for place in places:
+            advantages[place] = (rewards[place] - mean) / unit
+    return advantages
+
+
+def informative(rollouts: Sequence[Rollout]) -> tuple[list[Rollout], int]:
+    """Drop groups whose rewards are all equal (dynamic sampling of DAPO, arXiv 2503.14476).
+
+    Returns the rollouts that are left, in order, and the number of groups dropped.
+    """
+    rewards: dict[str, set[float | None]] = defaultdict(set)
+    for rollout in rollouts:
+        rewards[rollout.group].add(rollout.reward)
+    kept = [rollout for rollout in rollouts if len(rewards[rollout.group]) > 1]
+    return kept, sum(len(different) == 1 for different in rewards.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """A conversation to train on, in token ids, with the advantage of every completion token.
+
+    `sampled` are the recorded log-probabilities, `[completion tokens]`.
+    """
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    sampled: tuple[float, ...]
+    advantage: float
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+def make_training_rows(
+    rollouts: Sequence[Rollout],
+    *,
+    vocabulary: str,
+    settings: GRPOSettings,
+    baseline: Baseline,
+) -> tuple[list[TrainingRow], dict[str, float]]:
+    """Return the rows of whole groups of rewarded rollouts, and metrics of the rollouts.
+
+    The vocabulary is the `fingerprint` of the trained model's tokenizer.
+
+    Raises:
+        TraceError: There are no rollouts, or one has no reward, was recorded with another
+            tokenizer, or has a conversation over `token_budget`.
+    """
+    rewards = [_reward(rollout) for rollout in rollouts]
+    conversations = [one for rollout in rollouts for one in rollout.conversations]
+    for conversation in conversations:
+        _check_rows(conversation, vocabulary, settings.token_budget)
+    if any(one.sampling.get("temperature") not in {1, None} for one in conversations):
+        warnings.warn(_TEMPERATURE, stacklevel=3)
+    groups = [rollout.group for rollout in rollouts]
+    scale = settings.scale_advantages
+    advantages = group_advantages(rewards, groups, scale=scale, baseline=baseline)
+    rows = [
+        TrainingRow(one.prompt_ids, one.completion_ids, one.logprobs, advantage)
+        for rollout, advantage in zip(rollouts, advantages, strict=True)
+        for one in rollout.conversations
+        if not (settings.mask_overlong and one.finish_reason == _CUT_OFF)
+    ]
+    return rows, {
+        "reward": fmean(rewards),
+        "reward_std": pstdev(rewards),
+        "rollouts": len(rollouts),
+        "rollouts_without_spread": sum(not advantage for advantage in advantages),
+        "completion_tokens": fmean(len(one.completion_ids) for one in conversations),
+        "memory_tokens": fmean(rollout.memory_tokens for rollout in rollouts),
+        "calls": fmean(len(rollout.conversations) for rollout in rollouts),
+        "rollout_tokens": fmean(rollout.tokens for rollout in rollouts),
+        "cut_off": fmean(one.finish_reason == _CUT_OFF for one in conversations),
+    }
+
+
+_CUT_OFF = "length"
+"""Finish reason of a completion that reached its token limit."""
+
+
+_TEMPERATURE = (
+    "Some conversations were sampled at a temperature other than 1, but their log-probabilities "
+    "were recorded at 1, so the importance weights do not correct for it. Sample at 1."
+)
+
+
+def _reward(rollout: Rollout) -> float:
+    if rollout.reward is None:
+        message = f"Rollout {rollout.rollout!r} has no reward: score it before training."
+        raise TraceError(message)
+    return rollout.reward
+
+
+def _check_rows(conversation: Conversation, vocabulary: str, token_budget: int) -> None:
+    if conversation.tokenizer != vocabulary:
+        message = (
+            f"Rollout {conversation.rollout!r} was recorded with another tokenizer than that of "
+            "the model to train: train the model that it was recorded with."
+        )
+        raise TraceError(message)
+    tokens = len(conversation.prompt_ids) + len(conversation.completion_ids)
+    if tokens > token_budget:
+        message = (
+            f"A conversation of rollout {conversation.rollout!r} has {tokens} tokens, but "
+            f"token_budget is {token_budget}: raise it."
+        )
+        raise TraceError(message)
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The result of `grpo_loss`; all fields are scalars.
+
+    Attributes:
+        loss: sum over tokens, to be divided by the number of tokens in the whole step.
+        clipped: number of tokens whose ratio was clipped.
+        kl: sum of the k3 estimate over tokens, in nats; 0 without a reference.
+        weight: sum of the importance weights over tokens.
+    """
+
+    loss: torch.Tensor
+    clipped: torch.Tensor
+    kl: torch.Tensor
+    weight: torch.Tensor
+
+
+def grpo_loss(
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    old: torch.Tensor,
+    sampled: torch.Tensor,
+    reference: torch.Tensor | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float = 3.0,
+    importance_cap: float = 2.0,
+    kl_weight: float = 1e-3,
+) -> LossTerms:
+    r"""Return the clipped policy loss, summed over the completion tokens of any conversations.
+
+    For a token with ratio \(r = \exp(\log\pi - \log\pi_{old})\) and advantage \(A\), it is
+    \(-w \min(rA, \mathrm{clip}(r, 1-\epsilon_{low}, 1+\epsilon_{high})A) + \beta k_3\), where
+    every token of every conversation of a rollout has the rollout's advantage (MemAgent,
+    arXiv 2507.02259, section 3.2; the asymmetric clip and the mean over tokens are DAPO's,
+    arXiv 2503.14476). If \(A\) is negative, the gain is at least \(cA\), so that a token that has
+    become much more likely does not outweigh all others (dual clip, arXiv 1912.09729).
+    \(k_3 = \exp(d) - d - 1\) with \(d = \log\pi_{ref} - \log\pi\) estimates the divergence from
+    the reference (J. Schulman, "Approximating KL Divergence", 2020).
+    \(w = \min(\pi_{old}/\pi_{sampled}, cap)\) corrects for tokens sampled by an older policy or by
+    an engine that rounds differently (truncated importance sampling; Ionides 2008).
+
+    Args:
+        logprobs: log-probabilities under the policy being trained, `[tokens]`; they carry the
+            gradient.
+        advantages: advantages, `[tokens]`.
+        old: log-probabilities under the policy at the beginning of the step, `[tokens]`.
+        sampled: log-probabilities recorded by the engine, `[tokens]`.
+        reference: log-probabilities under the reference policy, `[tokens]`; None leaves the
+            divergence out.
+        clip_low: epsilon_low, how far below 1 the ratio is clipped.
+        clip_high: epsilon_high, how far above 1 the ratio is clipped.
+        dual_clip: c, above 1; infinity turns the dual clip off.
+        importance_cap: largest importance weight w.
+        kl_weight: beta, the weight of the divergence.
+    """
+    ratio = (logprobs - old.detach()).exp()
+    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
+    gain, clipped_gain = ratio * advantages, clipped_ratio * advantages
+    weight = (old.detach() - sampled).exp().clamp(max=importance_cap)
+    least = (dual_clip * advantages).masked_fill(advantages >= 0, -inf)
+    bounded = gain.minimum(clipped_gain).maximum(least)
+    loss = -(weight * bounded).sum()
+    kl = logprobs.new_zeros(())
+    if reference is not None:
+        distance = reference - logprobs
+        kl = (distance.exp() - distance - 1).sum()
+        loss = loss + kl_weight * kl
+    return LossTerms(loss, (clipped_gain < gain).sum(), kl.detach(), weight.sum())

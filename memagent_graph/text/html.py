@@ -1,0 +1,363 @@
+"""Read pages of HTML and XHTML as Markdown, and books of such pages."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from base64 import b64decode
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
+
+from memagent_graph.pictures import write_mark
+from memagent_graph.text.charset import decode
+from memagent_graph.text.notation import (
+    FORMULAS,
+    STYLES,
+    as_integer,
+    in_style,
+    raise_text,
+    shows_address,
+    spread_cells,
+    strike_text,
+    write_formula,
+    write_ruby,
+    write_scripts,
+    write_table,
+)
+from memagent_graph.text.ocr import Album
+from memagent_graph.text.package import Package, child, get
+from memagent_graph.text.source import Converted, PasswordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BLOCKS = {
+    *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
+    *("dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form"),
+    *("header", "hgroup", "hr", "legend", "main", "menu", "nav", "ol", "optgroup", "option", "p"),
+    *("search", "section", "summary", "ul"),
+}
+_LEFT_OUT = {
+    *("head", "script", "style", "template", "#comment", "-comment", "object"),
+    *("rp", "annotation", "annotation-xml"),  # brackets, and a formula once more
+}
+_DEEPEST = 150
+"""Depth of elements that are laid out; what is nested deeper is read as running text."""
+
+
+def read_html(content: bytes) -> Converted:
+    """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
+    album = Album()
+    page = _Layout(decode(content), album)
+    text = page.write()
+    album.unread = 0  # a model sees them, and pages have many that say nothing
+    named = page.root.css_first("head > title") if page.root is not None else None
+    title = " ".join(named.text().split()) if named is not None else ""
+    if title not in text:
+        text = f"# {title}\n\n{text}"
+    return Converted(text, (), album.warnings, album.pictures)
+
+
+def html_to_text(
+    text: str, album: Album | None = None, read_sheet: Callable[[str], bytes | None] | None = None
+) -> str:
+    """Return HTML as Markdown; an album takes the pictures that it holds itself.
+
+    `read_sheet` returns a style sheet by the address that the page has for it.
+    """
+    return _Layout(text, album, read_sheet).write()
+
+
+def _to_html(text: str) -> str:
+    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text.
+
+    A parser of XML drops signs from what is not well-formed, even one that recovers.
+    """
+    return _XML.sub(_write_markup, text)
+
+
+_XML = re.compile(
+    r"<!DOCTYPE[^>\[]{0,999}+(?:\[[^\]]{0,2000}+\]\s{0,9}+)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)"
+    r"|<!--.*?(?:-->|\Z)|<(?P<name>/?[A-Za-z][\w:.-]*+)"
+    r"(?P<more>(?:[^<>\"'/]|/(?!>)|\"[^\"]*+\"|'[^']*+')*+)(?P<end>/?)>",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _write_markup(found: re.Match[str]) -> str:
+    if not found["name"]:
+        return escape(found["data"] or "", quote=False)
+    is_end, name = found["name"][0] == "/", found["name"].strip("/").rpartition(":")[2]
+    closed = f"</{name}>" if found["end"] and name.lower() not in _VOID else ""
+    return f"<{'/' * is_end}{name}{found['more']}>{closed}"
+
+
+_PROLOG = 1000
+"""Code points in which a page says that it is XML."""
+_XHTML = re.compile(r"<\?xml|http://www\.w3\.org/1999/xhtml")
+_VOID = {
+    *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param"),
+    *("source", "track", "wbr"),
+}
+_EMPTY_LINES = re.compile(r"\n{3,}")
+_SPACES = re.compile(r"[ \t\r\n\f]+")
+
+
+class _Layout:
+    """Writes a page as Markdown, with what its style sheets say about numbers and their places."""
+
+    def __init__(
+        self,
+        text: str,
+        album: Album | None = None,
+        read_sheet: Callable[[str], bytes | None] | None = None,
+    ) -> None:
+        if _XHTML.search(text[:_PROLOG]):
+            text = _to_html(text)
+        self.root: Any = LexborHTMLParser(text.replace("\0", "\ufffd")).root
+        self._album, self._is_pre, self._counts = album, False, False
+        self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        self._marks = dict[int, str]()
+        for found in self.root.css("style, link[rel~=stylesheet]") if self.root is not None else ():
+            if found.tag == "style":
+                self._apply(found.text())
+            elif read_sheet is not None:
+                self._apply(decode(read_sheet(found.attributes.get("href") or "") or b""))
+
+    def write(self) -> str:
+        """Return the page as Markdown."""
+        laid_out = write_scripts(self._lay_out(self.root, 0)) if self.root is not None else ""
+        lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
+        return _EMPTY_LINES.sub("\n\n", lines).strip()
+
+    def _apply(self, sheet: str) -> None:
+        """Keep what a style sheet says about elements; a later rule wins."""
+        self._counts |= "counter(" in sheet or "counters(" in sheet
+        for rule in _REMARK.sub("", sheet).split("}"):
+            selectors, _, declared = rule.rpartition("{")
+            if _SHOWN.search(declared):
+                with suppress(SelectolaxError):  # of a part of an element, or not known
+                    for node in self.root.css(selectors.rpartition("{")[2].strip()):
+                        self._styles[node.mem_id] |= _properties(declared)
+
+    def _style_of(self, node: Any) -> dict[str, str]:
+        own = _properties(node.attributes.get("style") or "")
+        return {**self._styles[node.mem_id], **own} if node.mem_id in self._styles else own
+
+    def _lay_out(self, node: Any, depth: int) -> str:
+        if depth > _DEEPEST:
+            return str(node.text(separator=" "))
+        return "".join(self._lay_out_child(at, depth) for at in node.iter(include_text=True))
+
+    def _lay_out_child(self, node: Any, depth: int) -> str:  # noqa: C901, PLR0912 - a list
+        tag = node.tag
+        if tag == "-text":
+            text = node.text_content or ""
+            return text if self._is_pre else _SPACES.sub(" ", text)
+        if tag in _LEFT_OUT:
+            return ""
+        if tag == "br":
+            return "\n"
+        if tag == "iframe":  # its content is for programs that know no frames
+            return f"\n\n{html_to_text(node.attributes.get('srcdoc') or '', self._album)}\n\n"
+        if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
+            return f"\n\n{html_to_text(node.text())}\n\n"
+        if tag in FORMULAS:
+            is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
+            parts = [self._lay_out_child(at, depth) for at in node.iter()]
+            return write_formula("noBar" if is_stacked else tag, parts)
+        if tag in _CODE and not self._is_pre:
+            return self._lay_out_code(node, depth)
+        if tag == "table" and node.css_first("table table") is None:
+            return f"\n\n{self._lay_out_table(node, depth)}\n\n"
+        attributes = node.attributes
+        if tag == "img":
+            alt, held = attributes.get("alt") or "", _DATA_URL.match(attributes.get("src") or "")
+            if self._album is None or held is None:
+                return write_mark(alt) if alt else ""
+            return self._album.add(data := _data_of(held[1]), sha256(data).hexdigest(), alt)
+        if tag == "input":
+            kind, value = attributes.get("type"), attributes.get("value")
+            if kind in {"checkbox", "radio"}:
+                return " ☒ " if "checked" in attributes else " ☐ "
+            return "" if kind == "hidden" else f" {value or attributes.get('placeholder') or ''} "
+        if tag == "optgroup":
+            return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
+        if tag == "option" and "selected" in attributes:
+            return f"\n☒ {self._lay_out(node, depth + 1)}\n"
+        if tag in _LISTS:
+            self._number_items(node)
+        inner = self._lay_out(node, depth + 1)
+        return self._write_element(node, inner, self._style_of(node))
+
+    def _write_element(self, node: Any, inner: str, style: dict[str, str]) -> str:
+        """Return what an element shows round what those in it show."""
+        tag, attributes = node.tag, node.attributes
+        if (tag in _STRUCK or "line-through" in style.get("text-decoration", "")) and inner.strip():
+            inner = strike_text(inner)
+        if level := _RAISED.get(style.get("vertical-align", ""), _RAISED.get(tag, 0)):
+            return raise_text(inner, level)
+        if tag == "rt":
+            return write_ruby(inner)
+        if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
+            title = " ".join(inner.split())
+            return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
+        if tag == "li":
+            lines = "\n  ".join(filter(None, inner.strip().split("\n")))
+            return f"\n{self._marks.get(node.mem_id, '-')} {lines}" if lines else ""
+        if tag == "a":
+            address, label = attributes.get("href") or "", inner.strip()
+            if attributes.get("epub:type") == "noteref" or attributes.get("role") == "doc-noteref":
+                return raise_text(inner, 1)
+            is_plain = not address.startswith(_OUTSIDE) or shows_address(label, address)
+            inner = f"\x12{inner}\x12" if address.startswith("#") else inner  # a note's, perhaps
+            return inner if is_plain or "\n" in label else f"[{label}]({address})"
+        is_block = tag in _BLOCKS or style.get("display") in _APART
+        around = "\n\n" if is_block else _AROUND.get(tag, "")
+        return f"{around}{inner}{around}"
+
+    def _lay_out_code(self, node: Any, depth: int) -> str:
+        self._is_pre = True
+        lines = write_scripts(self._lay_out(node, depth + 1)).strip("\n")
+        self._is_pre = False
+        fence = "~~~" if "```" in lines else "```"
+        return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
+
+    def _number_items(self, of_list: Any) -> None:
+        """Keep the numbers of the items of a list, as they are shown."""
+        attributes, usual = of_list.attributes, _list_style(self._style_of(of_list))
+        items = [at for at in of_list.css("li") if _list_of(at) == of_list]
+        step = -1 if "reversed" in attributes else 1
+        number = as_integer(attributes.get("start"), len(items) if step < 0 else 1)
+        for at in items:
+            number = as_integer(at.attributes.get("value"), number)
+            kind = at.attributes.get("type") or attributes.get("type") or ""
+            style = _list_style(self._style_of(at)) or usual or STYLES.get(kind, "")
+            if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
+                style = "decimal"
+            if style not in {"", "disc", "none"}:
+                self._marks[at.mem_id] = f"{in_style(number, style)}."
+            number += step
+
+    def _lay_out_table(self, node: Any, depth: int) -> str:
+        def read(cell: Any) -> tuple[str, int, int]:
+            across = as_integer(cell.attributes.get("colspan"), 1)
+            down = as_integer(cell.attributes.get("rowspan"), 1)
+            return self._lay_out(cell, depth + 1), across, max(down, 0)
+
+        rows = spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
+        found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
+        return "\n\n".join([*(" ".join(said.split()) for said in found), write_table(rows)])
+
+
+_REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SHOWN = re.compile("line-through|list-style|vertical-align")
+"""What style sheets say that changes numbers; pages have thousands of other rules."""
+_LISTS, _CODE = {"dir", "menu", "ol", "ul"}, {"listing", "plaintext", "pre", "xmp"}
+_STRUCK = {"del", "s", "strike"}
+_OUTSIDE = ("http:", "https:", "mailto:")
+_APART = {"block", "flex", "grid", "list-item", "table"}
+_AROUND = {"tr": "\n"}
+_AROUND |= dict.fromkeys(
+    ("button", "label", "meter", "mtd", "output", "td", "text", "textarea", "th"), " "
+)
+
+
+def _properties(declared: str) -> dict[str, str]:
+    pairs = (one.partition(":") for one in declared.lower().replace("!important", "").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+_RAISED = {"sup": 1, "super": 1, "sub": -1}
+_CSS = {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
+_CSS |= {"lower-greek": "lowerGreek", "lower-roman": STYLES["i"], "upper-roman": STYLES["I"]}
+_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), STYLES["a"])
+_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), STYLES["A"])
+_CSS |= dict.fromkeys(("circle", "disc", "square"), "disc")
+
+
+def _list_style(style: dict[str, str]) -> str:
+    """Return how CSS has a list marked or numbered; "" if it does not say, or is not known."""
+    said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
+    return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
+
+
+def _list_of(item: Any) -> Any:
+    found = item.parent
+    while found is not None and found.tag not in _LISTS:
+        found = found.parent
+    return found
+
+
+_DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
+
+
+def _data_of(encoded: str) -> bytes:
+    """Return the bytes of base64 in a URL; b"" if it is none."""
+    try:
+        return b64decode("".join(unquote(encoded).split()), validate=True)
+    except ValueError:
+        return b""
+
+
+def find_picture(content: bytes, digest: str) -> bytes | None:
+    """Return the picture with this SHA-256, in hex, that a page holds itself; None without it."""
+    held = map(_data_of, _DATA_URL.findall(decode(content)))
+    return next((one for one in held if sha256(one).hexdigest() == digest), None)
+
+
+def read_epub(content: bytes) -> Converted:
+    """Read a book: its pages of HTML, in the order in which they are to be read."""
+    package = Package(content)
+    container = package.parse("META-INF/container.xml")
+    root = None if container is None else next(container.iter("{*}rootfile"), None)
+    place = get(root, "full-path")
+    book = package.parse(place)
+    if book is None or not place:
+        raise ValueError("it is no EPUB, or a damaged one")
+    if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
+        raise PasswordError
+    files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
+    order = [get(item, "idref") for item in book.iter("{*}itemref")]
+    others = [
+        get(item, "id")
+        for item in book.iter("{*}item")
+        if get(item, "media-type") in _PAGE_TYPES and get(item, "properties") != "nav"
+    ]
+    chapters, warnings = list[str](), list[str]()
+    for identifier in dict.fromkeys(order + others):
+        name = files.get(identifier, "-")
+        part, why = _join(place, name), "it is missing"
+        try:
+            if (page := package.read(part)) is not None:
+                read_sheet = partial(_read_beside, package, part)
+                chapters.append(html_to_text(decode(page), read_sheet=read_sheet))
+                continue
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
+            why = f"it is broken ({error})"
+        warnings.append(f"did not read the chapter {name}: {why}.")
+    title = child(book, "metadata", "title")
+    heading = f"# {title.text.strip()}" if title is not None and title.text else ""
+    text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)
+    return Converted(text, (), warnings, lost=lost / max(lost + len(chapters), 1))
+
+
+_PAGE_TYPES = {"application/xhtml+xml", "text/html"}
+
+
+def _join(part: str, name: str) -> str:
+    """Return the part of a package to which another one refers by a name."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))
+
+
+def _read_beside(package: Package, part: str, name: str) -> bytes | None:
+    return package.read(_join(part, unquote(name)))

@@ -1,0 +1,129 @@
+"""The parts of archives of XML files, such as those of Office, OpenDocument and EPUB."""
+
+from __future__ import annotations
+
+import posixpath
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zipfile import ZipFile
+
+from lxml import etree
+
+from memagent_graph.text.notation import as_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Element: TypeAlias = Any
+"""An element of lxml, which has no types."""
+
+_EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
+_XML = b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff"
+"""How a file of XML begins, with and without a mark."""
+
+
+class Package:
+    """The parts of an archive of XML files, or of one such file, and how they refer to others."""
+
+    def __init__(self, content: bytes) -> None:
+        self._single = content if content.startswith(_XML) else b""  # all parts in one
+        self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if self._single else content))
+        self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
+
+    def read(self, part: str) -> bytes | None:
+        """Return the bytes of a part; None without one. The case of its name does not matter."""
+        name = self._names.get(part.lstrip("/").lower())
+        return None if name is None else self._archive.read(name)
+
+    def parse(self, part: str) -> Element | None:
+        """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
+        is_whole = self._single and not part.startswith("META-INF")
+        content = self._single if is_whole else self.read(part)
+        return None if content is None else parse_xml(content, part)
+
+    def stream(self, part: str, *names: str) -> Iterator[Element]:
+        """Yield the elements of a part with these names, each as soon as it is complete.
+
+        What was yielded is freed: a sheet may have a million rows. Raises as `parse_xml`.
+        """
+        tags = [f"{{*}}{name}" for name in names]
+        found = BytesIO(self.read(part) or b"<none/>")
+        for _, element in etree.iterparse(found, tag=tags, resolve_entities=False, huge_tree=True):
+            _refuse_entities(element, part)
+            yield element
+            element.clear()
+            while element.getprevious() is not None:
+                del element.getparent()[0]
+
+    def targets(self, part: str) -> dict[str, tuple[str, str]]:
+        """Return (kind, part or address) of all that a part refers to, by id."""
+        folder, name = posixpath.split(part.lstrip("/"))
+        links = self.parse(posixpath.join(folder, "_rels", f"{name}.rels"))
+        found = {}
+        for link in links if links is not None else ():
+            kind, target = link.get("Type", "").rpartition("/")[2], link.get("Target", "")
+            if link.get("TargetMode") != "External":
+                target = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
+            found[link.get("Id", "")] = kind, target
+        return found
+
+    def main(self) -> str:
+        """Return the name of the part that holds the document."""
+        for kind, target in self.targets("").values():
+            if kind == "officeDocument":
+                return target
+        raise ValueError("it is no Office file, or a damaged one")
+
+
+def parse_xml(content: bytes, name: str) -> Element:
+    """Return the root of a file of XML; one that declares entities is a `ValueError`."""
+    parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
+    root = etree.fromstring(content, parser)
+    _refuse_entities(root, name)
+    return root
+
+
+def _refuse_entities(element: Element, name: str) -> None:
+    declared = element.getroottree().docinfo.internalDTD
+    if declared is not None and declared.entities():
+        message = f"{name} declares entities, which no Office program does"
+        raise ValueError(message)
+
+
+def local(element: Any) -> str:
+    """Return the name of an element without its namespace; empty for a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def get(element: Any, name: str, default: str = "") -> str:
+    """Return an attribute by its name without a namespace."""
+    for key, value in element.attrib.items() if element is not None else ():
+        if key.rpartition("}")[2] == name:
+            return str(value)
+    return default
+
+
+def get_integer(element: Element | None, name: str, default: int = 0) -> int:
+    """Return an attribute that is an integer, or else the default."""
+    return as_integer(get(element, name), default)
+
+
+def child(element: Any, *path: str) -> Any:
+    """Return the first child at a path of names."""
+    for name in path:
+        if element is None:
+            return None
+        element = next((found for found in element if local(found) == name), None)
+    return element
+
+
+def value_of(element: Any, *path: str) -> str:
+    """Return the value that the child at a path of names sets; "" without one."""
+    return get(child(element, *path), "val")
+
+
+def own_parts(parent: Element, name: str, kind: str) -> Iterator[Element]:
+    """Yield the elements of a name whose nearest ancestor of a kind is this one."""
+    for element in parent.iter(f"{{*}}{name}"):
+        if next(element.iterancestors(f"{{*}}{kind}")) is parent:
+            yield element

@@ -1,0 +1,271 @@
+"""What other libraries and chats export is remembered once, with its days and its source."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from conversations import NEVER, Keeper, dated
+from langgraph.store.base import Item
+from langgraph.store.memory import InMemoryStore
+
+from memagent_graph import ConversationMemory, MemoryBank, create_memagent
+from memagent_graph.conversation.exports import import_export
+from memagent_graph.errors import ConfigurationError, SourceError
+
+TIME, LATER = "2026-03-05T08:41:00+00:00", "2026-03-05T08:42:00Z"
+
+
+def node(key, parent, role, *parts, kind="text", **more):
+    """A node of a conversation of ChatGPT."""
+    content = {"content_type": kind, "parts": [*parts]}
+    message = {"id": key, "author": {"role": role}, "create_time": 1772700000.5, **more}
+    return {key: {"id": key, "parent": parent, "message": {**message, "content": content}}}
+
+
+def said(role, text, **more):
+    """A message of an agent file of Letta."""
+    return {"id": "message-0", "role": role, "content": text, "created_at": TIME, **more}
+
+
+PICTURE = {"content_type": "image_asset_pointer", "asset_pointer": "file-1"}
+CHATGPT = [
+    {
+        "conversation_id": "c1",
+        "title": "Goats",
+        "current_node": "n4",
+        "mapping": {
+            "root": {"id": "root", "message": None, "parent": None},
+            **node("n0", "root", "user", "I breed sheep in Kiel."),
+            **node(
+                "n1", "root", "user", PICTURE, "I breed goats in Husum.", kind="multimodal_text"
+            ),
+            **node("n2", "n1", "tool", "You live in Bonn."),
+            **node("n3", "n2", "assistant", "You live in Bonn.", kind="thoughts"),
+            **node("n4", "n3", "assistant", "How many?", weight=1),
+        },
+    }
+]
+RESULT = {"type": "tool_result", "content": "You live in Bonn."}
+CLAUDE = [
+    {
+        "uuid": "c1",
+        "name": "Goats",
+        "account": {"uuid": "a"},
+        "chat_messages": [
+            {
+                "uuid": "m1",
+                "sender": "human",
+                "text": "",
+                "content": [{"type": "text", "text": "I breed goats in Husum."}, RESULT],
+                "created_at": "2026-03-05T08:41:00.5Z",
+                "attachments": [{"file_name": "a.txt", "extracted_content": "You live in Bonn."}],
+            },
+            {"uuid": "m2", "sender": "assistant", "text": "How many?", "created_at": LATER},
+        ],
+    }
+]
+LANGMEM = [
+    Item(
+        value={"kind": "Memory", "content": {"content": "I breed goats in Husum."}},
+        key="k1",
+        namespace=("memories", "ann"),
+        created_at="2026-03-04T08:41:00+00:00",
+        updated_at=TIME,
+    ),
+    {
+        "namespace": ["memories", "ann"],
+        "key": "k2",
+        "value": {"kind": "Pet", "content": {"name": "Minou"}},
+        "created_at": "2026-03-03T08:41:00+00:00",
+        "score": 0.5,
+    },
+]
+EVENT = '{"type": "user_message", "message": "I breed goats in Husum."}'
+BEAT = [{"type": "text", "text": '{"type": "heartbeat", "reason": "x"}'}]
+LETTA = {
+    "agents": [
+        {
+            "id": "agent-0",
+            "name": "Loop",
+            "messages": [said("system", "Be kind."), said("user", EVENT), said("user", BEAT)],
+        },
+        {
+            "id": "agent-1",
+            "name": "Sleep",
+            "messages": [said("user", "You live in Bonn.", model="x")],
+        },
+    ],
+    "groups": [{"id": "group-0", "agent_ids": ["agent-1"]}],
+    "blocks": [
+        {"id": "block-0", "label": "human", "value": "First name: Ann", "limit": 20000},
+        {"id": "block-1", "label": "persona", "value": "I am Sam of Bonn."},
+    ],
+    "tools": [{"name": "send_message"}],
+}
+MEM0 = {
+    "results": [
+        {
+            "id": "k1",
+            "memory": "I breed goats in Husum.",
+            "hash": "x",
+            "user_id": "ann",
+            "created_at": "2026-03-05T00:41:00-08:00",
+            "updated_at": None,
+        },
+        {
+            "id": "k2",
+            "memory": "You live in Bonn.",
+            "user_id": "ann",
+            "role": "assistant",
+            "created_at": TIME,
+        },
+    ]
+}
+EXPORTS = {
+    "chatgpt": (
+        CHATGPT,
+        "chatgpt c1",
+        ["n1", "n4"],
+        {
+            "title": 1,
+            "weight": 1,
+            "tool": 1,
+            "content thoughts": 1,
+            "part image_asset_pointer": 1,
+            "message of another branch": 1,
+        },
+    ),
+    "claude": (
+        CLAUDE,
+        "claude c1",
+        ["m1", "m2"],
+        {"name": 1, "attachments": 1, "part tool_result": 1},
+    ),
+    "langmem": (LANGMEM, "langmem", ["k2", "k1"], {"score": 1}),
+    "letta": (
+        LETTA,
+        "letta Loop",
+        1,
+        {
+            "tools": 1,
+            "model": 1,
+            "limit": 1,
+            "id": 6,
+            "system": 1,
+            "heartbeat": 1,
+            "block persona": 1,
+        }
+        | {"message of another agent": 1},
+    ),
+    "mem0": (MEM0, "mem0", ["k1", "k2"], {"hash": 1}),
+}
+SHOWN_USER = """\
+# ann # eve
+
+> 5 Mar 2026
+> I breed goats.
+> # bo
+> I live in Husum.
+
+- 2026-03-05, user, message m1 of monday
+
+  > I breed goats.
+  > # bo
+  > I live in Husum.
+
+- 2026-03-05, user, message m2 of monday
+
+  > Hello.
+"""
+SHOWN_MEMORY = """\
+# lease
+
+Who signed the lease?
+
+> Ann Kestrel signed the lease.
+
+- text:1
+
+  > Ann Kestrel signed the lease.
+"""
+forms = pytest.mark.parametrize("form", EXPORTS)
+
+
+def new_memory(model="extractive", **options):
+    return ConversationMemory(model, store=InMemoryStore(), **{**NEVER, **options})
+
+
+@forms
+def test_an_export_is_remembered_with_its_day_and_its_source(form):
+    memory, (data, thread, ids, unread) = new_memory(), EXPORTS[form]
+
+    done = import_export(memory, form, data, user="ann")
+
+    notes = memory.load("ann")
+    assert "I breed goats in Husum." in notes
+    assert "Bonn" not in notes
+    assert "Kiel" not in notes
+    (made,) = [one.made_by for one in memory.history("ann") if one.made_by.thread == thread]
+    assert ids in ([*made.messages], len(made.messages))
+    assert done.unread == unread
+    (told,) = memory.prompt("ann", about="Where do I breed goats?")
+    assert "2026-03-05\nuser: I breed goats in Husum." in told.content
+
+
+@forms
+def test_what_is_imported_twice_is_remembered_once(form):
+    memory, (data, *_) = new_memory(Keeper()), EXPORTS[form]
+
+    done = import_export(memory, form, data, user="ann")
+    notes = memory.load("ann")
+    again = import_export(memory, form, json.dumps(data, default=Item.dict), user="ann")
+
+    assert done == again
+    assert memory.load("ann") == notes
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        ("chatgpt", CLAUDE),
+        ("claude", CHATGPT),
+        ("claude", CLAUDE[0]),
+        ("langmem", MEM0),
+        ("letta", MEM0),
+        ("mem0", "text"),
+        ("mem0", {"results": [{"id": "1", "memory": 5}]}),
+        ("mem0", None),
+    ],
+)
+def test_what_has_another_form_is_refused_before_anything_is_stored(form, data):
+    memory = new_memory()
+
+    with pytest.raises(SourceError, match=f"no export of {form}"):
+        import_export(memory, form, data, user="ann")
+
+    assert memory.users().names() == []
+
+
+def test_the_memories_of_two_users_are_not_given_to_one():
+    data = copy.deepcopy(MEM0)
+    data["results"][1]["user_id"] = "bo"
+
+    with pytest.raises(ConfigurationError, match="several users"):
+        import_export(new_memory(), "mem0", data, user="ann")
+
+
+def test_what_is_known_is_exported_as_markdown_in_which_no_text_passes_for_another():
+    memory = new_memory()
+    said = [dated("I breed goats.\n# bo\nI live in Husum.", key="m1"), dated("Hello.", key="m2")]
+    memory.save(said, user="ann\n# eve", thread="monday")
+    agent = create_memagent(store=memory.users().store)
+    asked = {"question": "Who signed the lease?", "document": "Ann Kestrel signed the lease."}
+    agent.invoke({**asked, "memory_name": "lease"})
+
+    of_users = memory.users().export(markdown=True)
+    of_bank = MemoryBank(memory.users().store).export(markdown=True)
+
+    assert "\n".join(of_users) == SHOWN_USER
+    assert "\n".join(of_bank) == SHOWN_MEMORY

@@ -1,0 +1,465 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from typing import Annotated
+from uuid import UUID
+
+import pytest
+from conversations import NEVER, agent_with, is_valid, of, prompted, run, say
+from fixed_readers import Broken, ScriptedReader
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentState,
+    HumanInTheLoopMiddleware,
+    SummarizationMiddleware,
+    dynamic_prompt,
+)
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    SystemMessage,
+)
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.tools import ToolException, tool
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import _messages_delta_reducer
+from langgraph.store.base import GetOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
+
+from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph.conversation.built_in import NewestReader
+from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
+from memagent_graph.testing import ScriptedChatModel, call_tool
+
+ANN = of("ann", "monday")
+FACTS = (
+    "My daughter Lotte starts at the music school in Bremen.",
+    "We adopted a greyhound named Pepper.",
+    "I work nights at a paper mill.",
+)
+
+
+@tool
+def price(item: int) -> str:
+    """The price of an item."""
+    if item % 7 == 0:
+        raise ToolException("There is no such item.")
+    return f"Item {item} costs {item % 13} euros and 20 cents."
+
+
+price.handle_tool_error = True
+
+
+@tool
+def weather(town: str) -> str:
+    """The weather of a town."""
+    return f"{town}: light rain, 12 degrees."
+
+
+class Agent(ScriptedChatModel):
+    """Calls both tools at once on every second turn, then replies. Fails when told to."""
+
+    def __init__(self, fails=lambda: False):
+        super().__init__(self.reply)
+        self._fails = fails
+
+    def reply(self, messages):
+        assert is_valid(messages), messages
+        turn = len(self.calls)
+        if self._fails():
+            return ConnectionError("The model is away.")
+        if not isinstance(messages[-1], HumanMessage) or turn % 2 == 0:
+            return f"Reply {turn}: noted."
+        asks = {"price": {"item": turn}, "weather": {"town": "Oslo"}}
+        calls = [{"name": name, "args": asks[name], "id": f"{name}{turn}"} for name in asks]
+        return AIMessage("", tool_calls=calls)
+
+
+class ChangesState(AgentState):
+    """Checkpoints have the changes of the messages, as those of deepagents do."""
+
+    messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer)]
+
+
+HOSTS = pytest.mark.parametrize("host", [AgentState, ChangesState])
+
+
+def agent(memory, *middleware, model=None, **options):
+    """An agent with tools that remembers; `options` of `create_agent`."""
+    stack = options.pop("stack", [MemAgentMiddleware(memory), *middleware])
+    return agent_with(
+        memory,
+        model=model or Agent(),
+        middleware=stack,
+        tools=[price, weather],
+        system_prompt="You sell garden tools.",
+        **options,
+    )
+
+
+def talk(graph, memory, turns, text="I own boat {}."):
+    """Some turns, each folded before the next."""
+    for number in range(turns):
+        out = say(graph, text.format(number), ANN, id=f"m{number}")
+        memory.flush()
+    return out
+
+
+def asked(number):
+    if number == 3:
+        return " ".join(FACTS)
+    return f"What does item {number} cost, and will it rain tomorrow in town {number}?"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("turns", "chance"), [(150, 0.0), (200, 0.2)], ids=["healthy", "failing"])
+def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
+    dice = random.Random(7)
+    reader = Failing(lambda: dice.random() < chance)
+    memory = ConversationMemory(reader, window=20, **NEVER)
+    model = Agent(fails=lambda: dice.random() < chance / 4)
+    graph = agent(memory, model=model)
+
+    for number in range(1, turns + 1):
+        for _ in range(20):
+            with suppress(ConnectionError):  # as a client would: send the turn again
+                say(graph, asked(number), ANN, id=f"turn-{number}")
+                break
+
+    told = memory.load("ann")
+    for fact in FACTS:
+        assert fact in told
+    sizes = [count_tokens_approximately(messages) for messages, *_ in model.calls]
+    early, late = sizes[50:150], sizes[-100:]
+    assert max(late) <= 1.25 * max(early)
+    assert max(late) < 3_000
+    reader.fails = lambda: False
+    memory.flush()  # what left the window while the reader was away waits for it
+    folded = {number for text in reader.read for number in turns_in(text)}
+    assert folded == {*range(1, turns + 1)}
+    assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
+
+
+def turns_in(text):
+    found = [
+        int(line.split("item ")[1].split()[0])
+        for line in text.splitlines()
+        if "and will it" in line
+    ]
+    return found + [3] * text.count(FACTS[0])
+
+
+class Failing(NewestReader):
+    """The built-in reader, which sometimes is away; knows what it has read."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.fails = fails
+        self.read = []
+
+    async def update(self, step, *, config=None):
+        if self.fails():
+            raise ModelError("The reader is away.")
+        self.read.append(step.chunk.text)
+        return await super().update(step, config=config)
+
+
+@pytest.mark.skipif(
+    "summarizer" not in inspect.signature(SummarizationMiddleware).parameters,
+    reason="langchain has summarizers since 1.5",
+)
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_fold_is_the_summary_of_a_thread(how):
+    memory = ConversationMemory()
+    summary = SummarizationMiddleware(
+        Agent(),
+        trigger=("messages", 5),
+        keep=("messages", 2),
+        summarizer=memory.summarizer,
+        trim_tokens_to_summarize=None,
+    )
+    graph = agent(memory, stack=[summary])
+
+    for name in ("Ria", "Uwe", "Ada", "Pim"):
+        out = say(graph, f"My goat is named {name}.", ANN, how)
+
+    first = out["messages"][0].text
+    assert all(f"My goat is named {name}." in first for name in ("Ria", "Uwe"))
+    assert len(out["messages"]) <= 5
+    assert memory.load("ann") in first
+
+
+@pytest.mark.slow
+async def test_many_users_at_once_keep_apart():
+    memory = ConversationMemory(ScriptedReader(), window=1)
+    graph = agent(memory)
+
+    async def turns(user):
+        for number in range(3):
+            said = {"messages": [("human", f"{user} says {number}")]}
+            await graph.ainvoke(said, of(user, f"t-{user}"))
+
+    await asyncio.gather(*(turns(f"user{number}") for number in range(20)))
+
+    for number in range(20):
+        told = await memory.aload(f"user{number}")
+        assert f"user{number} says 0" in told
+        assert told.count("says") == told.count(f"user{number} says")
+
+
+def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
+    monkeypatch.delitem(sys.modules, "memagent_graph.conversation.middleware")
+    monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
+
+    with pytest.raises(MissingDependencyError, match=r'pip install "memagent-graph\[langchain\]"'):
+        from memagent_graph import MemAgentMiddleware  # noqa: F401
+    exec("from memagent_graph import *", {})
+
+
+def remembering(**options):
+    memory = ConversationMemory(store=InMemoryStore())
+    memory.save([HumanMessage("I keep bees near Lugo.", id="1")], user="ann", thread="sunday")
+    return MemAgentMiddleware(memory, **options)
+
+
+def shown_to(*middleware, said="hello", prompt="Be nice."):
+    model = Agent()
+    agent = create_agent(model, [], system_prompt=prompt, middleware=middleware)
+    agent.invoke({"messages": [HumanMessage(said)]}, ANN)
+    return model.calls[-1].messages
+
+
+@pytest.mark.parametrize("prompt", ["Be nice.", SystemMessage([{"type": "text", "text": "Be."}])])
+def test_the_memory_stands_before_what_is_said_now_and_the_system_prompt_stays(prompt):
+    system, last = shown_to(remembering(), prompt=prompt)
+
+    assert system.content == getattr(prompt, "content", prompt)
+    assert "bees" in last.content
+    assert last.content.endswith("\nhello")
+
+
+def test_the_parts_of_a_message_stay_as_they_are_after_the_memory():
+    parts = [{"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}}]
+
+    memory, *rest = shown_to(remembering(), said=parts)[-1].content
+
+    assert "bees" in memory["text"]
+    assert rest == parts
+
+
+@dynamic_prompt
+def be_brief(request):
+    return "Be brief."
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_prompt_that_other_middleware_sets_and_the_memory_are_both_shown(first):
+    stack = [remembering(), be_brief] if first else [be_brief, remembering()]
+
+    system, last = shown_to(*stack)
+
+    assert system.text == "Be brief."
+    assert last.text.count("I keep bees near Lugo.") == 1
+
+
+def test_what_the_model_was_sent_before_it_is_sent_again_so_that_caches_have_it():
+    model = ScriptedChatModel("A", "B", "C")
+    agent = create_agent(model, [], middleware=[remembering()], checkpointer=InMemorySaver())
+    for said in ("hello", "I sail.", "Do I keep bees?"):
+        agent.invoke({"messages": [("human", said)]}, ANN)
+
+    for before, now in pairwise([call.messages for call in model.calls]):
+        assert now[: len(before) - 1] == before[:-1]
+
+
+@pytest.mark.parametrize("user", [0, 42, UUID(int=5)])
+def test_an_id_that_is_no_text_names_the_same_user_in_an_agent_and_in_a_call(user):
+    memory = ConversationMemory(store=InMemoryStore())
+    graph = create_agent(Agent(), [], middleware=[MemAgentMiddleware(memory, strict=True)])
+    say(graph, "I keep bees near Lugo.", of(user, 0))
+
+    assert memory.flush(user) == 0
+    assert "bees" in memory.load(user) == memory.load(str(user))
+    assert "bees" in prompted(memory, "", user)
+    goats = [HumanMessage("I keep goats.", id="g")]
+    memory.save(goats, user=user, thread=7)
+    memory.observe(goats, user=user, thread=7)
+    assert memory.forget_messages(user, ["g"], thread=7) == 1
+    assert len(memory.history(user)) == 2
+    users = memory.users()
+    assert users.names() == [str(user)]
+    assert users.held(user).threads == ("0", "7")
+    assert [found.user for found in users.list([user])] == [str(user)]
+    memory.forget(user)
+    assert users.names() == []
+
+
+@pytest.mark.parametrize("user", [None, "", 4.5, b"ann", ["ann"]])
+def test_what_is_no_id_is_refused_with_the_reason(user):
+    memory = ConversationMemory(store=InMemoryStore())
+
+    with pytest.raises(ConfigurationError, match="give (the|an) id"):
+        memory.load(user)
+
+
+def test_no_user_id_reaches_the_memory_of_a_thread_without_a_user():
+    model, memory = Agent(), ConversationMemory(store=InMemoryStore())
+    graph = agent(memory, model=model)
+    for _ in range(2):
+        say(graph, "My door code is yoghurt.", {"configurable": {"thread_id": "t9"}})
+    memory.flush()
+
+    (found,) = memory.users().list()
+    assert "yoghurt" in found.version.text
+    with pytest.raises(ConfigurationError, match="threads without a user"):
+        memory.load(str(found.user))
+    with pytest.raises(ConfigurationError, match="threads without a user"):
+        say(graph, "hello", of(found.user, "mine"))
+    for user in ("thread t9", "t9", f" {found.user}", found.user.upper()):
+        say(graph, "hello", of(user, f"of {user}"))
+        assert "yoghurt" not in str(model.calls[-1].messages)
+
+
+@pytest.mark.parametrize("within", [0, 1e6])
+def test_nothing_that_fails_in_the_memory_ends_a_turn(within, monkeypatch):
+    store = Broken()
+    store.away = True
+    graph = agent(ConversationMemory(store=store, window=1, remember_within=within))
+    monkeypatch.setattr("memagent_graph.conversation.session.count_tokens", lambda message: 1 / 0)
+
+    out = run(graph, {"messages": [("human", "a"), ("ai", "b"), ("human", "c")]}, ANN)
+
+    assert "noted" in out["messages"][-1].text
+
+
+@HOSTS
+def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages(host):
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    graph = agent(memory, model=(model := Agent()), state_schema=host)
+
+    out = talk(graph, memory, 8)
+
+    assert {*out} == {"messages"}
+    kept = graph.get_state(ANN).values["messages"]
+    assert [m.id for m in kept if isinstance(m, HumanMessage)] == [f"m{n}" for n in range(8)]
+    assert max(len(heard) for heard, *_ in model.calls) <= 9
+    assert all(m.id in {k.id for k in kept} for m in model.calls[-1].messages[1:])
+
+
+@HOSTS
+def test_the_thread_is_shortened_if_asked_to(host):
+    memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
+    graph = agent(memory, stack=[MemAgentMiddleware(memory, shorten_state=True)], state_schema=host)
+
+    talk(graph, memory, 8)
+
+    assert len(graph.get_state(ANN).values["messages"]) <= 8
+
+
+def test_a_turn_has_as_many_checkpoints_as_without_memory():
+    def count(*stack):
+        talk(graph := agent(memory, stack=stack), memory, 3)
+        return len([*graph.get_state_history(ANN)])
+
+    memory = ConversationMemory("extractive", store=InMemoryStore())
+
+    assert count(MemAgentMiddleware(memory)) == count()
+
+
+class Counted(InMemoryStore):
+    """Counts the items that are read."""
+
+    reads = 0
+
+    def batch(self, ops):
+        ops = [*ops]
+        self.reads += sum(isinstance(op, GetOp | SearchOp) for op in ops)
+        return super().batch(ops)
+
+    async def abatch(self, ops):
+        return self.batch(ops)
+
+
+def loop_of_tools(act, *middleware, calls=3, **options):
+    """An agent that calls a tool, three times, which does something; the memory and the model."""
+    store = Counted()
+    memory = ConversationMemory("extractive", store=store, **NEVER)
+    memory.save([HumanMessage("I keep bees near Lugo.", id="b")], user="ann", thread="sunday")
+
+    @tool
+    def work() -> str:
+        """Do something."""
+        act(memory)
+        return "Done."
+
+    model = ScriptedChatModel(*(call_tool("work") for _ in range(calls)), *["All done."] * 9)
+    stack = [MemAgentMiddleware(memory), *middleware]
+    graph = create_agent(model, [work], middleware=stack, checkpointer=InMemorySaver(), **options)
+    return graph, memory, model
+
+
+def learn(memory):
+    memory.save([("human", "My bees are in Vigo now.")], user="ann", thread="elsewhere")
+
+
+def asked_in(model):
+    """The last human message of each call, as the model was shown it."""
+    return [[m for m in call.messages if m.type == "human"][-1].text for call in model.calls]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how):
+    graph, _, model = loop_of_tools(learn)
+    say(graph, "Where are my bees?", ANN, how)
+    say(graph, "Where are my bees now?", ANN, how)
+
+    *loop, later = asked_in(model)
+    assert len(loop) == 4
+    assert len({*loop}) == 1
+    assert "Vigo" not in loop[0]
+    assert "Vigo" in later
+
+
+def test_the_store_is_read_for_the_first_call_of_a_turn_alone():
+    reads = []
+    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.users().store.reads))
+    say(graph, "Where are my bees?", ANN)
+
+    assert len({*reads}) == 1
+
+
+def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
+    approves = HumanInTheLoopMiddleware(interrupt_on={"work": True})
+    graph, memory, model = loop_of_tools(learn, approves, calls=2)
+    say(graph, "Where are my bees?", ANN)
+    for _ in range(2):
+        learn(memory)
+        graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), ANN)
+
+    assert len(model.calls) == 3
+    assert len({*asked_in(model)}) == 1
+
+
+FORGETTING = {
+    "subject": (lambda memory: memory.forget_about("ann", "bees"), "bees"),
+    "messages": (lambda memory: memory.forget_messages("ann", ["b"]), "<passages>"),
+    "all": (lambda memory: memory.forget("ann"), "bees"),
+}
+
+
+@pytest.mark.parametrize(("forget", "shown"), FORGETTING.values(), ids=FORGETTING)
+def test_what_is_forgotten_within_a_turn_is_shown_no_more(forget, shown):
+    graph, _, model = loop_of_tools(forget, calls=1)
+    say(graph, "What do I keep near Lugo?", ANN)
+
+    before, after = asked_in(model)
+    assert shown in before
+    assert shown not in after

@@ -1,0 +1,588 @@
+"""What is remembered after each turn: when, whose, once, and so that nobody else hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import operator
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+import pytest
+from conversations import (
+    NEVER,
+    ROOMY,
+    Keeper,
+    agent_with,
+    graph_with,
+    of,
+    prompted,
+    run,
+    say,
+    words_in,
+)
+from langchain.agents import create_agent
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+from servers.warm_python import COMMAND_LINE, warm_python
+
+from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph.conversation.catch_up import catch_up
+from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.stores import open_store
+from memagent_graph.testing import ScriptedChatModel
+
+SOON = {"remember_within": 0.01}
+MONDAY, WHO = of("ann", "monday"), {"user": "ann", "thread": "monday"}
+
+
+def replying():
+    return ScriptedChatModel(*(f"Reply {number}." for number in range(99)))
+
+
+def wait_until(is_so):
+    """For work of other threads; the test's time limit ends it."""
+    nap = threading.Event()
+    while not is_so():
+        nap.wait(0.005)
+
+
+def hanging():
+    reader = Keeper()
+    reader.may_reply.clear()
+    return reader
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """What two processes have: a connection each, and nothing that the other one remembers."""
+    file = str(tmp_path / "store.sqlite")
+    with open_store(file) as here, open_store(file) as there:
+        yield here, there
+
+
+def test_what_was_said_is_found_in_other_threads_and_processes_while_the_model_hangs(processes):
+    readers, models, agents = [], [], []
+    for store in processes:
+        readers.append(hanging())
+        models.append(ScriptedChatModel("Noted."))
+        memory = ConversationMemory(readers[-1], **SOON)
+        agents.append(agent_with(memory, store=store, model=models[-1]))
+    here, there = agents
+    say(here, "My cat is called Pixel.", MONDAY)
+    assert readers[0].asked.wait(60)
+
+    for number in range(20):
+        say(here, f"Say {number}.", of("ann", "tuesday"))
+    for agent in agents:
+        say(agent, "What is my cat called?", of("ann", "wednesday"))
+    say(there, "What is my cat called?", of("bo", "thursday"))
+
+    for model, at in ((models[0], -1), (models[1], 0)):
+        told = model.calls[at].messages[0].text
+        assert "My cat is called Pixel." in told
+        assert told.count("What is my cat called?") == 1
+    assert "Pixel" not in models[1].prompts[-1]
+    for reader in readers:
+        reader.may_reply.set()
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["this process", "another process"])
+def test_what_is_edited_deleted_redacted_or_forgotten_is_not_found_while_it_waits(
+    another, processes
+):
+    first, second = (
+        ConversationMemory(Keeper(), store=store, never="salary", redact=redact, **NEVER)
+        for store, redact in zip(
+            processes, (lambda text: text.replace("4711", "#"), None), strict=True
+        )
+    )
+    other = second if another else first
+    told = ("cat is called Pixel", "dog is called Rex", "card is 4711", "salary is 70", "a ru")
+    said = [HumanMessage(f"My {text}.", id=text[0]) for text in told]
+    first.save(said[:1], **WHO)
+    first.observe(said, **WHO)
+    edit, gone = HumanMessage("My cat is called Dot.", id="c"), RemoveMessage(id="d")
+    first.observe([edit, gone], **WHO)
+    other.forget_messages("ann", ["a"])
+
+    passages = prompted(other, "my cat dog card salary ru").partition("<passages>")[2]
+    other.forget("ann")
+
+    assert "Dot." in passages
+    assert not any(word in passages for word in ("Pixel", "Rex", "4711", "70", " ru"))
+    assert first.prompt("ann", about="my cat") == []
+
+
+@pytest.mark.parametrize("make", [agent_with, graph_with])
+@pytest.mark.parametrize("another", [False, True], ids=["this process", "another process"])
+def test_what_is_forgotten_while_it_waits_stays_so_when_its_thread_goes_on(
+    make, another, processes
+):
+    saver = InMemorySaver()
+    memories = [ConversationMemory("extractive", store=store, **NEVER) for store in processes]
+    graphs = [make(memory, checkpointer=saver) for memory in memories]
+    say(graphs[0], "My PIN is 4711.", MONDAY, id="pin")
+
+    memories[another].forget_messages("ann", ["pin"])
+
+    for graph, memory, text in zip(
+        graphs, memories, ("I have a cat.", "I have a dog."), strict=True
+    ):
+        say(graph, text, MONDAY)
+        memory.flush()
+        assert "4711" not in prompted(memory, "What is my PIN?") + memory.load("ann")
+    assert words_in(memory.load("ann"), "cat", "dog") == ["cat", "dog"]
+
+
+def test_a_history_without_ids_is_known_when_a_message_of_it_was_forgotten():
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
+    history = [("human", "My PIN is 4711."), ("ai", "Noted."), ("human", "I have a cat.")]
+    (first, *_) = memory.observe(history, **WHO)
+
+    memory.forget_messages("ann", [first.id])
+    memory.observe([*history, ("ai", "Nice."), ("human", "I sail.")], **WHO)
+
+    assert words_in(memory.load("ann"), "PIN", "cat", "sail") == ["cat", "sail"]
+
+
+def test_another_process_that_goes_on_with_a_thread_drops_what_was_rolled_back(processes):
+    saver, (here, there) = InMemorySaver(), processes
+    agent = agent_with(ConversationMemory(Keeper(), **NEVER), checkpointer=saver, store=here)
+    say(agent, "Hello.", MONDAY)
+    before = agent.get_state(MONDAY).config
+    say(agent, "My PIN is 4711.", MONDAY)
+    memory = ConversationMemory(Keeper(), **NEVER)
+
+    say(agent_with(memory, checkpointer=saver, store=there), "Never mind.", before)
+
+    (told,) = memory.prompt("ann", about="What is my PIN?", store=there)
+    assert words_in(told.text, "Never mind.", "4711") == ["Never mind."]
+
+
+class Added(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], operator.add]
+
+
+def test_what_waits_in_another_process_is_its_users_where_neither_state_nor_checkpoint_says(
+    processes,
+):
+    saver, memories = InMemorySaver(), []
+    for store, text in zip(processes, ("I keep bees.", "I sail."), strict=True):
+        memories.append(ConversationMemory(Keeper(), store=store, **NEVER))
+        graph = graph_with(memories[-1], state=Added, checkpointer=saver, user=lambda *_: "ann")
+        say(graph, text, of("ann"))
+
+    for memory in reversed(memories):
+        memory.flush()
+
+    assert words_in(memories[0].load("ann"), "bees", "sail") == ["bees", "sail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [({}, {"additional_kwargs": {"remember": False}}), ({"approve": True}, {})],
+    ids=["not to be remembered", "to be approved"],
+)
+def test_what_may_not_be_told_is_not_quoted_while_it_waits(options, fields):
+    memory = ConversationMemory(Keeper(), store=InMemoryStore(), **options, **NEVER)
+    said = HumanMessage("My PIN is 4711.", **fields)
+
+    memory.observe([said, ("ai", "Your PIN is 4711.")], **WHO)
+
+    assert memory.prompt("ann", about="What is my PIN?") == []
+
+
+def test_a_turn_is_folded_after_its_reply_without_another_turn():
+    store = InMemoryStore()
+    agent = agent_with(ConversationMemory(reader := hanging(), **SOON), store=store)
+
+    out = say(agent, "I keep bees.", MONDAY)
+
+    assert out["messages"][-1].text == "Noted."
+    assert reader.asked.wait(60)  # while the reply is there already
+    assert reader.calls == []
+    reader.may_reply.set()
+    wait_until(lambda: "I keep bees." in ConversationMemory(store=store).load("ann"))
+
+
+def test_a_forked_child_waits_for_no_fold_of_its_parent():
+    memory = ConversationMemory(reader := hanging(), **SOON)
+    say(agent_with(memory), "I keep bees.", MONDAY)
+    assert reader.asked.wait(60)
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(memory.flush())
+    _, status = os.waitpid(child, 0)
+    reader.may_reply.set()
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert memory.flush() == 0
+
+
+class Hanging(Keeper):
+    """Waits for ever at the first call."""
+
+    async def update(self, step, *, config=None):
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+        return await super().update(step, config=config)
+
+
+def test_a_loop_that_is_closed_within_a_fold_loses_nothing_and_is_no_error(caplog):
+    """As `asyncio.run` closes one on which a fold was begun after it had cancelled all tasks."""
+    memory = ConversationMemory(reader := Hanging(), **SOON)
+    loop = asyncio.new_event_loop()
+
+    async def turn():
+        await agent_with(memory).ainvoke({"messages": [("human", "I keep bees.")]}, MONDAY)
+        await asyncio.to_thread(reader.asked.wait)
+        await loop.shutdown_default_executor()
+
+    loop.run_until_complete(turn())
+    loop.close()
+    wait_until(lambda: reader.calls)
+
+    assert memory.flush() == 0
+    assert "I keep bees." in memory.load("ann")
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_loading_from_sync_code_within_a_loop_does_not_wait_for_that_loop():
+    memory = ConversationMemory(reader := hanging(), **SOON)
+    await agent_with(memory).ainvoke({"messages": [("human", "I keep bees.")]}, MONDAY)
+    await asyncio.to_thread(reader.asked.wait)
+    reader.may_reply.set()
+
+    assert "I keep bees." in memory.load("ann")  # this loop has a fold under way, and stands still
+
+
+def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
+    failing = True
+    memory = ConversationMemory(reader := Keeper(fails=lambda: failing), **NEVER)
+    agent = agent_with(memory)
+
+    say(agent, "One.", MONDAY)
+    assert memory.flush() == 2
+    assert memory.load("ann") == ""
+    assert "One." in prompted(memory, "One?")
+    assert "Folding 2 messages failed, and is tried again" in caplog.text
+    failing = False
+    say(agent, "Two.", MONDAY)
+
+    assert memory.flush() == 0
+    assert reader.calls[0].count("One.") == reader.calls[0].count("Two.") == 1
+
+
+def test_an_edit_while_its_message_is_folded_is_folded_next():
+    memory = ConversationMemory(reader := hanging(), **SOON)
+    memory.observe([HumanMessage("My cat is Pixel.", id="1")], **WHO)
+    memory.observe([HumanMessage("Hm.", id="2"), AIMessage("Yes?", id="3")], **WHO)
+    assert reader.asked.wait(60)
+
+    memory.observe([HumanMessage("My cat is Dot.", id="1")], **WHO)
+    reader.may_reply.set()
+
+    assert memory.flush() == 0
+    assert "My cat is Dot." in memory.load("ann")
+
+
+async def test_another_process_that_still_wants_to_fold_what_left_the_thread_folds_nothing():
+    """Two workers of a server: the first has not folded a turn when the second is through."""
+    store, readers = InMemoryStore(), (Keeper(), Keeper())
+    first, second = (
+        ConversationMemory(reader, store=store, window=4, config=ROOMY, **NEVER)
+        for reader in readers
+    )
+    said = [HumanMessage(f"Fact {n}.", id=str(n)) for n in range(13)]
+
+    for part in (said[:12], said[6:12], said[9:]):
+        await second.asave(part, **WHO)
+    await first.asave(said[:8], **WHO)
+
+    assert readers[0].calls == []
+
+
+CHILD = """
+import os, sys
+from langchain.agents import create_agent
+from langgraph.checkpoint.sqlite import SqliteSaver
+from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph.memory.stores import open_store
+from memagent_graph.testing import ScriptedChatModel
+
+folder, end = sys.argv[1:]
+store = open_store(folder + "/store.sqlite")
+saver = SqliteSaver.from_conn_string(folder + "/threads.sqlite")
+memory = ConversationMemory(store=store.__enter__(), remember_within=1e6)
+agent = create_agent(
+    ScriptedChatModel("Nice."), [],
+    middleware=[MemAgentMiddleware(memory)], checkpointer=saver.__enter__(),
+    context_schema=dict,
+)
+agent.invoke(
+    {"messages": [("human", "My goat Ria gives milk.")]},
+    {"configurable": {"thread_id": "monday"}}, context={"user_id": "ann"},
+)
+if end == "kill":
+    os.kill(os.getpid(), 9)
+"""
+
+
+def run_child(folder, end):
+    command = [sys.executable, "-c", CHILD, folder, end]
+    done = warm_python(*COMMAND_LINE).run(command, whole_end=True)
+    assert done.returncode == (-9 if end == "kill" else 0)
+
+
+@pytest.fixture(scope="module")
+def left_by_a_kill(tmp_path_factory):
+    """The files of a process that was killed after a turn."""
+    run_child(folder := tmp_path_factory.mktemp("killed"), "kill")
+    return folder
+
+
+@pytest.fixture
+def killed(left_by_a_kill, tmp_path):
+    return shutil.copytree(left_by_a_kill, tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_what_waits_is_folded_when_the_process_ends(tmp_path):
+    run_child(tmp_path, "exit")
+
+    with open_store(str(tmp_path / "store.sqlite")) as store:
+        assert "goat Ria" in ConversationMemory(store=store).load("ann")
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing_that_catching_up_does_not_fold_once(killed):
+    file, threads = str(killed / "store.sqlite"), str(killed / "threads.sqlite")
+    with open_store(file) as store:
+        memory = ConversationMemory(store=store)
+        assert memory.load("ann") == ""
+        assert "goat Ria" in prompted(memory, "Who gives milk?")
+    for messages in (2, 0):
+        with open_store(file) as store, SqliteSaver.from_conn_string(threads) as saver:
+            done = catch_up(ConversationMemory(store=store), saver)
+        assert (done.messages, done.threads, done.failed) == (messages, 1, 0)
+    with open_store(file) as store:
+        assert ConversationMemory(store=store).load("ann").count("goat Ria") == 1
+
+
+NOTE = "confidential note"
+
+
+class Replies(BaseCallbackHandler):
+    """Hears the replies of all calls of a run, also of those that end after it."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_llm_end(self, response, **_):
+        self.heard.append(response)
+
+
+def telling_graph(memory):
+    """A graph whose model call tells the memory."""
+    model = ScriptedChatModel("Reply.")
+
+    def reply(state, config):
+        told = memory.prompt(config["configurable"]["user_id"])
+        return {"messages": [model.invoke([*told, *state["messages"]])]}
+
+    return graph_with(memory, reply)
+
+
+def agent_in_a_graph(memory):
+    builder = StateGraph(MessagesState).add_node("agent", replying_agent(memory))
+    return builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+
+
+def replying_agent(memory):
+    return agent_with(memory, model=ScriptedChatModel("Reply."))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [replying_agent, telling_graph, agent_in_a_graph])
+async def test_no_stream_of_a_run_has_what_a_model_notes(make):
+    taker = ScriptedChatModel(f"A {NOTE} for nobody else.")
+    memory = ConversationMemory(taker, window=1, remember_within=0)
+    agent = make(memory)
+    heard = []
+    for number, mode in enumerate(("messages", "updates", "custom", "values") * 2):
+        for subgraphs in (False, True):
+            given = {"messages": [("human", f"Fact {number} {subgraphs}.")]}
+            stream = agent.astream(given, of("ann"), stream_mode=mode, subgraphs=subgraphs)
+            heard += [part async for part in stream]
+        await memory.aflush()
+    given = {"messages": [("human", "Bye.")]}
+    events = [event async for event in agent.astream_events(given, of("ann"))]
+    replies = Replies()
+    await agent.ainvoke(given, {**of("ann"), "callbacks": [replies]})
+
+    assert NOTE in await memory.aload("ann")
+    assert words_in(str(replies.heard), "Reply", NOTE) == ["Reply"]
+    assert any("Reply" in str(part) for part in heard)
+    assert not [part for part in heard if NOTE in str(part)]
+    # What the model is told stands in the events of its own call, as its input; nowhere else.
+    assert not [e for e in events if NOTE in str({**e["data"], "input": None})]
+    inputs = {e["event"] for e in events if NOTE in str(e["data"].get("input"))}
+    assert inputs == {"on_chat_model_start", "on_chat_model_end"}
+    assert {e["name"] for e in events if e["event"] == "on_chat_model_end"} == {"ScriptedChatModel"}
+
+
+def test_no_checkpoint_has_the_memory():
+    saver = InMemorySaver()
+    memory = ConversationMemory(ScriptedChatModel(f"A {NOTE}."), **NEVER)
+    agent = agent_with(memory, checkpointer=saver)
+    for number in range(3):
+        say(agent, f"Fact {number}.", of("ann"))
+        memory.flush()
+
+    assert NOTE in memory.load("ann")
+    assert NOTE not in str([*saver.list(None)])
+
+
+@dataclass
+class Context:
+    user_id: str
+
+
+@pytest.mark.parametrize(
+    ("how", "config", "context"),
+    [
+        ({}, {}, Context("ann")),
+        ({}, {}, {"user_id": "ann"}),
+        ({}, {"user_id": "ann"}, None),
+        ({}, {"user_id": "bob"}, Context("ann")),
+        ({"user": lambda runtime, config: config["metadata"]["who"]}, {}, None),
+    ],
+    ids=["attribute", "key", "configurable", "context first", "function"],
+)
+def test_the_user_is_found(how, config, context):
+    memory = ConversationMemory(Keeper(), **NEVER)
+    agent = create_agent(
+        ScriptedChatModel("Noted."),
+        middleware=[MemAgentMiddleware(memory, **how)],
+        context_schema=Context,
+    )
+    config = {"configurable": {"thread_id": "t", **config}, "metadata": {"who": "ann"}}
+
+    agent.invoke({"messages": [("human", "I keep bees.")]}, config, context=context)
+
+    assert "bees" in memory.load("ann")
+
+
+def strict_agent(memory):
+    return create_agent(
+        ScriptedChatModel("Noted."), middleware=[MemAgentMiddleware(memory, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("strict", [strict_agent, lambda memory: graph_with(memory, strict=True)])
+@pytest.mark.parametrize("lax", [agent_with, graph_with])
+def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(strict, lax, caplog):
+    memory = ConversationMemory(Keeper(), **NEVER)
+
+    with pytest.raises(ConfigurationError, match="user_id"):
+        say(strict(memory), "Hi.", of(""))
+    with pytest.raises(ConfigurationError, match="user_id"):
+        say(lax(memory, checkpointer=False), "Hi.", {})  # without a thread, too
+    agent = lax(memory)
+    for _ in range(3):
+        say(agent, "I keep bees.", of(""))
+
+    assert caplog.text.count("names no user") == 1
+    assert "bees" in memory.load(AnonymousUser.of("t"))
+
+
+def test_a_thread_that_goes_on_without_naming_its_user_is_still_theirs():
+    memory = ConversationMemory(Keeper(), **NEVER)
+    middleware = [MemAgentMiddleware(memory, strict=True)]
+    agent = create_agent(
+        ScriptedChatModel("Noted."), middleware=middleware, checkpointer=InMemorySaver()
+    )
+    say(agent, "One.", of("ann"))
+
+    say(agent, "Two.", {"configurable": {"thread_id": "t"}})
+
+    assert "Two." in memory.load("ann")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_path):
+    file, history = str(tmp_path / "store.sqlite"), []
+    with open_store(file) as first:
+        for number in range(5):
+            # Another process knows only what the store has.
+            with open_store(file) if restarts else nullcontext(first) as store:
+                memory = ConversationMemory(Keeper(), store=store, config=ROOMY, **SOON)
+                agent = create_agent(replying(), middleware=[MemAgentMiddleware(memory)])
+                history.append({"role": "user", "content": f"I bought boat number {number}."})
+                done = run(agent, {"messages": history}, MONDAY)
+                memory.flush()
+                history.append({"role": "assistant", "content": done["messages"][-1].text})
+        notes = ConversationMemory(store=first).load("ann")
+
+    assert [notes.count(f"boat number {n}.") for n in range(5)] == [1] * 5
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_an_edited_message_corrects_notes_and_passages(flushed):
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
+    agent = create_agent(ScriptedChatModel("Noted."), middleware=[MemAgentMiddleware(memory)])
+    say(agent, "I live in Hamburg. I have a dog.", MONDAY, id="m1")
+    if flushed:
+        memory.flush()
+    edited = HumanMessage("I live in Husum. I have a dog.", id="m1")
+    said = [edited, AIMessage("Noted."), HumanMessage("Thanks.")]
+    run(agent, {"messages": said}, MONDAY)
+
+    memory.flush()
+    assert "Hamburg" not in memory.load("ann") + prompted(memory, "Where do I live?")
+    assert "I live in Husum." in memory.load("ann")
+    assert memory.load("ann").count("I have a dog.") == 1
+
+
+def test_a_fold_that_an_ending_loop_never_begins_is_made_elsewhere(caplog):
+    memory = ConversationMemory(store=InMemoryStore(), remember_within=0.2)
+    loop, held = asyncio.new_event_loop(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        time.sleep(0.8)  # the fold is due meanwhile
+        loop.call_soon(loop.stop)
+
+    def live() -> None:
+        said = [("human", "I own a goat."), ("ai", "Nice.")]
+        loop.run_until_complete(memory.aobserve(said, user="ann", thread="t"))
+        loop.call_soon(hold)
+        loop.run_forever()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    held.wait()
+    thread.join()
+    loop.close()
+    wait_until(lambda: "goat" in memory.load("ann"))
+    gc.collect()
+
+    assert not [one for one in caplog.records if one.name == "asyncio"]

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from fixed_readers import ChainReader, chain, numbered
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
+from memagent_graph.errors import ConfigurationError
+
+SMALL = ReadingConfig(chunk_tokens=50)
+TEXT = numbered(60)
+
+
+def read_through(document: str = TEXT) -> str:
+    agent = create_memagent(ChainReader(), config=SMALL)
+    return agent.invoke({"question": "?", "document": document})["answer"]
+
+
+class DictHost(TypedDict, total=False):
+    query: str
+    contract: str
+    finding: str
+    notes: str
+
+
+@dataclass
+class DataclassHost:
+    query: str
+    contract: str
+    finding: str = ""
+    notes: str = ""
+
+
+class PydanticHost(BaseModel):
+    query: str
+    contract: str
+    finding: str = ""
+    notes: str = ""
+
+
+NAMES = {"question": "query", "document": "contract", "answer": "finding"}
+ASKED = {"query": "?", "contract": TEXT}
+THREAD = {"configurable": {"thread_id": "1"}}
+
+
+def reading(reader=None, **options):
+    """A node that reads with small chunks, from and into the keys of the hosts above."""
+    return MemAgentNode(reader or ChainReader(), config=SMALL, **NAMES | options)
+
+
+def host(schema=DictHost, *, node=None, **compile_options):
+    node = node or reading(memory="notes", name="reading")
+    builder = StateGraph(schema).add_node("read", node).add_edge(START, "read")
+    return builder.compile(**compile_options)
+
+
+def fanning_host(key, node, schema):
+    """A host that sends each of its documents or questions to a node of its own."""
+    builder = StateGraph(schema).add_node("read", node)
+    builder.add_conditional_edges(
+        START, lambda state: [Send("read", {"it": it}) for it in state[key]], ["read"]
+    )
+    return builder
+
+
+@pytest.mark.parametrize("schema", [DictHost, DataclassHost, PydanticHost])
+async def test_a_node_maps_the_keys_of_any_kind_of_state_sync_and_async(schema):
+    graph = host(schema)
+
+    sync = graph.invoke(ASKED)
+    from_async = await graph.ainvoke(ASKED)
+
+    assert sync["finding"] == sync["notes"] == from_async["finding"] == read_through()
+
+
+def test_values_are_taken_out_of_the_state_by_functions_too():
+    node = reading(
+        question=lambda state: state["query"].upper(),
+        document=lambda state: state["contract"] + TEXT,
+        answer=lambda output: {"finding": f"{output['reader']}: {output['answer']}"},
+    )
+
+    out = host(node=node).invoke(ASKED)
+
+    assert out["finding"] == f"chain: {read_through(TEXT + TEXT)}"
+
+
+@pytest.mark.parametrize("schema", [DictHost, DataclassHost, PydanticHost])
+@pytest.mark.parametrize(
+    "argument", ["question", "document", "answer", "memory", "evidence", "usage"]
+)
+async def test_a_key_that_the_state_has_not_got_is_named_with_its_keys_before_anything_is_read(
+    schema, argument
+):
+    reader = ChainReader()
+    graph = host(schema, node=reading(reader, **{argument: "oops"}))
+    keys = re.escape("'contract', 'finding', 'notes', 'query'")
+
+    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+        graph.invoke(ASKED)
+    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+        await graph.ainvoke(ASKED)
+
+    assert reader.spans == []
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        ({"oops": 1, "finding": "."}, "an update of 'oops'"),
+        (Command(update={"oops": 1}), "an update of 'oops'"),
+        ("only text", "str"),
+    ],
+)
+def test_an_answer_that_a_function_does_not_return_for_the_state_is_in_the_error(made, wrong):
+    with pytest.raises(ConfigurationError, match=wrong) as caught:
+        host(node=reading(answer=lambda _: made)).invoke(ASKED)
+
+    assert read_through() in str(caught.value)
+    assert "'contract', 'finding', 'notes', 'query'" in str(caught.value)
+
+
+class Named(TypedDict, total=False):
+    talk: Annotated[list[AnyMessage], add_messages]
+    document: str
+
+
+class Thread(MessagesState, total=False):
+    document: str
+
+
+@pytest.mark.parametrize(("schema", "key"), [(Named, "talk"), (Thread, "messages")])
+def test_a_question_is_taken_from_messages_and_the_answer_is_one_that_streams_once(schema, key):
+    graph = host(schema, node=reading(question=key, document="document", answer=key))
+    talk = [("human", "Who?"), ("ai", "Whom do you mean?"), ("human", "Ann?"), ("ai", "Well.")]
+    asked = {key: talk, "document": TEXT}
+
+    *_, said = graph.invoke(asked)[key]
+    streamed = [*graph.stream(asked, stream_mode="messages")]
+    events = graph.stream(asked, stream_mode="custom")
+
+    assert isinstance(said, AIMessage)
+    assert said.text == read_through()
+    assert "".join(message.text for message, _ in streamed) == read_through()
+    assert [e["question"] for e in events if e["event"] == "answer"] == ["Ann?"]
+
+
+def test_text_that_is_the_name_of_a_file_is_read_as_text_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("contract.txt").write_text("Ann signed.")
+    graph = host()
+
+    with pytest.warns(UserWarning, match=r"Path\('contract.txt'\)"):
+        out = graph.invoke({"query": "?", "contract": "contract.txt"})
+
+    assert out["finding"] == chain("", "contract.txt")
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_the_host_sees_each_event_once_with_and_without_subgraphs(subgraphs):
+    graph, how = host(), {"stream_mode": "custom", "subgraphs": subgraphs}
+
+    sync = [*graph.stream(ASKED, **how)]
+    from_async = [part async for part in graph.astream(ASKED, **how)]
+
+    for parts in (sync, from_async):
+        events = [part[1] if subgraphs else part for part in parts]
+        assert [event["event"] for event in events].count("opened") == 1
+        steps = [event["chunk"] for event in events if event["event"] == "chunk"]
+        assert steps == list(range(1, len(steps) + 1))
+        assert len(steps) > 5
+
+
+def test_the_host_draws_and_finds_the_reading_inside_the_node():
+    graph = host()
+
+    assert "overwrite_memory" in graph.get_graph(xray=True).draw_mermaid()
+    assert [name for name, _ in graph.get_subgraphs()] == ["read"]
+
+
+def test_a_pause_inside_is_seen_edited_and_resumed_from_the_host(tmp_path):
+    file, node = str(tmp_path / "c.sqlite"), reading(interrupt_before=["overwrite_memory"])
+    with SqliteSaver.from_conn_string(file) as saver:
+        graph = host(node=node, checkpointer=saver)
+        graph.invoke(ASKED, THREAD)
+        graph.invoke(None, THREAD)
+        inner = graph.get_state(THREAD, subgraphs=True).tasks[0].state
+        assert inner.values["progress"]["step"] == 1
+        graph.update_state(inner.config, {"memory": "edited"})
+
+    with SqliteSaver.from_conn_string(file) as saver:
+        graph, steps = host(node=node, checkpointer=saver), 0
+        out = graph.invoke(None, THREAD)
+        while not out.get("finding"):
+            out = graph.invoke(None, THREAD)
+            steps += 1
+
+    assert out["finding"] != read_through()
+    assert 5 < steps < 60
+
+
+class Fanning(TypedDict, total=False):
+    documents: list[Any]
+    answers: Annotated[list[str], operator.add]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["text", "file"])
+def test_send_reads_many_documents_at_once_and_each_goes_on_after_a_stop(kind, tmp_path):
+    texts = documents = [numbered(20 + 10 * number) for number in range(3)]
+    if kind == "file":
+        documents = [str(tmp_path / f"{number}.txt") for number in range(3)]
+        for path, text in zip(documents, texts, strict=True):
+            Path(path).write_text(text)
+    node = reading(
+        question=lambda task: "?",
+        document=lambda task: Path(task["it"]) if kind == "file" else task["it"],
+        answer=lambda output: {"answers": [output["answer"]]},
+        interrupt_before=["overwrite_memory"],
+    )
+    file = str(tmp_path / "c.sqlite")
+    with SqliteSaver.from_conn_string(file) as saver:
+        graph = fanning_host("documents", node, Fanning).compile(checkpointer=saver)
+        graph.invoke({"documents": documents}, THREAD)
+
+    with SqliteSaver.from_conn_string(file) as saver:
+        graph = fanning_host("documents", node, Fanning).compile(checkpointer=saver)
+        first, *_ = graph.get_state(THREAD, subgraphs=True).tasks
+        graph.update_state(first.state.config, {"memory": "edited"})
+        out = graph.invoke(None, THREAD)
+        while len(out.get("answers", [])) < 3:
+            out = graph.invoke(None, THREAD)
+
+    unedited = set(map(read_through, texts))
+    assert len(set(out["answers"])) == 3
+    assert len(unedited.intersection(out["answers"])) == 2
+
+
+def test_the_answer_of_a_chat_has_its_citations_as_langchain_annotates_text(tmp_path):
+    path = tmp_path / "lease.md"
+    path.write_text(
+        "# Lease\n\nIt rained.\n\nAnn Kestrel signed the lease.\n\nShe lives in Husum.\n"
+    )
+    read = MemAgentNode(
+        "extractive", question="messages", document=lambda _: path, answer="messages"
+    )
+    graph = StateGraph(MessagesState).add_node("read", read).add_edge(START, "read").compile()
+
+    said = graph.invoke({"messages": [HumanMessage("Who signed the lease?")]})["messages"][-1]
+    unknown = graph.invoke({"messages": [HumanMessage("Quantum chromodynamics?")]})["messages"][-1]
+
+    [block] = said.content_blocks
+    [citation] = block["annotations"]
+    assert said.text == block["text"] == "Ann Kestrel signed the lease."
+    assert said.text[citation["start_index"] : citation["end_index"]] == citation["cited_text"]
+    assert citation["type"] == "citation"
+    assert (citation["title"], citation["url"]) == (str(path), path.as_uri())
+    place = citation["extras"]
+    assert path.read_text()[place["start"] : place["end"]] == citation["cited_text"]
+    assert (place["line"], place["heading"]) == (5, "Lease")
+    assert isinstance(unknown.content, str)
