@@ -23,8 +23,9 @@ from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.atomic import atomic
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
-from memagent_graph.memory.items import atomic, check_namespace
+from memagent_graph.memory.items import check_namespace
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 

@@ -29,10 +29,9 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.chain import find_versions, release
 from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import label
-from memagent_graph.memory.lookup import versions
-from memagent_graph.memory.owners import release
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -274,7 +273,7 @@ class UserMemory:
 
     async def _versions(self) -> list[MemoryVersion]:
         ids = await self.bank.records.keys(self.bank.records.members(MEMORY))
-        found = await versions(self.bank.records, ids)
+        found = await find_versions(self.bank.records, ids)
         return [one for one in found if isinstance(one, MemoryVersion)]
 
     async def history(self) -> History:

@@ -39,7 +39,6 @@ COMMAND_LINE = (
     "memagent_graph.conversation.users",
     "memagent_graph.graph.build",
     "memagent_graph.memory.redis",
-    "memagent_graph.memory.sqlite",
     "memagent_graph.memory.stores",
     "memagent_graph.models.endpoint",
     "memagent_graph.planning",

@@ -39,9 +39,9 @@ class Ceiling(NamedTuple):
 CEILINGS = {
     "files a chunk enters, without a store": Ceiling(16, 14),
     "files a chunk enters, with a store": Ceiling(24, 20),
-    "files a chunk enters, with Redis": Ceiling(30, 26),
+    "files a chunk enters, with Redis": Ceiling(29, 26),
     "files a message enters": Ceiling(15, 8),
-    "files the fold of a message enters": Ceiling(35, 30),
+    "files the fold of a message enters": Ceiling(34, 30),
     "modules with one importer, in percent": Ceiling(7, 7),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
@@ -49,8 +49,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(613, 500),
-    "modules": Ceiling(152, 130),
-    "lines": Ceiling(43_985, 39_000),
+    "modules": Ceiling(146, 130),
+    "lines": Ceiling(43_817, 39_000),
 }
 
 
