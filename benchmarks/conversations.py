@@ -11,10 +11,11 @@ stays out of the repository. The steps append JSON lines to FILE, and what it ha
   it, each of them word for word; a question counts if all of its messages are told. Differences are
   paired, with intervals of 95%.
 
-`chats MODEL` folds chats in which users say five facts of themselves each, and fifty of small talk
-in five languages, made before any prompt was chosen. Printed are the notes, the facts in them and
-in the model's replies in another thread. Whether notes say what no user said is for a reader of the
-output to see.
+Those of dialogues.jsonl were made before any prompt was chosen, in five languages. `chats` folds
+five in which users say five facts of themselves, and fifty of small talk; printed are the notes,
+the facts in them and in the replies of --model in another thread. `dialogues` folds sixty in which
+what a user says is contradicted, negated, corrected or deleted; even ones are for choosing. Whether
+notes say what no user said is for a reader of the output to see.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chats import CHATS, SMALL_TALK
 from intervals import difference, in_percent
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -48,8 +48,11 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from langchain_core.language_models import BaseChatModel
+
 COUNTER = EstimatingTokenizer()
 OTHERS = ("bm25", "last")
+KINDS = ("contradiction", "negation", "correction", "deletion")
 SHORTLY = "Answer in a few words, from the text above alone."
 UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
@@ -259,24 +262,31 @@ def fold(memory: ConversationMemory, said: list[str], user: str) -> str:
     return " / ".join(memory.load(user).splitlines())
 
 
+def made(*kinds: str) -> list[dict[str, Any]]:
+    """Return the dialogues of some kinds."""
+    rows = read_rows(Path(__file__).with_name("dialogues.jsonl"))
+    return [row for row in rows if row["kind"] in kinds]
+
+
+def answer(model: BaseChatModel, memory: ConversationMemory, user: str, question: str) -> str:
+    """Return a model's reply in a new thread."""
+    return model.invoke(memory.remind([HumanMessage(question)], user=user), max_tokens=64).text
+
+
 def dialogues(given: argparse.Namespace) -> None:
     model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
     memory = ConversationMemory("extractive" if "extractive" in given.ways else model)
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for number, row in enumerate(read_rows(Path(__file__).with_name("dialogues.jsonl"))):
+    for number, row in enumerate(made(*KINDS)):
         user = f"dialogue {number}"
         said = [HumanMessage(text, id=f"{number} {at}") for at, text in enumerate(row["said"])]
         for one in said:
             memory.save([one, AIMessage("I see.", id=f"{one.id} reply")], user=user, thread=user)
         if (deleted := row.get("deletes")) is not None:
             memory.forget_messages(user, [str(said[deleted].id)])
-        told = memory.prompt(user, about=row["asks"])
-        reply = model.invoke([*told, HumanMessage(row["asks"])], max_tokens=64).text
-        notes = memory.load(user)
+        notes, reply = memory.load(user), answer(model, memory, user, row["asks"])
         found = {"now in notes": row["now"], "old in notes": row["old"]}
         seen = {of: bool(text and re.search(text, notes)) for of, text in found.items()}
-        told_all = "".join(str(one.content) for one in told)
-        seen["old in prompt"] = bool(row["old"] and row["old"] in told_all)
         seen["right"] = bool(re.search(row["now"], reply))
         counts[row["kind"], ("tune", "held out")[number % 2]].update({"n": 1, **seen})
         print(row["kind"], notes.splitlines(), repr(reply), seen, flush=True)
@@ -290,20 +300,15 @@ def chats(given: argparse.Namespace) -> None:
     model.callbacks = [used]
     memory = ConversationMemory(model)
     kept = replied = count = 0
-    for number, chat in enumerate(CHATS):
-        notes = fold(memory, [*chat], f"chat {number}")
-        print(notes, flush=True)
-        for question, fact in chat.values():
-            told = memory.prompt(f"chat {number}", about=question)
-            reply = model.invoke([*told, HumanMessage(question)], max_tokens=64).text
+    for number, row in enumerate(made("facts", "small talk")):
+        notes = fold(memory, row["said"], f"chat {number}")
+        print(row["kind"], row["said"], "|", notes, flush=True)
+        for question, fact in zip(row.get("asks", ()), row.get("now", ()), strict=True):
+            reply = answer(model, memory, f"chat {number}", question)
             count, kept = count + 1, kept + (fact in notes)
             replied += fact.casefold() in reply.casefold()
             print(f"  {question} {reply!r}", flush=True)
-        print(f"{kept} of {count} facts in notes, {replied} in replies", flush=True)
-    for language, talks in SMALL_TALK.items():
-        for number, said in enumerate(talks):
-            print(language, said, "|", fold(memory, said, f"{language} {number}"), flush=True)
-    print(used.usage_metadata)
+    print(f"{kept} of {count} facts in notes, {replied} in replies", used.usage_metadata)
 
 
 STEPS = {one.__name__: one for one in (keep, ask, report, chats, dialogues)}
