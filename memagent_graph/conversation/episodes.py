@@ -18,7 +18,7 @@ import math
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -82,12 +82,13 @@ def own_id(key: str, thread: str) -> str:
     return key.removesuffix(f" in {thread}")
 
 
-class Recorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recorded:
     """A message of a thread as it was recorded, with the checkpoint in which it was seen, or ""."""
 
     id: str
     digest: str
-    checkpoint: str = ""
+    checkpoint: str = field(default="", compare=False)
 
 
 class Branch(NamedTuple):
@@ -101,7 +102,7 @@ class Branch(NamedTuple):
     replaced: Collection[Recorded] = ()
 
 
-_KEYS = [field.name for field in fields(KeptMessage)]
+_KEYS = [one.name for one in fields(KeptMessage)]
 
 
 class Page:

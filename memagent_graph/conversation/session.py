@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -40,12 +41,12 @@ from memagent_graph.errors import (
     RefusalError,
     StoreError,
 )
-from memagent_graph.seams import saver_of
+from memagent_graph.seams import runs_of, saver_of
 from memagent_graph.sync import ask_saver
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Sequence
     from datetime import tzinfo
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -71,14 +72,15 @@ _log = logging.getLogger(__name__)
 class KeptThread(NamedTuple):
     """A thread that a checkpointer keeps, as a run saw it at a checkpoint.
 
-    `nested`: the run is one within another graph, whose state may lack the messages. `writes`: its
-    step writes messages, which only a later checkpoint has.
+    `nested`: the run is one within another graph, whose state may lack the messages; `above` are
+    those that it has. `writes`: its step writes messages, which only a later checkpoint has.
     """
 
     saver: BaseCheckpointSaver[Any]
     thread: str
     checkpoint: str
     nested: bool
+    above: Collection[str] = ()
     writes: bool = False
 
     @classmethod
@@ -89,7 +91,9 @@ class KeptThread(NamedTuple):
         if saver is None or not seen:
             return None
         nested = "|" in str(configurable.get("checkpoint_ns"))
-        return cls(saver, str(configurable["thread_id"]), str(seen), nested)
+        found = (read_channel(runs_of(config)[-1], "messages") or ()) if nested else ()
+        above = {str(getattr(message, "id", None)) for message in found}
+        return cls(saver, str(configurable["thread_id"]), str(seen), nested, above)
 
     async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
         """Return a checkpoint, the newest by default; None if there is none."""
@@ -100,19 +104,36 @@ class KeptThread(NamedTuple):
         )
         return found
 
-    async def read_parent(self, one: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the checkpoint that another one continues; None for the first of the thread."""
-        parent = (one.parent_config or {}).get("configurable", {}).get("checkpoint_id")
-        return await self.read(parent) if parent else None
+    async def walk_back(
+        self, newest: CheckpointTuple | None, since: str = ""
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Yield a checkpoint and those that it continues, back to `since`."""
+        at = newest
+        for _ in range(_MOST_BACK):
+            if at is None:
+                break
+            yield at
+            before = (at.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+            at = await self.read(before) if before and at.checkpoint["id"] > since else None
 
-    async def branch(self, newest: CheckpointTuple, since: str) -> set[str]:
-        """Return the ids of a checkpoint and of those that it continues, back to `since`."""
-        found: set[str] = set()
-        at: CheckpointTuple | None = newest
-        while at and len(found) < _MOST_BACK:
-            found.add(at.checkpoint["id"])
-            at = await self.read_parent(at) if at.checkpoint["id"] > since else None
-        return found
+    async def find_removed(
+        self,
+        noted: Collection[Recorded],
+        newest: CheckpointTuple | None,
+        ids_of: Callable[[Sequence[BaseMessage]], set[str]],
+    ) -> set[str]:
+        """Return the ids of those messages that the graph above had, and has no longer.
+
+        Since each was noted, a checkpoint had it, or the thread went back behind that.
+        """
+        found, branch, left = set[str](), set[str](), [one for one in noted if one.checkpoint]
+        if left:
+            async for at in self.walk_back(newest, min(one.checkpoint for one in left)):
+                branch.add(at.checkpoint["id"])
+                found |= ids_of(await messages_in(self.saver, at) or ())
+        away = {one.checkpoint for one in left} - branch
+        away = {key for key in away if await self.read(key)}  # else it was deleted
+        return {one.id for one in left if one.id in found or one.checkpoint in away}
 
     async def find_marks(
         self,
@@ -129,10 +150,8 @@ class KeptThread(NamedTuple):
         has it, came with the input of its turn.
         """
         found: dict[Recorded, CheckpointTuple] = {}
-        at = await self.read(self.checkpoint) or await self.read()
-        for _ in range(_MOST_BACK):
-            if at is None:
-                break
+        seen = await self.read(self.checkpoint) or await self.read()
+        async for at in self.walk_back(seen):
             if at.metadata["step"] < began:
                 if at.metadata["source"] == "input":
                     found = dict.fromkeys(made, at) | found
@@ -140,7 +159,6 @@ class KeptThread(NamedTuple):
                 found |= dict.fromkeys(there, at)
                 if not there and found.keys() >= {*made}:
                     break
-            at = await self.read_parent(at)
         marks: dict[str, Mapping[str, str]] = {}
         for one, first in found.items():
             writes = first.metadata.get(ACCESS_KEY, "all") in ("all", "write")
@@ -264,8 +282,10 @@ class Talk:
         return identify(messages, self.thread, recorded, self.redact)
 
     def record(self, messages: Iterable[BaseMessage]) -> dict[Recorded, BaseMessage]:
-        """Return messages by what they are known by."""
-        return {record_message(message, self.redact): message for message in messages}
+        """Return messages by what they are known by, and the checkpoint that the run saw."""
+        at = "" if self.kept is None else self.kept.checkpoint
+        known = ((record_message(message, self.redact), message) for message in messages)
+        return {replace(one, checkpoint=at): message for one, message in known}
 
     def record_all(self, messages: Sequence[BaseMessage]) -> Collection[Recorded]:
         """Return what all messages of a state are known by, with or without ids."""
@@ -303,20 +323,23 @@ class Talk:
             return
         own = by_owner(messages, self.user).get(self.user, [])
         own = own[:1] + own[1:][-_NEWEST:]
+        if self.kept and self.kept.nested:  # its own state may still have what left the one above
+            left = self.backlog.list_removed(self.thread).difference(self.kept.above)
+            own = [message for message in own if message.id not in left]
         seconds = self._memory.remember_within + (0.0 if ended else _REPLY)
         new = self.backlog.add(self.thread, self._fold_waiting, self.record(own), seconds)
         if new and self._quotes:
-            whole = self.kept and not self.kept.nested and not any(map(is_summary, messages))
-            there = {str(message.id) for message in messages} if whole else None
+            there = None if any(map(is_summary, messages)) else self._ids(messages)
             await self._let_find([one for one in own if one.id in new][-_MOST_NEW:], there)
 
     async def _let_find(self, new: Sequence[BaseMessage], there: set[str] | None) -> None:
         """Let every process find messages that wait, and of the thread none that is not there."""
 
         def is_gone(one: KeptMessage) -> bool:
-            return there is not None and one.thread == self.thread and one.own_id not in there
+            return one.thread == self.thread and left(one.own_id)
 
         try:
+            left = await self._find_left(there)
             changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
@@ -327,6 +350,19 @@ class Talk:
             await self.personal.episodes.wait([*said.values()], is_gone)
         except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
             _log.warning("What was said is found once it is folded: %s", error)
+
+    async def _find_left(self, there: set[str] | None) -> Callable[[str], bool]:
+        """Return what says by its id whether a message left the thread that has those there."""
+        kept = self.kept
+        if kept is None or there is None:
+            return lambda _: False
+        if not kept.nested:
+            return lambda key: key not in there
+        seen = self.backlog.list_seen(self.thread).values()
+        waiting = [one for one, message in seen if message and one.id not in kept.above]
+        old = [one for one in waiting if one.checkpoint != kept.checkpoint]
+        removed = await kept.find_removed(old, await kept.read(), self._ids) if old else set()
+        return removed.__contains__
 
     async def settle(self, ids: Collection[str]) -> None:
         """Let messages wait no longer, which are folded or gone from the thread."""
@@ -381,12 +417,13 @@ class Talk:
         now = self._ids(there)
         gone = ids - now
         if gone and kept.nested:
-            seen = await messages_in(kept.saver, await kept.read(kept.checkpoint))
-            gone &= self._ids(seen or ())
+            seen = [one for one in self._list_seen() if one.id in gone]
+            gone = await kept.find_removed(seen, newest, self._ids)
         recorded = await self.personal.read_folded(self.thread)
         left = [one for one in recorded if one.checkpoint and one.id not in now]
         if left:
-            branch = await kept.branch(newest, min(one.checkpoint for one in left))
+            since = min(one.checkpoint for one in left)
+            branch = {at.checkpoint["id"] async for at in kept.walk_back(newest, since)}
             away = {one.checkpoint for one in left} - branch
             stand = {key for key in away if await kept.read(key)}  # else the thread was deleted
             left = [one for one in left if one.checkpoint in stand]

@@ -334,7 +334,7 @@ class UserMemory:
                     break
                 if value is None or value.get("thread") == thread:
                     same = message.model_copy(update={"id": key})
-                    found += [] if skipped else [Changed(same, own._replace(id=key), value)]
+                    found += [] if skipped else [Changed(same, replace(own, id=key), value)]
                     break
         return found
 
@@ -357,12 +357,12 @@ class UserMemory:
         for _, one, before in changed:
             puts.append(put(self._said, one.id, {"digest": one.digest, "thread": thread}))
             given[self._said, one.id] = before
-            now[one.id] = one._replace(checkpoint=branch.checkpoint)
+            now[one.id] = replace(one, checkpoint=branch.checkpoint)
         found = [one for one in _parse_mark(mark) if one.id not in gone]
         if branch.there:
             at = branch.checkpoint
             ways = {one.id: one.checkpoint or at for one in found if one.id in branch.there}
-            found = [one._replace(checkpoint=ways.get(one.id, "")) for one in found]
+            found = [replace(one, checkpoint=ways.get(one.id, "")) for one in found]
         found = [now.pop(one.id, one) for one in found] + [*now.values()]
         found = [*found[:1], *found[1:][-_REMEMBERED:]]
         said = [f"{one.digest} {one.checkpoint}".strip() for one in found]
