@@ -21,7 +21,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
-from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
+from memagent_graph.conversation.thread import AnonymousUser, name_user
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import atomic, check_namespace
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
-    from memagent_graph.conversation.user_memory import UserId
+    from memagent_graph.conversation.thread import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
 

@@ -110,11 +110,15 @@ class Page:
 
     def __init__(self, said: Sequence[KeptMessage]) -> None:
         self.said = tuple(said)
-        self.tokens = sum(_counter.count(one.text) for one in said)
         self.size = sum(len(one.text) for one in said)
         # `asdict` looks into each value, and a turn writes the last page again.
         self.record = {"said": [{key: getattr(one, key) for key in _KEYS} for one in said]}
         self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(_counter.count(one.text) for one in self.said)
 
     @cached_property
     def keys(self) -> frozenset[tuple[str, str]]:
@@ -137,6 +141,13 @@ class Page:
             )
         except (KeyError, TypeError):
             return None
+
+
+def drop_subjects(text: str, subjects: Iterable[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
+    for subject in subjects:
+        text = drop_statements(text, subject.issubset)[0]
+    return text
 
 
 class Kept:

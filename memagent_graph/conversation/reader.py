@@ -188,12 +188,8 @@ class NotesReader(ChatReader):
         if update.memory is None:
             return update
         self._gate["notes"] = True
-        rows = (row for _, text in find_said(step.chunk) for row in text.splitlines())
-        said = [{*specific_terms(one.text)} for row in rows for one in statements(row)]
         for found in _FORGET.finditer(update.memory.text):
-            words = {*specific_terms(found["what"])}
-            # A request has a word more than its subject: a statement that is copied asks nothing.
-            if (what := topics(found["what"])) and any(words < sentence for sentence in said):
+            if (what := topics(found["what"])) and _is_asked_for(found["what"], step.chunk):
                 self.asked.append(what)
         notes = _once(_FORGET.sub("", update.memory.text)).strip("\n")
         return replace(update, memory=replace(update.memory, text=notes))
@@ -283,6 +279,13 @@ def _copies(notes: str, chunk: Chunk) -> bool:
     said = [(one.speaker, chunk.source.read(one.words, one.end - one.words)) for one in context]
     lines = tuple(f"{by}: {text.strip().splitlines()[0]}" for by, text in said if text.strip())
     return any(line.rstrip().endswith(lines) for line in notes.splitlines())
+
+
+def _is_asked_for(subject: str, chunk: Chunk) -> bool:
+    """Whether a sentence of a user has all words of a subject, and, as a request has, one more."""
+    words = {*specific_terms(subject)}
+    rows = (row for _, text in find_said(chunk) for row in text.splitlines())
+    return any(words < {*specific_terms(one.text)} for row in rows for one in statements(row))
 
 
 def _once(notes: str) -> str:

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from memagent_graph.conversation.episodes import Page
+from memagent_graph.conversation.thread import UserId, name_user, place_of, user_of
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
-    UserId,
     UserMemory,
     days_ago,
-    name_user,
-    place_of,
     put_change,
     unknown_user,
-    user_of,
 )
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.forget import erase

@@ -502,13 +502,29 @@ def test_a_known_id_is_the_same_message_in_each_thread_unless_it_says_something_
     assert words_in(memory.load("ann"), "sail", "Husum", "row") == ["Husum", "row"]
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_in_a_state_that_only_adds_nothing_multiplies(ids):
+def joined(old, new):
+    return convert_to_messages([*(old or []), *new])
+
+
+class Joined(AgentState):
+    messages: Annotated[list[AnyMessage], joined]
+
+
+def joining(memory):
+    return agent_with(memory, state_schema=Joined)
+
+
+@pytest.mark.parametrize(
+    ("host", "ids"), [(only_adding, True), (only_adding, False), (joining, False)]
+)
+def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
     memory = new_memory()
-    graph = graph_with(memory, state=Added)
+    graph = host(memory)
 
     for number in range(4):
-        out = say(graph, f"I own boat {number}.", ANN, **({"id": f"m{number}"} if ids else {}))
+        text, key = f"I own boat {number}.", {"id": f"m{number}"} if ids else {}
+        given = HumanMessage(text, **key) if host is only_adding else ("human", text)
+        out = run(graph, {"messages": [given]}, ANN)
     memory.flush()
 
     assert [m.type for m in out["messages"]] == ["human", "ai"] * 4
@@ -697,26 +713,6 @@ def test_a_forgotten_user_is_not_remembered_again_from_an_old_thread():
     known = told(memory, "ann", "epilepsy, bees")
     assert words_in(known, "epilepsy", "bees") == []
     assert "Husum" in memory.load("ann")
-
-
-def joined(old, new):
-    return convert_to_messages([*(old or []), *new])
-
-
-class Joined(AgentState):
-    messages: Annotated[list[AnyMessage], joined]
-
-
-def test_an_agent_whose_state_gives_no_ids_remembers_each_message_once():
-    memory = new_memory()
-    agent = agent_with(memory, state_schema=Joined)
-
-    for number in range(3):
-        out = run(agent, {"messages": [("human", f"I own boat {number}.")]}, ANN)
-    memory.flush()
-
-    assert [m.type for m in out["messages"]] == ["human", "ai"] * 3
-    assert memory.load("ann").count("boat") == 3
 
 
 # all of it, at random

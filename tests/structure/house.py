@@ -40,7 +40,7 @@ CEILINGS = {
     "files a chunk enters, without a store": Ceiling(16, 14),
     "files a chunk enters, with a store": Ceiling(24, 20),
     "files a chunk enters, with Redis": Ceiling(30, 26),
-    "files a message enters": Ceiling(15, 8),
+    "files a message enters": Ceiling(13, 8),
     "files the fold of a message enters": Ceiling(35, 30),
     "modules with one importer, in percent": Ceiling(7, 7),
     "import circles, with those of types": Ceiling(0, 0),
