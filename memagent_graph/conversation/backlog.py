@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
 
-
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
 _MOST_USERS = 10_000

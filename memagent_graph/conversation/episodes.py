@@ -136,9 +136,8 @@ class Page:
         if not isinstance(record, dict):
             return None
         try:
-            return cls(
-                [KeptMessage(**{key: str(row[key]) for key in _KEYS}) for row in record["said"]]
-            )
+            rows = [{key: str(row[key]) for key in _KEYS} for row in record["said"]]
+            return cls([KeptMessage(**row) for row in rows])
         except (KeyError, TypeError):
             return None
 
@@ -167,7 +166,6 @@ class Kept:
 _lock = threading.Lock()
 _cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()
 """What was read last of each user in each store; the least recently used goes first."""
-
 
 _CONTENTS, _WAITING = "contents", "waiting"
 _PAGE = 4_000

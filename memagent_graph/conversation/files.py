@@ -141,9 +141,8 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return whole files."""
-        found: list[FileDownloadResponse] = self._copy_files().download_files(
-            [*map(_inside, paths)]
-        )
+        shown, inside = self._copy_files(), [*map(_inside, paths)]
+        found: list[FileDownloadResponse] = shown.download_files(inside)
         return found
 
     def _store(self, path: str, text: str, before: str) -> str | None:

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
-
 _ASKED_TWICE = 2
 """Calls of a chunk that was read whole and whose notes had to be written once more."""
 

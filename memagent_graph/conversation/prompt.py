@@ -281,10 +281,8 @@ class _Indexed:
             for start, text in passages(TextSource(one.text))
         ]
         texts = [page.said[number].text[start:end] for number, start, end in self.pieces]
-        self.passages, self.messages = (
-            IndexPart.of(texts, _cut),
-            IndexPart.of((one.text for one in page.said), _cut),
-        )
+        self.passages = IndexPart.of(texts, _cut)
+        self.messages = IndexPart.of((one.text for one in page.said), _cut)
         self.of = np.array([number for number, _, _ in self.pieces], np.int64)
         self.specific = [*map(_specific, texts)]
         self.shares = np.maximum(self.passages.sizes.astype(float), 1.0) ** _SMALLER
@@ -311,9 +309,8 @@ class MessageSearch:
         self._rare = cache(self._index.rarity)
         self._whole = cache(lambda number: self._rarity(self._specific(number)))
         self._messages = Index([page.messages for page in pages])
-        self._of = _concatenate(
-            [page.of + begin for page, begin in zip(pages, self._said, strict=False)], np.int64
-        )
+        begins = zip(pages, self._said, strict=False)
+        self._of = _concatenate([page.of + begin for page, begin in begins], np.int64)
         self._shares = _concatenate([page.shares for page in pages], float)
         self._days = _concatenate([page.days for page in pages], "U10")
         self._talk = _concatenate([page.talks for page in pages], np.int64)
@@ -359,9 +356,8 @@ class MessageSearch:
     def _passage(self, number: int) -> MessagePassage:
         page, own = self._locate(number)
         message, start, end = self._pages[page].pieces[own]
-        return MessagePassage(
-            self._pages[page].said[message], self._said[page] + message, start, end
-        )
+        said = self._pages[page].said[message]
+        return MessagePassage(said, self._said[page] + message, start, end)
 
     def _specific(self, number: int) -> frozenset[str]:
         """Return the terms of a passage, without names of speakers."""

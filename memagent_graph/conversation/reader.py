@@ -291,13 +291,12 @@ def _is_asked_for(subject: str, chunk: Chunk) -> bool:
 def _once(notes: str) -> str:
     """Notes without the lines that a later one below the same heading repeats, day and all."""
     kept: dict[tuple[str, str], str] = {}
-    heading, fenced = "", False
+    heading = ""
     for number, line in enumerate(notes.splitlines()):
-        fenced ^= line.lstrip().startswith("```")
         text = line.strip(_ENDS).casefold()
         if line.lstrip().startswith(("#", "**")) or line.rstrip().endswith(":"):
             heading = f"{number}"
-        key = (heading, f"line {number}" if fenced or not _TOLD.match(line) else text)
+        key = (heading, text if _TOLD.match(line) else f"line {number}")
         kept.pop(key, None)
         kept[key] = line
     return "\n".join(kept.values())

@@ -344,7 +344,7 @@ class Talk:
         seen = self.backlog.list_seen(self.thread).values()
         waiting = [one for one, message in seen if message and one.id not in kept.above]
         old = [one for one in waiting if one.checkpoint != kept.checkpoint]
-        left = await kept.find_left(old, await kept.read(), self._ids) if old else ()
+        left = await kept.find_gone(old, await kept.read(), self._ids) if old else ()
         return {one.id for one in left}.__contains__
 
     async def settle(self, ids: Collection[str]) -> None:
@@ -401,9 +401,9 @@ class Talk:
         gone = ids - now
         if gone and kept.nested:
             seen = [one for one in self._list_seen() if one.id in gone]
-            gone = {one.id for one in await kept.find_left(seen, newest, self._ids)}
+            gone = {one.id for one in await kept.find_gone(seen, newest, self._ids)}
         recorded = await self.personal.read_folded(self.thread)
-        left = await kept.find_left((one for one in recorded if one.id not in now), newest)
+        left = await kept.find_gone((one for one in recorded if one.id not in now), newest)
         # A fork replaces the first, up to the next one of a user.
         more = takewhile(lambda one: not one.digest.startswith(USER[:1]), left[1:])
         left = [*left[:1], *more]

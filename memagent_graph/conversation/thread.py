@@ -257,10 +257,8 @@ class KeptThread(NamedTuple):
     async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
         """Return a checkpoint, the newest by default; None if there is none."""
         of = {"checkpoint_id": checkpoint} if checkpoint else {}
-        place = {"thread_id": self.thread, "checkpoint_ns": "", **of}
-        found: CheckpointTuple | None = await ask_saver(
-            self.saver, "get_tuple", {"configurable": place}
-        )
+        place = {"configurable": {"thread_id": self.thread, "checkpoint_ns": "", **of}}
+        found: CheckpointTuple | None = await ask_saver(self.saver, "get_tuple", place)
         return found
 
     async def walk_back(
@@ -275,7 +273,7 @@ class KeptThread(NamedTuple):
             before = (at.parent_config or {}).get("configurable", {}).get("checkpoint_id")
             at = await self.read(before) if before and at.checkpoint["id"] > since else None
 
-    async def find_left(
+    async def find_gone(
         self,
         noted: Iterable[Recorded],
         newest: CheckpointTuple | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,13 +63,11 @@ def _is_of_the_bank(records: Records, namespace: Sequence[str]) -> bool:
 
 
 def _parse_line(line: str) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise _no_line(line)
-    return record
+        if isinstance(record, dict):
+            return record
+    raise _no_line(line)
 
 
 def _no_line(line: str) -> StoreError:

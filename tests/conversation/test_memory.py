@@ -77,17 +77,6 @@ def test_what_waits_leaves_where_the_rest_has_no_room_and_is_found_word_for_word
     assert "400 tokens: 5 lines of it" in memory.history("ann")[0].warnings[0]
 
 
-def test_a_whole_conversation_can_be_saved_and_nothing_is_folded_twice():
-    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
-
-    memory.save(chat(2), **WHO)
-    stays = memory.observe(chat(5), **WHO)
-    memory.save(stays, **WHO)
-    memory.save(stays, **WHO)
-
-    assert said(memory.load("ann")) == [*range(9)]
-
-
 @pytest.mark.slow
 async def test_what_folding_costs_does_not_grow_with_what_was_folded():
     """Operations, what is written and what the model reads, of as many turns later on."""

@@ -498,19 +498,6 @@ def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(stric
     assert "bees" in memory.load(AnonymousUser.of("t"))
 
 
-def test_a_thread_that_goes_on_without_naming_its_user_is_still_theirs():
-    memory = ConversationMemory(Keeper(), **NEVER)
-    middleware = [MemAgentMiddleware(memory, strict=True)]
-    agent = create_agent(
-        ScriptedChatModel("Noted."), middleware=middleware, checkpointer=InMemorySaver()
-    )
-    say(agent, "One.", of("ann"))
-
-    say(agent, "Two.", {"configurable": {"thread_id": "t"}})
-
-    assert "Two." in memory.load("ann")
-
-
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_path):
     file, history = str(tmp_path / "store.sqlite"), []
