@@ -21,7 +21,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
-from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
+from memagent_graph.conversation.thread import AnonymousUser, name_user
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.atomic import atomic
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
@@ -46,10 +47,9 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import Recorded
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
-    from memagent_graph.conversation.user_memory import UserId
+    from memagent_graph.conversation.thread import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
-
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -75,11 +75,13 @@ _log = logging.getLogger(__name__)
 class _ThreadBacklog:
     """A thread with the messages that this process has seen, by their ids; those done are None.
 
-    `fold` returns the ids of those that wait on; its second argument says whether none may.
+    `removed` are ids of those that left it, or were taken back, and did not come again. `fold`
+    returns the ids of those that wait on; its second argument says whether none may.
     """
 
     fold: FoldWaiting | None = None
     seen: dict[str, tuple[Recorded, BaseMessage | None]] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
     due: float = math.inf
 
     @property
@@ -119,6 +121,11 @@ class Backlog:
         with self._lock:
             return {**self._of(thread).seen}
 
+    def list_removed(self, thread: str) -> set[str]:
+        """Return the ids of messages that left a thread, and did not come again."""
+        with self._lock:
+            return {*self._of(thread).removed}
+
     def _of(self, thread: str) -> _ThreadBacklog:
         return self._threads.setdefault(thread, _ThreadBacklog())
 
@@ -133,6 +140,7 @@ class Backlog:
             known = {known for known, _ in one.seen.values()}
             new = {it.id for it in found if it not in known}
             one.seen.update((it.id, (it, m)) for it, m in found.items() if it.id in new or not m)
+            one.removed -= new
             for gone in [*one.seen][1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
                 del one.seen[gone]
             one.fold = one.fold if one.waiting else None  # it holds the store
@@ -166,9 +174,11 @@ class Backlog:
     def remove(self, ids: Collection[str], thread: str) -> None:
         """Remove messages of a thread: they wait again if they are added again."""
         with self._lock:
+            one = self._of(thread)
             for key in ids:
-                self._of(thread).seen.pop(key, None)
+                one.seen.pop(key, None)
                 self.recalled.clear()
+            one.removed.update(ids)
             self.see(thread, {})
 
     def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:

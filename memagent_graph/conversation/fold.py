@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import drop_ended, drop_subjects, topics, withdraw
+from memagent_graph.conversation.built_in import drop_ended, topics, withdraw
+from memagent_graph.conversation.episodes import drop_subjects
 from memagent_graph.conversation.form import split_memory
 from memagent_graph.conversation.messages import (
     ConversationSource,
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
-
 
 _ASKED_TWICE = 2
 """Calls of a chunk that was read whole and whose notes had to be written once more."""

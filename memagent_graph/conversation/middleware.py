@@ -12,7 +12,7 @@ from langgraph.types import Command
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import is_reply
 from memagent_graph.conversation.node import Thread, review
-from memagent_graph.conversation.session import Speakers, UserOf, turn_of
+from memagent_graph.conversation.thread import Speakers, UserOf, turn_of
 from memagent_graph.errors import install_hint
 from memagent_graph.sync import to_sync, wait_for
 

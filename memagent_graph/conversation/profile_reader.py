@@ -248,7 +248,6 @@ Say all changes again so that it has at most {words} words: shorter values, and 
 is oldest and of the least use.
 """
 
-
 FIELD_EXAMPLES = """\
 Below are sentences from chats. Behind a field stands what the sentence says of it, and whose it \
 is, "me" if it is that of the person who says the sentence, or "none" if it says nothing of it.

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, own_id
+from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, drop_subjects, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (

@@ -19,7 +19,7 @@ from memagent_graph import (
     ReadingConfig,
 )
 from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
-from memagent_graph.conversation.search import find_passages
+from memagent_graph.conversation.prompt import find_passages
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update

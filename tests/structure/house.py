@@ -40,7 +40,7 @@ CEILINGS = {
     "files a chunk enters, without a store": Ceiling(16, 14),
     "files a chunk enters, with a store": Ceiling(24, 20),
     "files a chunk enters, with Redis": Ceiling(29, 26),
-    "files a message enters": Ceiling(15, 8),
+    "files a message enters": Ceiling(13, 8),
     "files the fold of a message enters": Ceiling(34, 30),
     "modules with one importer, in percent": Ceiling(7, 7),
     "import circles, with those of types": Ceiling(0, 0),
@@ -48,9 +48,9 @@ CEILINGS = {
     "other public names with several meanings": Ceiling(28, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(613, 500),
+    "lines of the largest module": Ceiling(527, 500),
     "modules": Ceiling(146, 130),
-    "lines": Ceiling(43_817, 39_000),
+    "lines": Ceiling(43_815, 39_000),
 }
 
 
