@@ -29,7 +29,7 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.source import (
     JoinedSource,
     flat_parts,
-    flat_skips,
+    skips_of,
     metadata_of,
     warnings_of,
 )
@@ -235,7 +235,7 @@ def _open_corpus(corpus: Any, wanted: Filter | None = None) -> JoinedSource:
     """Join the single sources of a corpus whose metadata match; blank documents are left out."""
     opened = [*_open_all(corpus)]
     parts = [part for source in opened for part in flat_parts(source) if _is_wanted(part, wanted)]
-    skipped = [file for source in opened for file in flat_skips(source)]
+    skipped = [file for source in opened for file in skips_of(source)]
     return JoinedSource(parts, "corpus", skipped=skipped)
 
 
