@@ -29,8 +29,8 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.source import (
     JoinedSource,
     flat_parts,
-    skips_of,
     metadata_of,
+    skips_of,
     warnings_of,
 )
 

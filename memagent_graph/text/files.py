@@ -39,9 +39,9 @@ from memagent_graph.text.source import (
     Source,
     TextSource,
     flat_parts,
-    skips_of,
     list_lines,
     metadata_of,
+    skips_of,
     warnings_of,
 )
 from memagent_graph.text.terms import replace_surrogates

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -177,11 +177,11 @@ class JoinedSource:
         skipped: Sequence[Skipped] = (),
     ) -> None:
         self.name = name
-        self.skips = (*(file for part in parts for file in skips_of(part)), *skipped)
+        self.skips = (*chain.from_iterable(map(skips_of, parts)), *skipped)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
-        for part in (single for part in parts for single in flat_parts(part)):
+        for part in chain.from_iterable(map(flat_parts, parts)):
             space = "\n\n" if self._parts else ""
             self._parts.append(TextSource(f"{space}===== {part.name} =====\n\n", part.name))
             self._parts.append(part)

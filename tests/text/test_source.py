@@ -25,9 +25,9 @@ from memagent_graph.text.source import (
     Location,
     TextSource,
     flat_parts,
-    skips_of,
     parts_with_offsets,
     share_opened,
+    skips_of,
 )
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
