@@ -141,7 +141,7 @@ def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_Pla
     """Statements in their parts; one that stands in the name of a part is not a statement."""
     placed = []
     for item in items:
-        part, begin = corpus.part_at(item["start"])
+        part, begin = next(corpus.parts_between(item["start"], corpus.length))
         start, end = item["start"] - begin, min(item["end"] - begin, part.length)
         if start >= 0:
             place: Place = {**item, "source": part.name, "start": start, "end": end}

@@ -226,11 +226,6 @@ class JoinedSource:
                 break
             yield self._parts[index], self._starts[index]
 
-    def part_at(self, offset: int) -> tuple[Source, int]:
-        """Return the part of the code point at `offset`, or of its heading, and where it begins."""
-        index = self._number_at(offset) | 1
-        return self._parts[index], self._starts[index]
-
     def _number_at(self, offset: int) -> int:
         return max(bisect_right(self._starts, offset) - 1, 0)
 
