@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(613, 500),
     "modules": Ceiling(152, 130),
-    "lines": Ceiling(43_848, 39_000),
+    "lines": Ceiling(43_816, 39_000),
 }
 
 
