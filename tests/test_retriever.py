@@ -324,7 +324,8 @@ def test_passages_that_overlap_are_returned_once():
     class Overlapping(Noting):
         async def update(self, step, *, config=None):
             chunk = step.chunk
-            start = chunk.source.parts[0].text.index("first") + chunk.source.part_at(0)[1]
+            part, begin = next(chunk.source.parts_between(0, 1))
+            start = begin + part.text.index("first")
             spans = [(start, start + 12), (start + 6, start + 20), (start, start + 12)]
             return Update(memory_of([Evidence(f"{s} {e}", "a", 1, s, e) for s, e in spans]))
 

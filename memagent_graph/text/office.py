@@ -67,10 +67,11 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
 
 def _chart_text(root: Element | None) -> str:
     """Return the words of a chart or diagram, and the values of its series with their names."""
-    said = root.iter("{*}t") if root is not None else ()
-    words = " | ".join(text for at in said if (text := (at.text or "").strip()))
+    if root is None:
+        return ""
+    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
     rows = list[list[str]]()
-    for series in root.iter("{*}ser", "{*}data") if root is not None else ():
+    for series in root.iter("{*}ser", "{*}data"):
         name = " ".join(_points(child(series, "tx")))
         for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
@@ -83,13 +84,15 @@ def _chart_text(root: Element | None) -> str:
 
 def _points(part: Element | None) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
+    if part is None:
+        return []
+    found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
-    for point in part.iter("{*}pt") if part is not None else ():
+    for point in part.iter("{*}pt"):
         value = child(point, "v")
         said = point if value is None else value
         found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
-    if not found and part is not None:
+    if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
 
@@ -156,7 +159,6 @@ class Drawing(OfficeDocument):
         self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
         self._styles, self._margins = dict[str, Element](), set[str]()
         self._described, self._fields = "", list[str]()
-        self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
 
     def _read_part(
         self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
@@ -194,39 +196,24 @@ class Drawing(OfficeDocument):
                 yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
             elif name in {"altChunk", "oleObj"}:
                 yield self._read_embedded(self._target(element, "id"))
-            elif name == "AlternateContent":
-                forms = ([*self._blocks(form)] for form in element)
-                yield from next(filter(any, forms), [])
             elif name not in LEFT_OUT:
                 yield from self._blocks(element)
 
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
-        self._usual = [] if place is None else [*self._styles_of(place, role)]
         text = "\n".join(filter(None, self._blocks(element)))
         known = self._margins if role in _MARGINS else set[str]()
         if text and role != "sldNum" and text not in known:
             known.add(text)
             yield f"# {' '.join(text.split())}" if role in _TITLES else text
 
-    def _styles_of(self, place: Element, role: str) -> Iterator[Element]:
-        """Yield the styles of lists that a place on a slide has by its layout and master."""
-        for root, key in zip(self._layouts, ("idx", "type"), strict=False):
-            own = get(place, key, _USUALLY[key])
-            for one in root.iter("{*}ph") if root is not None else ():
-                if get(one, key, _USUALLY[key]) == own:
-                    yield child(next(one.iterancestors("{*}sp"), None), "txBody", "lstStyle")
-            if role not in _TITLES | _MARGINS:
-                yield child(root, "txStyles", "bodyStyle")
-
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
         text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
-        styles = (child(element.getparent(), "lstStyle"), *self._usual)
-        places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
+        places = (settings, child(element.getparent(), "lstStyle", f"lvl{at + 1}pPr"))
         marks = (mark for place in places if place is not None for mark in place)
         numbered = next((mark for mark in marks if local(mark) in _BULLETS), None)
         if text and (numbered is None or local(numbered) != "buAutoNum"):
@@ -275,8 +262,6 @@ class Drawing(OfficeDocument):
                 found = _HYPERLINK.search(get(element, "instr"))
                 address = found[1] if found else self._target(element, "id")
                 yield write_link("".join(self._inline(element, boxes)), address)
-            elif name == "AlternateContent":
-                yield from self._choose(element, boxes)
             elif name == "OLEObject":
                 boxes.append(self._read_embedded(self._target(element, "id")))
             elif name == "control":
@@ -322,16 +307,6 @@ class Drawing(OfficeDocument):
             yield self._styles[name]
             name = value_of(self._styles[name], "basedOn")
 
-    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
-        """Yield one of two forms of the same content."""
-        for form in element:
-            found: list[str] = []
-            text = "".join(self._inline(form, found))
-            if text.strip() or found:
-                boxes += found
-                yield text
-                return
-
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
             described = get(element, "descr").strip()
@@ -356,7 +331,6 @@ class Drawing(OfficeDocument):
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
-_USUALLY = {"idx": "0", "type": "body"}
 _BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
 
@@ -506,14 +480,9 @@ class Slides(Drawing):
             yield from self._slide(self._part_of(slide))
 
     def _slide(self, part: str) -> Iterator[str]:
-        above, self._layouts = part, []
-        for kind in ("slideLayout", "slideMaster"):
-            above = dict(self._package.targets(above).values()).get(kind, "-")
-            self._layouts.append(self._package.parse(above))
         shown = get(self._package.parse(part), "show", "1")
         yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
         yield from self._read_part(part, "cSld", "spTree")
-        self._layouts = []
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
                 notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))

@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(527, 500),
     "modules": Ceiling(146, 130),
-    "lines": Ceiling(43_815, 39_000),
+    "lines": Ceiling(43_646, 39_000),
 }
 
 
