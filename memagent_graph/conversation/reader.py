@@ -26,7 +26,7 @@ from memagent_graph.conversation.profile_reader import ProfileReader, ask_each
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.statements import statements
 from memagent_graph.memory.version import make_fingerprint
-from memagent_graph.models.reply import continue_text
+from memagent_graph.models.completion import continue_text
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, prompts_for, unheard
