@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 def raise_text(text: str, level: float) -> str:
@@ -212,6 +213,21 @@ def write_link(text: str, address: str) -> str:
     """Return the text of a link with its address, unless it is in the document or shown."""
     is_plain = address[:1] in set("#./") or shows_address(text, address)
     return text if is_plain else f"{text} <{address}>"
+
+
+def name_hidden(rows: Iterable[int], columns: Iterable[int] = ()) -> str:
+    """Return a line for hidden rows and one for columns: "Hidden rows: 3, 5-8."; "" for none."""
+    from openpyxl.utils.cell import get_column_letter
+
+    kinds = ("rows", rows, str), ("columns", columns, get_column_letter)
+    found = ((kind, ", ".join(_write_runs(numbers, write))) for kind, numbers, write in kinds)
+    return "\n".join(f"Hidden {kind}: {spans}." for kind, spans in found if spans)
+
+
+def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator[str]:
+    for _, run in groupby(enumerate(numbers), key=lambda found: found[1] - found[0]):
+        first, *others = [number for _, number in run]
+        yield "-".join(map(write, (first, *others[-1:])))
 
 
 _SYMBOLS = range(0xF020, 0xF07F)

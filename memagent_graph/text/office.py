@@ -159,6 +159,7 @@ class Drawing(OfficeDocument):
         self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
         self._styles, self._margins = dict[str, Element](), set[str]()
         self._described, self._fields = "", list[str]()
+        self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
 
     def _read_part(
         self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
@@ -196,24 +197,39 @@ class Drawing(OfficeDocument):
                 yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
             elif name in {"altChunk", "oleObj"}:
                 yield self._read_embedded(self._target(element, "id"))
+            elif name == "AlternateContent":
+                forms = ([*self._blocks(form)] for form in element)
+                yield from next(filter(any, forms), [])
             elif name not in LEFT_OUT:
                 yield from self._blocks(element)
 
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
+        self._usual = [] if place is None else [*self._styles_of(place, role)]
         text = "\n".join(filter(None, self._blocks(element)))
         known = self._margins if role in _MARGINS else set[str]()
         if text and role != "sldNum" and text not in known:
             known.add(text)
             yield f"# {' '.join(text.split())}" if role in _TITLES else text
 
+    def _styles_of(self, place: Element, role: str) -> Iterator[Element]:
+        """Yield the styles of lists that a place on a slide has by its layout and master."""
+        for root, key in zip(self._layouts, ("idx", "type"), strict=False):
+            own = get(place, key, _USUALLY[key])
+            for one in root.iter("{*}ph") if root is not None else ():
+                if get(one, key, _USUALLY[key]) == own:
+                    yield child(next(one.iterancestors("{*}sp"), None), "txBody", "lstStyle")
+            if role not in _TITLES | _MARGINS:
+                yield child(root, "txStyles", "bodyStyle")
+
     def _paragraph(self, element: Element) -> Iterator[str]:
         boxes: list[str] = []
         text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
-        places = (settings, child(element.getparent(), "lstStyle", f"lvl{at + 1}pPr"))
+        styles = (child(element.getparent(), "lstStyle"), *self._usual)
+        places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
         marks = (mark for place in places if place is not None for mark in place)
         numbered = next((mark for mark in marks if local(mark) in _BULLETS), None)
         if text and (numbered is None or local(numbered) != "buAutoNum"):
@@ -262,6 +278,8 @@ class Drawing(OfficeDocument):
                 found = _HYPERLINK.search(get(element, "instr"))
                 address = found[1] if found else self._target(element, "id")
                 yield write_link("".join(self._inline(element, boxes)), address)
+            elif name == "AlternateContent":
+                yield from self._choose(element, boxes)
             elif name == "OLEObject":
                 boxes.append(self._read_embedded(self._target(element, "id")))
             elif name == "control":
@@ -293,7 +311,7 @@ class Drawing(OfficeDocument):
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = (child(settings, name) for name in ("strike", "dstrike"))
-        is_struck = any(get(mark, "val", "1") not in _OFF for mark in marks if mark is not None)
+        is_struck = any(get(mark, "val", "1") not in OFF for mark in marks if mark is not None)
         if is_struck or get(settings, "strike", "noStrike") != "noStrike":
             text = strike_text(text)
         text = raise_text(text, LEVELS.get(raised, level))
@@ -306,6 +324,16 @@ class Drawing(OfficeDocument):
             seen.add(name)
             yield self._styles[name]
             name = value_of(self._styles[name], "basedOn")
+
+    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
+        """Yield one of two forms of the same content."""
+        for form in element:
+            found: list[str] = []
+            text = "".join(self._inline(form, found))
+            if text.strip() or found:
+                boxes += found
+                yield text
+                return
 
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
@@ -331,6 +359,7 @@ class Drawing(OfficeDocument):
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
+_USUALLY = {"idx": "0", "type": "body"}
 _BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
 
@@ -401,13 +430,13 @@ def _form_field(element: Element) -> str:
     settings = (child(field, name) for name in ("checked", "result", "default"))
     setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
-        return "\u2610" if setting in _OFF else "\u2612"
+        return "\u2610" if setting in OFF else "\u2612"
     entries = [*choices.iter("{*}listEntry")] if choices is not None else []
     at = int(setting) if setting.isdecimal() else 0
     return get(entries[at], "val") if at < len(entries) else ""
 
 
-_OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
+OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
@@ -467,27 +496,3 @@ def _level_of_word(element: Element, at: int) -> ListLevel:
         get_integer(child(element, "lvlRestart"), "val", at),
         child(element, "isLgl") is not None,
     )
-
-
-class Slides(Drawing):
-    """The text of a PPTX, slide by slide, with notes and comments."""
-
-    def all_blocks(self) -> Iterator[str]:
-        """Yield the blocks of each slide."""
-        order = child(self._package.parse(self._part), "sldIdLst")
-        for slide in order if order is not None else ():
-            self.page += 1
-            yield from self._slide(self._part_of(slide))
-
-    def _slide(self, part: str) -> Iterator[str]:
-        shown = get(self._package.parse(part), "show", "1")
-        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
-        yield from self._read_part(part, "cSld", "spTree")
-        for kind, target in self._package.targets(part).values():
-            if kind == "notesSlide":
-                notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
-                yield f"Notes: {notes}" if notes else ""
-            elif kind == "comments":
-                root = self._package.parse(target)
-                for text in root.iter("{*}text", "{*}t") if root is not None else ():
-                    yield f"Comment: {text.text}" if text.text else ""

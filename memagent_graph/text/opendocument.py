@@ -13,6 +13,7 @@ from memagent_graph.text.notation import (
     STYLES,
     ListLevel,
     count_item,
+    name_hidden,
     raise_text,
     strike_text,
     write_link,
@@ -185,18 +186,28 @@ class OpenDocument(OfficeDocument):
         return "".join(pieces)
 
     def _table(self, element: Element) -> str:
-        rows = list[list[str]]()
+        rows, number, hidden = list[list[str]](), 0, list[int]()
         for row in own_parts(element, "table-row", "table"):
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
                     times = min(get_integer(cell, "number-columns-repeated", 1), MOST_REPEATED)
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            times = min(get_integer(row, "number-rows-repeated", 1), MOST_REPEATED)
-            rows += [cells] * (times if any(cells) else 0)
-        return write_table(rows)
+            number += (times := get_integer(row, "number-rows-repeated", 1))
+            times = min(times, MOST_REPEATED) if any(cells) else 0
+            rows += [cells] * times
+            if get(row, "visibility") in _COLLAPSED:
+                hidden += range(number - times + 1, number + 1)
+        shown = list[bool]()
+        for column in own_parts(element, "table-column", "table"):
+            times = get_integer(column, "number-columns-repeated", 1)
+            shown += [get(column, "visibility") not in _COLLAPSED] * min(times, MOST_REPEATED)
+        filled = {at for row in rows for at, cell in enumerate(row) if cell}
+        unseen = [at + 1 for at, is_shown in enumerate(shown) if at in filled and not is_shown]
+        return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden, unseen)]))
 
 
+_COLLAPSED = {"collapse", "filter"}
 _OUTLINE = "\n"
 """Stands for the numbers of headings in the place of a name, which has no line end."""
 

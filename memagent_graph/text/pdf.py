@@ -15,7 +15,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from memagent_graph.text.formats import convert_within, write_attachments
-from memagent_graph.text.notation import raise_text, write_scripts
+from memagent_graph.text.notation import raise_text, shows_address, write_link, write_scripts
 from memagent_graph.text.ocr import (
     MOST_PIXELS,
     Album,
@@ -100,7 +100,7 @@ def read_pdf(content: bytes) -> Converted:
             remarks += [line for line in drawn if line.strip() not in known]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
         marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
-        blocks = [text, *([] if is_page else marks)]
+        blocks = [text, *([] if is_page else marks), *_links(document, page)]
         texts.append("\n\n".join(filter(None, blocks)) + _END)
         page.close()  # frees memory
     starts = [0, *accumulate(map(len, texts[:-1]))] if texts else []
@@ -232,6 +232,26 @@ def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> I
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
         raw.FPDFPage_CloseAnnot(mark)
+
+
+def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
+    """Yield the text of each link of a page whose text is not its address, with the address."""
+    found, text, edges = dict[str, str](), page.get_textpage(), raw.FS_RECTF()
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        action = raw.FPDFLink_GetAction(raw.FPDFAnnot_GetLink(mark))
+        size = raw.FPDFAction_GetURIPath(document, action, None, 0)
+        address = ctypes.create_string_buffer(size)
+        if size and raw.FPDFAnnot_GetRect(mark, edges):
+            raw.FPDFAction_GetURIPath(document, action, address, size)
+            said = text.get_text_bounded(edges.left, edges.bottom, edges.right, edges.top)
+            name = address.value.decode("utf-8", "replace")
+            found[name] = " ".join([*found.get(name, "").split(), *said.split()])  # of its lines
+        raw.FPDFPage_CloseAnnot(mark)
+    text.close()
+    yield from (
+        write_link(said, name) for name, said in found.items() if not shows_address(said, name)
+    )
 
 
 _CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}

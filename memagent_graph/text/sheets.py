@@ -10,6 +10,7 @@ from functools import cache
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from openpyxl.formula.translate import Translator, TranslatorError
 from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 from openpyxl.utils.cell import column_index_from_string
 from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel, from_ISO8601
@@ -18,6 +19,7 @@ from openpyxl.utils.escape import unescape
 from memagent_graph.templates import plural
 from memagent_graph.text.notation import (
     as_integer,
+    name_hidden,
     raise_text,
     write_link,
     write_scripts,
@@ -47,6 +49,7 @@ class Workbook(Drawing):
         self._formats = [*_formats(package.parse(parts.get("styles", "-")))]
         since = get(child(self._root, "workbookPr"), "date1904")
         self._epoch = MAC_EPOCH if since in {"1", "true"} else WINDOWS_EPOCH
+        self._shared: dict[str, tuple[str, str]] = {}
         self._unknown = 0
 
     def all_blocks(self) -> Iterator[str]:
@@ -60,11 +63,15 @@ class Workbook(Drawing):
         self.album.said += [said] if self._unknown else []
 
     def _sheet(self, part: str) -> Iterator[str]:
-        """Yield the table of a sheet, its margins, comments and drawings."""
-        rows, margins = dict[int, list[str]](), dict[str, None]()
-        links, at = self._package.targets(part), 0
-        for element in self._package.stream(part, "row", "hyperlink", "headerFooter"):
-            if local(element) == "headerFooter":
+        """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
+        rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
+        links, at, unseen = self._package.targets(part), 0, set[int]()
+        for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
+            is_hidden = get(element, "hidden") in {"1", "true"}
+            if local(element) == "col":
+                first, last = (as_integer(get(element, name), 0) for name in ("min", "max"))
+                unseen |= {*range(first, min(last, _MOST_COLUMNS) + 1)} if is_hidden else set()
+            elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
                 letters, row = _split(get(element, "ref"))
@@ -75,7 +82,10 @@ class Workbook(Drawing):
             else:
                 at = as_integer(get(element, "r"), at + 1)
                 rows[at] = self._row(element)
+                hidden += [at] if is_hidden and any(rows[at]) else []
+        filled = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
         yield write_table(rows.values())
+        yield name_hidden(hidden, sorted(unseen & filled))
         yield from (" ".join(said.split()) for said in margins)
         comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
@@ -99,9 +109,13 @@ class Workbook(Drawing):
         text = value.text or "" if value is not None else ""
         if kind == "inlineStr":
             return _rich_text(child(cell, "is"))
-        if formula is not None and not text and kind != "str":
-            self._unknown += 1
-            return f"={formula.text}" if formula.text else ""
+        if formula is not None:
+            shared = get(formula, "si")
+            if formula.text and shared:
+                self._shared[shared] = formula.text, cell.get("r", "")
+            if not text and kind != "str":
+                self._unknown += 1
+                return self._formula(formula.text or "", shared, cell.get("r", ""))
         at = as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
@@ -112,6 +126,14 @@ class Workbook(Drawing):
         style = as_integer(cell.get("s", ""), 0)
         number_format = self._formats[style] if style < len(self._formats) else "General"
         return show(_value(text, kind, number_format, self._epoch), number_format)
+
+    def _formula(self, text: str, shared: str, cell: str) -> str:
+        """Return a formula; one that a cell shares with others is written for this cell."""
+        text, origin = (text, cell) if text else self._shared.get(shared, ("", cell))
+        try:
+            return str(Translator(f"={text}", origin=origin).translate_formula(cell))
+        except (TranslatorError, ValueError):
+            return f"={text}"
 
 
 def _comments_of(package: Package, part: str) -> dict[str, str]:
@@ -125,6 +147,7 @@ def _comments_of(package: Package, part: str) -> dict[str, str]:
     return found
 
 
+_MOST_COLUMNS = 16_384
 _is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 _CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
 """Codes for the place, font and fields of what stands in the margins of a printed sheet."""

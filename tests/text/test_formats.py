@@ -338,19 +338,32 @@ DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 
 
-def test_a_footer_of_slides_is_read_once(tmp_path):
+@pytest.mark.parametrize("level", ["layout", "master"])
+def test_a_slide_has_the_numbers_of_its_layout_and_its_footer_once(tmp_path, level):
     presentation = Presentation()
     layout = presentation.slide_layouts[1]
+    place = layout.placeholders[1]._element if level == "layout" else None
+    of_master = layout.slide_master._element.find(".//{*}bodyStyle")
+    style = of_master if place is None else place.find(".//{*}lstStyle")
+    bullet = f'<a:buAutoNum xmlns:a="{DRAWING}" type="arabicPeriod"/>'
+    for number in (1, 2) if place is None else (1,):
+        old = style.find(f"{{*}}lvl{number}pPr")
+        old = fromstring(f'<a:lvl1pPr xmlns:a="{DRAWING}"/>') if old is None else old
+        for mark in old.findall("{*}buChar"):
+            old.remove(mark)
+        old.append(fromstring(bullet))
+        style.append(old)
     for number in (1, 2):
         slide = presentation.slides.add_slide(layout)
-        slide.placeholders[1].text_frame.text = f"a{number}"
-        slide.shapes._spTree.append(deepcopy(layout.placeholders[3]._element))
+        slide.placeholders[1].text_frame.text = f"a{number}\nb{number}"
+        footer = layout.placeholders[3]._element
+        slide.shapes._spTree.append(deepcopy(footer))
         slide.shapes[-1].text_frame.text = "In confidence"
     presentation.save(tmp_path / "a.pptx")
 
     text = re.sub("<!-- .* -->", "", read(tmp_path / "a.pptx").text)
 
-    assert text.split() == ["a1", "In", "confidence", "a2"]
+    assert text.split() == ["1.", "a1", "2.", "b1", "In", "confidence", "1.", "a2", "2.", "b2"]
 
 
 def write_slides(path, tree, links=(), parts=(), more=""):
@@ -554,7 +567,9 @@ class TestSheets:
 
         assert "| 12.5 | Ann K. |" in read(tmp_path / "a.xlsx").text
 
-    def test_what_is_hidden_links_and_margins_are_read_in_spite_of_blemishes(self, tmp_path):
+    def test_hidden_sheets_rows_and_columns_links_and_margins_are_read_in_spite_of_blemishes(
+        self, tmp_path
+    ):
         book = Workbook()
         sheet = book.active
         for row in (["rent", 900], ["due", 12], ["paid", 7]):
@@ -575,7 +590,7 @@ class TestSheets:
 
         assert text == (
             "## Sheet\n\n| rent <http://example.org/a> | 900 |\n| --- | --- |\n| due | 12 |\n"
-            "| paid | 7 |\n\nPage of Kiel\n\n"
+            "| paid | 7 |\n\nHidden rows: 2-3.\nHidden columns: B.\n\nPage of Kiel\n\n"
             "## Costs (hidden)"
         )
 
@@ -687,8 +702,15 @@ class TestPdf:
         assert "The lease." in text
         assert "Too high." in text
 
-    def test_attached_files_are_read_and_what_is_not_read_lowers_coverage(self, tmp_path):
+    def test_links_and_attached_files_are_read_and_what_is_not_read_lowers_coverage(self, tmp_path):
+        to = b"<< /Type /Annot /Subtype /Link /Rect [15 90 99 115] /A << /S /URI /URI (%b) >> >>"
+        links = b"".join(to % address for address in (b"http://a.org/rent", b"http://lease."))
         path = write_pdf(tmp_path / "a.pdf", b"BT /F 12 Tf 20 100 Td (The lease.) Tj ET")
+        path = write_pdf(
+            tmp_path / "a.pdf",
+            b"BT /F 12 Tf 20 100 Td (The lease.) Tj ET",
+            more=b"/Annots [%b]" % links,
+        )
         document = PdfDocument(path.read_bytes())
         for name, content in (("note.txt", b"Paid late."), ("x.bin", b"\0")):
             document.new_attachment(name).set_data(content)
@@ -696,7 +718,10 @@ class TestPdf:
 
         found = read(path)
 
-        assert found.text == "The lease.\n\n\f## Attachment: note.txt\n\nPaid late."
+        assert found.text.split("\n\n") == [
+            *("The lease.", "The lease. <http://a.org/rent>", "\f## Attachment: note.txt"),
+            "Paid late.",
+        ]
         assert found.warnings == ("attachment x.bin was not read.",)
         assert found.lost == 1 / 3
 
@@ -794,7 +819,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
     ]
 
 
-def test_hidden_sheets_and_slides_of_an_opendocument_are_read_and_named(tmp_path):
+def test_hidden_sheets_rows_and_slides_of_an_opendocument_are_read_and_named(tmp_path):
     styles = (
         '<style:style style:name="T"><style:table-properties table:display="false"/></style:style>'
         '<style:style style:name="D"><style:drawing-page-properties '
@@ -802,7 +827,12 @@ def test_hidden_sheets_and_slides_of_an_opendocument_are_read_and_named(tmp_path
     )
     cell = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
     row = f"<table:table-row {{}}>{cell}</table:table-row>"
-    rows = row.format("", "a") + row.format('table:visibility="collapse"', "b")
+    hidden = 'table:visibility="collapse" table:number-columns-repeated="1000"'
+    rows = (
+        f"<table:table-column {hidden}/>"
+        + row.format("", "a")
+        + row.format('table:visibility="collapse"', "b")
+    )
     sheet = f'<table:table table:name="Costs" table:style-name="T">{rows}</table:table>'
     sheet = f"<office:spreadsheet>{sheet}</office:spreadsheet>"
     slide = '<draw:page draw:style-name="D"><text:p>Odo</text:p></draw:page>'
@@ -810,7 +840,10 @@ def test_hidden_sheets_and_slides_of_an_opendocument_are_read_and_named(tmp_path
     sheets = read(write_opendocument(tmp_path / "a.ods", sheet, styles)).text
     slides = read(write_opendocument(tmp_path / "a.odp", slide, styles)).text
 
-    assert sheets == "## Costs (hidden)\n\n| a |\n| --- |\n| b |"
+    assert (
+        sheets
+        == "## Costs (hidden)\n\n| a |\n| --- |\n| b |\n\nHidden rows: 2.\nHidden columns: A."
+    )
     assert slides == "<!-- Slide number: 1 (hidden) -->\n\nOdo"
 
 
