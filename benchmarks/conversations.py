@@ -38,6 +38,7 @@ from measurement import append_row, print_head, print_row, read_rows
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.messages import SAID_AT
+from memagent_graph.conversation.thread import remind
 from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evaluation.scores import holds, normalize
 from memagent_graph.memory.stores import open_store
@@ -270,7 +271,8 @@ def made(*kinds: str) -> list[dict[str, Any]]:
 
 def answer(model: BaseChatModel, memory: ConversationMemory, user: str, question: str) -> str:
     """Return a model's reply in a new thread."""
-    return model.invoke(memory.remind([HumanMessage(question)], user=user), max_tokens=64).text
+    said = remind([HumanMessage(question)], memory.prompt(user, about=question))
+    return model.invoke(said, max_tokens=64).text
 
 
 def dialogues(given: argparse.Namespace) -> None:

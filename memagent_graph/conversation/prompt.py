@@ -1,4 +1,4 @@
-"""What a model is told of a user: the memory, and passages of earlier messages, in one budget.
+"""What a model sees of a user: the memory, and passages of earlier messages, in one budget.
 
 A passage counts for the words of the current message that are in it (BM25), or, with less weight,
 in the messages around it: a question and its answer share few words. A speaker who is named in the

@@ -99,7 +99,7 @@ def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
 
 
 class ConversationSettings(Generic[Shape]):
-    """What a `ConversationMemory` is made of; its arguments are documented there."""
+    """The parts of a `ConversationMemory`, where its arguments are documented."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from memagent_graph.sync import ask_saver
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Container, Iterable, Sequence
 
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from memagent_graph.conversation.episodes import Recorded
@@ -441,3 +441,27 @@ def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> 
     ids = {message.id for message in stays}
     gone = (group[0].id for group in reversed(groups(messages)) if group[0].id not in ids)
     return next(gone, None)
+
+
+def remind(messages: Sequence[Any], memory: Sequence[SystemMessage]) -> list[Any]:
+    r"""Return messages for a model, whose last human one begins with what is remembered.
+
+    Small models heed it more there than at the beginning, and caches of prompts keep what precedes.
+
+    Examples:
+        >>> from langchain_core.messages import HumanMessage, SystemMessage
+        >>> from memagent_graph.conversation.thread import remind
+        >>> remind([HumanMessage("Where do I live?")], [SystemMessage("In Lyon.")])[0].text
+        'In Lyon.\nWhere do I live?'
+    """
+    shown = [*messages]
+    last = max((at for at, m in enumerate(shown) if isinstance(m, HumanMessage)), default=-1)
+    for one in memory:
+        if last < 0:
+            shown.append(HumanMessage(one.text))
+        elif isinstance(own := shown[last].content, str):
+            shown[last] = shown[last].model_copy(update={"content": f"{one.text}\n{own}"})
+        else:
+            parts = [{"type": "text", "text": one.text}, *own]
+            shown[last] = shown[last].model_copy(update={"content": parts})
+    return shown

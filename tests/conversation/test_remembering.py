@@ -38,10 +38,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 from servers.warm_python import COMMAND_LINE, warm_python
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.conversation.thread import AnonymousUser
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.memory.stores import open_store
 from memagent_graph.testing import ScriptedChatModel
 
@@ -291,6 +291,15 @@ def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
     assert reader.calls[0].count("One.") == reader.calls[0].count("Two.") == 1
 
 
+def test_a_fold_asks_again_where_a_model_was_away_for_a_moment():
+    model = ScriptedChatModel(TransientModelError("away"), "The user keeps bees in Ulm.")
+    memory = ConversationMemory(model, config=ReadingConfig(retry_interval=0.001))
+
+    memory.save([HumanMessage("I keep bees in Ulm.", id="1")], **WHO)
+
+    assert "bees in Ulm" in memory.load("ann")
+
+
 def test_an_edit_while_its_message_is_folded_is_folded_next():
     memory = ConversationMemory(reader := hanging(), **SOON)
     memory.observe([HumanMessage("My cat is Pixel.", id="1")], **WHO)
@@ -308,7 +317,7 @@ CHILD = """
 import os, sys
 from langchain.agents import create_agent
 from langgraph.checkpoint.sqlite import SqliteSaver
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.memory.stores import open_store
 from memagent_graph.testing import ScriptedChatModel
 
