@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.store.base import Op, Result
 
-    from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.thread import UserId
@@ -412,29 +412,42 @@ class UserMemories:
         thread: str | None,
         store: BaseStore | None,
         redact: Redact,
+        form: NotesForm,
     ) -> int:
         """Do as `ConversationMemory.aforget_messages`: what waits is recorded as folded."""
+
+        def goes(one: KeptMessage) -> bool:
+            return one.own_id in ids and thread in (None, one.thread)
+
         own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
-        _, waiting = await personal.episodes.read_all()
-        gone = [one for one in waiting if one.own_id in ids and thread in (None, one.thread)]
-        for name, message in [*((one.thread, as_message(one)) for one in gone), *own]:
+        kept, waiting = await personal.episodes.read_all()
+        for name, message in [
+            *((one.thread, as_message(one)) for one in waiting if goes(one)),
+            *own,
+        ]:
             await personal.record_said(name, message, redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
         )
-        return await personal.episodes.remove(ids, thread)
+        number = await personal.episodes.remove(ids, thread)
+        said = [one for page in kept.pages for one in page.said]
+        if words := [one.text for one in said if goes(one)]:
+            left = [one.text for one in said if not goes(one)]
+            await personal.drop(partial(form.drop_said, words, left), by="application")
+        return number
 
     async def drop_about(
         self, user: UserId, subject: str, store: BaseStore | None, form: NotesForm, **how: Any
     ) -> list[str]:
-        """Do as `UserMemory.drop_about`, once what waits is folded, and in proposals as well."""
+        """Forget a subject, once what waits is folded: in notes, kept messages and proposals."""
         backlog, personal = self.backlog(user, store), self.of(user, store)
         await backlog.fold()
         wanted = form.find_topics(subject)
-        gone = await personal.drop_about(wanted, form, **how)
+        gone = await personal.drop(partial(form.drop, subject=wanted), **how)
+        gone += await personal.episodes.drop_about(wanted)
         await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
         backlog.recalled.clear()
-        return gone
+        return [*dict.fromkeys(gone)]
 
     def choose_store(self, store: BaseStore | None) -> BaseStore:
         """Return the store to use: its own, that of the host graph, or one in this process."""

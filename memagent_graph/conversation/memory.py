@@ -381,11 +381,12 @@ class ConversationMemory(ConversationSettings[Shape]):
         """Delete messages that are kept word for word; return their number.
 
         `messages` are their ids, in a thread or, by default, in any. Those that wait are not folded
-        any more, and what was proposed from them is withdrawn. Notes made from the others stay.
+        any more, and what was proposed from them is withdrawn. Notes that are their words, and no
+        other message's, go, with the versions that had them.
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        return await self.people.drop_messages(user, ids, of, store, self.redact)
+        return await self.people.drop_messages(user, ids, of, store, self.redact, self.form)
 
     async def aforget_about(
         self, user: UserId, subject: str, *, store: BaseStore | None = None, by: str = "application"

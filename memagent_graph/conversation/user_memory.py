@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, PutOp
 
-    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.form import Dropped
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.thread import UserId
     from memagent_graph.memory.atomic import Value
@@ -370,29 +370,28 @@ class UserMemory:
         if not await self.advance(first, None, change):
             raise self._conflict()
 
-    async def drop_about(
+    async def drop(
         self,
-        subject: frozenset[str],
-        form: NotesForm,
+        drop: Callable[[str], Dropped],
         *,
         by: str,
         corrects: bool = False,
         propose: Propose | None = None,
     ) -> list[str]:
-        """Delete the statements about a subject from notes and kept messages, and return them.
+        """Delete what `drop` takes from a text, and return it.
 
         Versions that had one go as well, unless it `corrects` the notes, or proposes a change.
         """
         forgets = not (corrects or propose)
 
         def goes(text: str) -> bool:
-            return forgets and bool(form.drop(text, subject)[1])
+            return forgets and bool(drop(text)[1])
 
         gone, records = list[str](), self.bank.records
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
-            text, found = ("", []) if head is None else form.drop(head.text, subject)
+            text, found = ("", []) if head is None else drop(head.text)
             gone += found
             with suppress(MemoryConflictError):
                 if head is not None and found and propose:
@@ -402,7 +401,7 @@ class UserMemory:
                 now, old = await self.head(), await self._versions() if forgets else ()
                 ids = [one.id for one in old if one != now and goes(one.text)]
                 if not ids or (await release(records, MEMORY, ids, self.expect(now))).done:
-                    return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
+                    return gone
         raise self._conflict()
 
     def _conflict(self) -> MemoryConflictError:
