@@ -459,6 +459,8 @@ async def repeat(
     call: Callable[[int], Awaitable[T]],
     config: ReadingConfig,
     explain: Callable[[ModelError, int], ModelError] | None = None,
+    *,
+    patient: bool = True,
 ) -> T:
     """Make a call, and repeat it after transient errors, with doubling intervals.
 
@@ -470,6 +472,7 @@ async def repeat(
         call: makes an attempt; it takes its number, from 1.
         config: gives `max_attempts` and `retry_interval`, in seconds.
         explain: returns the error to raise for the last one and the number of attempts.
+        patient: whether to wait for a server that became unreachable.
     """
     attempt, failed = 1, float("inf")
     while True:
@@ -479,7 +482,8 @@ async def repeat(
             failed = min(failed, monotonic())
             transient = error if isinstance(error, TransientModelError) else None
             if transient is None or (
-                attempt >= config.max_attempts and monotonic() - failed >= transient.patience
+                attempt >= config.max_attempts
+                and (not patient or monotonic() - failed >= transient.patience)
             ):
                 if explain is not None:
                     raise explain(error, attempt) from error
