@@ -24,7 +24,7 @@ from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.thread import AnonymousUser, name_user
 from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.atomic import Namespace, atomic
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
 from memagent_graph.memory.items import check_namespace
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
@@ -485,6 +485,10 @@ class ReadOnlyStore(BaseStore):
         raise refuse_writes()
 
     acommit = _refuse
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """Return the places of the items in and below a namespace."""
+        return await self._atomic.aplaces(namespace)
 
 
 def _reads(ops: Iterable[Op]) -> list[Op]:

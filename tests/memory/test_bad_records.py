@@ -195,7 +195,6 @@ async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
     assert (await read(store, numbered(9), memory_name="ann"))["warnings"] == []
 
 
-@UNREADABLE
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILS)
 @pytest.mark.parametrize("where", ["head", "version"])
