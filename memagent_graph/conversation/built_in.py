@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.tokens import Tokenizer
 
+_FIRST_PERSON = regex.compile(
+    r"(?i)\b(?:I|me|my|mine|we|us|our|ours|ich|mir|mein\p{L}*|wir|unser\p{L}*|je|moi|mon|mes|nous"
+    r"|notre|nos|yo|mis?|nosotr[oa]s|nuestr[oa]s?)\b|\bj['’]|我|私|俺|僕"
+)
 _QUESTION = regex.compile(r"[?？؟][\"”’)]*$")
 _REQUEST = regex.compile(
     r"(?i)^\W*(?:please\b|(?:tell|show|give|help|remind) me\b|explain\b|let['’]s\b"
@@ -55,11 +59,12 @@ _MARK = regex.compile(r"\[(?:image|audio|video|file|document|media|content)(?:: 
 _IDLE = frozenset(
     terms(
         "alright cheers fine haha hm hmm lmao lol m no not np omg rofl s thx ty ugh worry yup "
-        "aren couldn d didn doesn don hasn haven isn ll re shouldn t ve wasn weren won wouldn "
-        "morning afternoon evening night later tomorrow soon"
+        "aren couldn d didn doesn don hasn haven isn ll re shouldn t ve wasn weren won wouldn"
     )
 )
 """Words, and ends of shortened ones, that say nothing where nothing else is said."""
+_GREETING = _IDLE | set(terms("morning afternoon evening night later tomorrow soon"))
+"""The same, unless somebody says it of themselves."""
 
 _INSTRUCTING = frozenset(
     terms(
@@ -96,7 +101,8 @@ def is_statement(text: str) -> bool:
     The rule knows English best; of other languages it knows question marks.
     """
     text = _MARK.sub(" ", text).strip()
-    if _plain_words(text) <= _IDLE:
+    said = _plain_words(text)
+    if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
         return False
     ways = (_QUESTION.search, _REQUEST.search, _PASSING.search)
     return not any(found(text) for found in ways)

@@ -1,4 +1,4 @@
-"""The indexes of a store in Redis: what is put is found whatever was lost; what expired goes."""
+"""The indexes of a store in Redis: they find each item, after losses too, and drop expired ones."""
 
 from __future__ import annotations
 
