@@ -10,8 +10,6 @@ import os
 import signal
 import ssl
 import sys
-import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -93,16 +91,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_model import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start vLLM's engines faster."""
-    if item.get_closest_marker("vllm") and find_spec("vllm"):
-        from servers.vllm_server import fork_engines
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of vLLM and of what it imports
-            fork_engines()
 
 
 @pytest.fixture(scope="session")

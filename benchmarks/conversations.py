@@ -6,14 +6,16 @@ stays out of the repository. The steps append JSON lines to FILE, and what it ha
 - `keep WAY...` saves each conversation in a way, and writes what is told when a question comes. A
   way is a model string or "extractive", with which `ConversationMemory` folds; or one of `OTHERS`,
   with as many tokens. A fold that was stopped goes on with the messages that are not folded yet.
+- `ask WAY...` has --model answer the first --questions of a conversation from what each way told.
 - `report` prints the tables. A message is told if half of its content words stand in passages of
   it, each of them word for word; a question counts if all of its messages are told. Differences are
   paired, with intervals of 95%.
 
-`chats MODEL` folds chats in which users say five facts of themselves each, and fifty of small talk
-in five languages, made before any prompt was chosen. Printed are the notes, the facts in them and
-in the model's replies in another thread. Whether notes say what no user said is for a reader of the
-output to see.
+Those of dialogues.jsonl were made before any prompt was chosen, in five languages. `chats` folds
+five in which users say five facts of themselves, and fifty of small talk; printed are the notes,
+the facts in them and in the replies of --model in another thread. `dialogues` folds sixty in which
+what a user says is contradicted, negated, corrected or deleted; even ones are for choosing. Whether
+notes say what no user said is for a reader of the output to see.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ import argparse
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chats import CHATS, SMALL_TALK
 from intervals import difference, in_percent
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -36,8 +38,9 @@ from measurement import append_row, print_head, print_row, read_rows
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.messages import SAID_AT
+from memagent_graph.conversation.thread import remind
 from memagent_graph.evaluation.methods import PassageSearch
-from memagent_graph.evaluation.scores import holds
+from memagent_graph.evaluation.scores import holds, normalize
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.text.terms import specific_terms, terms
@@ -46,8 +49,12 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from langchain_core.language_models import BaseChatModel
+
 COUNTER = EstimatingTokenizer()
 OTHERS = ("bm25", "last")
+KINDS = ("contradiction", "negation", "correction", "deletion")
+SHORTLY = "Answer in a few words, from the text above alone."
 UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
 AT_ONCE = 20
@@ -194,10 +201,37 @@ def keep(given: argparse.Namespace) -> None:
                     continue
                 told = [*contexts(way, messages, asked, given, user)]
                 for one, (notes, context) in zip(asked, told, strict=True):
-                    row = {"step": "keep", "user": user, "way": Path(way).name}
+                    row: dict[str, Any] = {"step": "keep", "user": user, "way": Path(way).name}
                     row |= {"question": one.question, "told": are_told(one, context)}
-                    row |= {"in notes": holds(notes, one.answer)}
-                    append_row(given.file, row | {"in context": holds(context, one.answer)})
+                    row |= {"in notes": holds(notes, one.answer), "context": context}
+                    row |= {"in context": holds(context, one.answer), "answer": one.answer}
+                    append_row(given.file, row)
+
+
+def ask(given: argparse.Namespace) -> None:
+    """Answer a question in all ways before the next, so that a stopped run has pairs."""
+    rows = read_rows(given.file)
+    done = {(row["user"], row["question"], row["way"]) for row in rows if row["step"] == "ask"}
+    model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
+    told: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        if row["step"] == "keep" and row["way"] in given.ways:
+            told[row["user"], row["question"]][row["way"]] = row
+    by_chance = sorted(told, key=lambda key: sha256(key[1].encode()).digest())
+    for user, question in by_chance[: given.questions]:
+        for way, row in told[user, question].items():
+            if (user, question, way) not in done:
+                asked = f"{row['context']}\n\n{SHORTLY}\nQuestion: {question}"
+                reply = model.invoke(asked, max_tokens=48).text
+                said = {"step": "ask", "user": user, "question": question, "way": way}
+                append_row(given.file, said | {"reply": reply, "F1": f1(reply, row["answer"])})
+
+
+def f1(reply: str, answer: str) -> float:
+    """The harmonic mean of precision and recall over words, as LoCoMo scores answers."""
+    said, wanted = Counter(normalize(reply).split()), Counter(normalize(answer).split())
+    shared = (said & wanted).total()
+    return 2 * shared / (said.total() + wanted.total()) if shared else 0.0
 
 
 def report(given: argparse.Namespace) -> None:
@@ -207,15 +241,19 @@ def report(given: argparse.Namespace) -> None:
             size, seconds = COUNTER.count(row["notes"]), f"{row['seconds']:.0f} s"
             print(row["user"], row["way"], f"{size} tokens", seconds, row["usage"])
         else:
-            by[f"{row['user'].split()[0]} {row['way']}"][row["user"], row["question"]] = row
+            key = row["user"], row["question"]
+            by[f"{row['user'].split()[0]} {row['way']}"].setdefault(key, {}).update(row)
     base = given.ways[0] if given.ways else "extractive"
     print_head("way", "questions", "of", "share", f"points of {base} ahead")
     for way, found in sorted(by.items()):
         ours = by[f"{way.split()[0]} {base}"]
-        for of in ("told", "in notes", "in context"):
-            both = [(row[of], ours[key][of]) for key, row in found.items() if key in ours]
+        for of in ("told", "in notes", "in context", "F1"):
+            rows = {key: row for key, row in found.items() if of in row}
+            both = [
+                (row[of], ours[key][of]) for key, row in rows.items() if of in ours.get(key, ())
+            ]
             ahead = difference(*zip(*both, strict=True)) if both else ""
-            print_row(way, len(found), of, in_percent([row[of] for row in found.values()]), ahead)
+            print_row(way, len(rows), of, in_percent([row[of] for row in rows.values()]), ahead)
 
 
 def fold(memory: ConversationMemory, said: list[str], user: str) -> str:
@@ -225,40 +263,72 @@ def fold(memory: ConversationMemory, said: list[str], user: str) -> str:
     return " / ".join(memory.load(user).splitlines())
 
 
+def made(*kinds: str) -> list[dict[str, Any]]:
+    """Return the dialogues of some kinds."""
+    rows = read_rows(Path(__file__).with_name("dialogues.jsonl"))
+    return [row for row in rows if row["kind"] in kinds]
+
+
+def answer(model: BaseChatModel, memory: ConversationMemory, user: str, question: str) -> str:
+    """Return a model's reply in a new thread."""
+    said = remind([HumanMessage(question)], memory.prompt(user, about=question))
+    return model.invoke(said, max_tokens=64).text
+
+
+def dialogues(given: argparse.Namespace) -> None:
+    model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
+    memory = ConversationMemory("extractive" if "extractive" in given.ways else model)
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for number, row in enumerate(made(*KINDS)):
+        user = f"dialogue {number}"
+        said = [HumanMessage(text, id=f"{number} {at}") for at, text in enumerate(row["said"])]
+        for one in said:
+            memory.save([one, AIMessage("I see.", id=f"{one.id} reply")], user=user, thread=user)
+        if (deleted := row.get("deletes")) is not None:
+            memory.forget_messages(user, [str(said[deleted].id)])
+        notes, reply = memory.load(user), answer(model, memory, user, row["asks"])
+        found = {"now in notes": row["now"], "old in notes": row["old"]}
+        seen = {of: bool(text and re.search(text, notes)) for of, text in found.items()}
+        seen["right"] = bool(re.search(row["now"], reply))
+        counts[row["kind"], ("tune", "held out")[number % 2]].update({"n": 1, **seen})
+        print(row["kind"], notes.splitlines(), repr(reply), seen, flush=True)
+    for (kind, half), count in sorted(counts.items()):
+        print_row(kind, half, *(f"{of}: {number}" for of, number in count.items()))
+
+
 def chats(given: argparse.Namespace) -> None:
     used = UsageMetadataCallbackHandler()
     model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
     model.callbacks = [used]
     memory = ConversationMemory(model)
     kept = replied = count = 0
-    for number, chat in enumerate(CHATS):
-        notes = fold(memory, [*chat], f"chat {number}")
-        print(notes, flush=True)
-        for question, fact in chat.values():
-            told = memory.prompt(f"chat {number}", about=question)
-            reply = model.invoke([*told, HumanMessage(question)], max_tokens=64).text
+    for number, row in enumerate(made("facts", "small talk")):
+        notes = fold(memory, row["said"], f"chat {number}")
+        print(row["kind"], row["said"], "|", notes, flush=True)
+        for question, fact in zip(row.get("asks", ()), row.get("now", ()), strict=True):
+            reply = answer(model, memory, f"chat {number}", question)
             count, kept = count + 1, kept + (fact in notes)
             replied += fact.casefold() in reply.casefold()
             print(f"  {question} {reply!r}", flush=True)
-        print(f"{kept} of {count} facts in notes, {replied} in replies", flush=True)
-    for language, talks in SMALL_TALK.items():
-        for number, said in enumerate(talks):
-            print(language, said, "|", fold(memory, said, f"{language} {number}"), flush=True)
-    print(used.usage_metadata)
+    print(f"{kept} of {count} facts in notes, {replied} in replies", used.usage_metadata)
+
+
+STEPS = {one.__name__: one for one in (keep, ask, report, chats, dialogues)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("step", choices=("keep", "report", "chats"))
+    parser.add_argument("step", choices=(*STEPS,))
     parser.add_argument("ways", nargs="*", help=f"model strings, extractive, {', '.join(OTHERS)}")
     parser.add_argument("--model", help="with chats: model that folds and answers")
+    parser.add_argument("--questions", type=int, default=100, help="with ask")
     parser.add_argument("--base-url")
     parser.add_argument("--locomo", type=int, default=10, help="conversations of LoCoMo")
     parser.add_argument("--beam", type=int, default=10, help="conversations of BEAM")
     parser.add_argument("--budget", type=int, default=1500, help="tokens of a context")
     given = parser.parse_args()
-    {"keep": keep, "report": report, "chats": chats}[given.step](given)
+    STEPS[given.step](given)
 
 
 if __name__ == "__main__":

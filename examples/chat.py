@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 
 from memagent_graph import ConversationMemory, ConversationNode, ConversationState
+from memagent_graph.conversation.thread import remind
 from memagent_graph.errors import ModelError
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
@@ -25,7 +26,7 @@ def reply(state: ConversationState) -> ConversationState:
     if model is None:
         return {"messages": [AIMessage("I see.")]}
     said = state["memory_view"]
-    return {"messages": [model.invoke([*memory.prompt(user, about=said), *said])]}
+    return {"messages": [model.invoke(remind(said, memory.prompt(user, about=said)))]}
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph.store.base import PutOp
 
-from memagent_graph.memory.items import atomic
+from memagent_graph.memory.atomic import atomic
 from memagent_graph.sync import wait_for
 
 

@@ -120,8 +120,8 @@ def evaluate(
 
 def _tasks(names: str | None, essays: Path | None) -> list[Task]:
     """The tasks that were named; one for each kind of samples in a file of RULER's."""
+    from memagent_graph.evaluation.questions import ruler_tasks
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.evaluation.tasks.questions import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None

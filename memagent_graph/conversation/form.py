@@ -21,7 +21,7 @@ from memagent_graph.templates import plural
 from memagent_graph.text.chunks import cut_at_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pydantic import BaseModel
 
@@ -109,6 +109,17 @@ class NotesForm:
         """Return a memory without statements about a subject, and these."""
         left, gone = drop_statements(text, subject.issubset)
         return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
+
+    def drop_said(self, words: Sequence[str], left: Sequence[str], text: str) -> Dropped:
+        """Return a memory without what stands in some messages, and in none of others; and that.
+
+        It is for notes: the values of a profile are no sentences.
+        """
+        mine, others = ("\n".join(" ".join(one.split()) for one in of) for of in (words, left))
+        known = [(one, " ".join(one.text.split())) for one in read_remarks(text)]
+        gone = [one for one, said in known if said in mine and said not in others]
+        kept = [one for one, _ in known if one not in gone]
+        return (write_remarks(kept), [one.text for one in gone]) if gone else (text, [])
 
     def fits(self, line: str) -> bool:
         """Whether a line that has a source is of this form: those of notes have none."""

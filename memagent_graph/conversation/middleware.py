@@ -12,7 +12,7 @@ from langgraph.types import Command
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import is_reply
 from memagent_graph.conversation.node import Thread, review
-from memagent_graph.conversation.session import Speakers, UserOf, turn_of
+from memagent_graph.conversation.thread import Speakers, UserOf, remind, turn_of
 from memagent_graph.errors import install_hint
 from memagent_graph.sync import to_sync, wait_for
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from langchain.agents.middleware import ModelResponse
-    from langchain_core.messages import BaseMessage, SystemMessage
+    from langchain_core.messages import BaseMessage
     from langgraph.runtime import Runtime
 
     _Runtime = Runtime[Any]
@@ -125,7 +125,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
                 await thread.note(ended=False)
             stays, changed = thread.turn(shorten=self._shorten_state)
             shown = _without_left(request, thread.now, stays)
-        return thread, _add_memory(shown, await thread.recall(shown.messages)), changed
+        said = remind(shown.messages, await thread.recall(shown.messages))
+        return thread, shown.override(messages=said), changed
 
     async def _note(
         self, thread: Thread, response: _Response, changed: dict[str, Any]
@@ -186,21 +187,3 @@ def _without_left(
     ids, same = {m.id for m in gone} - {None}, {id(m) for m in gone}
     left = [m for m in request.messages if m.id not in ids and id(m) not in same]
     return request.override(messages=left) if gone else request
-
-
-def _add_memory(request: _Request, messages: Sequence[SystemMessage]) -> _Request:
-    """Return a request whose last human message begins with what is remembered.
-
-    What stands before it is what the model was sent at earlier turns, so caches of prompts have it.
-    """
-    shown = [*request.messages]
-    last = max((at for at, m in enumerate(shown) if isinstance(m, HumanMessage)), default=-1)
-    for memory in messages:
-        if last < 0:
-            shown.append(HumanMessage(memory.text))
-        elif isinstance(own := shown[last].content, str):
-            shown[last] = shown[last].model_copy(update={"content": f"{memory.text}\n{own}"})
-        else:
-            parts = [{"type": "text", "text": memory.text}, *own]
-            shown[last] = shown[last].model_copy(update={"content": parts})
-    return request.override(messages=shown)

@@ -27,20 +27,21 @@ from memagent_graph.conversation.messages import (
     record_message,
     stamp,
 )
-from memagent_graph.conversation.prompt import find_left, view
 from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
-from memagent_graph.conversation.session import (
+from memagent_graph.conversation.session import Talk
+from memagent_graph.conversation.thread import (
+    AnonymousUser,
     KeptThread,
     Speaker,
     Speakers,
-    Talk,
     UserOf,
     access_of,
+    find_left,
     in_context,
     read_channel,
     turn_of,
+    view,
 )
-from memagent_graph.conversation.user_memory import AnonymousUser
 from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.seams import RunnableCallable, is_answered, replaces_messages, runs_of
 from memagent_graph.sync import to_sync
@@ -490,10 +491,6 @@ def _brings_words(given: object) -> bool:
 def _is_passing(key: str | None) -> bool:
     """Whether an id is a random one, as LangGraph gives to messages in each run without memory."""
     try:
-        return key is not None and UUID(key).version == _RANDOM
+        return key is not None and UUID(key).version == 4  # noqa: PLR2004 - of RFC 9562
     except ValueError:
         return False
-
-
-_RANDOM = 4
-"""Version of a random UUID (RFC 9562)."""

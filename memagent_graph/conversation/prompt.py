@@ -1,31 +1,45 @@
-"""What a model is shown: memory and earlier messages within one budget, and the recent window."""
+"""What a model sees of a user: the memory, and passages of earlier messages, in one budget.
+
+A passage counts for the words of the current message that are in it (BM25), or, with less weight,
+in the messages around it: a question and its answer share few words. A speaker who is named in the
+message counts double against the other speakers; the assistant counts half. The best passages bring
+the newer ones about the same matter, so that an old value is not shown without the new one.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from functools import lru_cache
-from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import accumulate, chain, groupby, islice
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import regex
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 
 from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
-from memagent_graph.conversation.messages import CALLING, is_human, is_instruction
+from memagent_graph.conversation.episodes import Kept, Page
+from memagent_graph.conversation.messages import ASSISTANT, USER
 from memagent_graph.evidence.statements import instant
-from memagent_graph.models.reply import text_in
 from memagent_graph.prompts import render
-from memagent_graph.text.index import Index
+from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
+from memagent_graph.text.index import Index, IndexPart, find_highest
+from memagent_graph.text.source import TextSource
+from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from langchain_core.messages import BaseMessage
+    from numpy.typing import NDArray
 
-    from memagent_graph.conversation.search import MessagePassage
+    from memagent_graph.conversation.episodes import KeptMessage
     from memagent_graph.text.tokens import Tokenizer
 
+    _OfTerm = Callable[[str], NDArray[Any]]
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 T = TypeVar("T")
 
 _MEMORY = 0.25
@@ -211,98 +225,255 @@ def take_first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
     return some[:least]
 
 
-def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:
-    """Messages that may only go together: one that calls tools with what the tools returned.
+_AROUND = ((0.7, 0.5), (0.4, 0.3))
+"""Weights of words in the messages one and two before, and one and two after."""
+_OTHERS, _HEARSAY = 0.5, 0.5
+_ASSISTANT = hash(ASSISTANT)
+_SMALLER = 0.2
+"""The score is divided by the tokens of the passage to this power."""
+_LEADS, _ALIKE, _BROUGHT = 4, 0.3, 0.999
+"""Number of the best passages that bring a newer one, least share of common words, and its score
+as a share of theirs."""
+_NEWER = 2
+"""Most newer passages that each of them brings."""
+_LIKELY = 200
+"""Number of passages that are examined for that."""
 
-    Messages of the application are in no group.
+
+@dataclass(frozen=True, slots=True)
+class MessagePassage:
+    """A piece of a message, word for word; offsets are in code points of its text."""
+
+    said: KeptMessage
+    message: int
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The piece."""
+        return self.said.text[self.start : self.end]
+
+
+_RECENT = lru_cache(4096)
+"""Keeps what was found in the last passages: a turn changes the last page by a message or two."""
+_terms = _RECENT(terms)
+
+
+@_RECENT
+def _specific(text: str) -> frozenset[str]:
+    return frozenset(specific_terms(text))
+
+
+def _cut(text: str) -> list[str]:
+    """Return the terms of a passage or a message; those of a long message are not kept."""
+    return _terms(text) if len(text) <= LONGEST_PASSAGE else terms(text)
+
+
+class _Indexed:
+    """One page: its pieces, and what stands where in them and in the whole messages."""
+
+    def __init__(self, page: Page) -> None:
+        self.said = page.said
+        self.pieces = [
+            (number, start, start + len(text))
+            for number, one in enumerate(page.said)
+            for start, text in passages(TextSource(one.text))
+        ]
+        texts = [page.said[number].text[start:end] for number, start, end in self.pieces]
+        self.passages = IndexPart.of(texts, _cut)
+        self.messages = IndexPart.of((one.text for one in page.said), _cut)
+        self.of = np.array([number for number, _, _ in self.pieces], np.int64)
+        self.specific = [*map(_specific, texts)]
+        self.shares = np.maximum(self.passages.sizes.astype(float), 1.0) ** _SMALLER
+        self.days = np.array([one.day for one in page.said], "U10")
+        self.names = {one.speaker for one in page.said}
+        self.speakers = np.array([hash(one.speaker) for one in page.said], np.int64)
+        self.talks = np.array([hash((one.thread, one.day)) for one in page.said], np.int64)
+        self.ids: dict[tuple[str, str], list[int]] = {}
+        for number, one in enumerate(page.said):
+            self.ids.setdefault((one.id, one.text), []).append(number)
+
+
+class MessageSearch:
+    """Finds passages among what is kept of one user.
+
+    Each page is indexed once: after a turn, only arrays are joined.
     """
-    found: list[list[BaseMessage]] = []
-    calls: dict[str, list[BaseMessage]] = {}
-    for message in messages:
-        if isinstance(message, ToolMessage) and message.tool_call_id in calls:
-            calls[message.tool_call_id].append(message)
-        elif not is_instruction(message):
-            found.append([message])
-            if isinstance(message, AIMessage):
-                called = [*message.tool_calls, *message.invalid_tool_calls]
-                calls |= {call["id"]: found[-1] for call in called if call["id"]}
-    return found
+
+    def __init__(self, kept: Kept) -> None:
+        self._pages = pages = [_index_page(page) for page in kept.pages]
+        self._begins = [0, *accumulate(len(page.pieces) for page in pages)]
+        self._said = [0, *accumulate(len(page.said) for page in pages)]
+        self._index = Index([page.passages for page in pages])
+        self._rare = cache(self._index.rarity)
+        self._whole = cache(lambda number: self._rarity(self._specific(number)))
+        self._messages = Index([page.messages for page in pages])
+        begins = zip(pages, self._said, strict=False)
+        self._of = _concatenate([page.of + begin for page, begin in begins], np.int64)
+        self._shares = _concatenate([page.shares for page in pages], float)
+        self._days = _concatenate([page.days for page in pages], "U10")
+        self._talk = _concatenate([page.talks for page in pages], np.int64)
+        self._speaker = _concatenate([page.speakers for page in pages], np.int64)[self._of]
+        names = set[str]().union(*(page.names for page in pages)) - {USER, ASSISTANT}
+        self._names = {name: frozenset(terms(name)) for name in names}
+        self._named = frozenset[str]().union(*self._names.values())
+
+    def find(
+        self, about: str, *, since: str = "", known: Collection[tuple[str, str]] = ()
+    ) -> Iterator[MessagePassage]:
+        """Yield the passages that bear on a text, the best first, none that is known or older."""
+        wanted = content_terms(about)
+        named = self._named.intersection(wanted)
+        of_term: _OfTerm = cache(lambda term: self._index.scores({term: 1.0}))
+        bearing = [term for term in wanted if term not in self._named] or wanted
+        scores = self._words(bearing, of_term)
+        if named:
+            theirs = [hash(name) for name, own in self._names.items() if own & named]
+            scores[~np.isin(self._speaker, theirs)] *= _OTHERS
+        scores[self._speaker == _ASSISTANT] *= _HEARSAY
+        scores /= self._shares
+        left_out = self._find_known({*known})
+        if since:
+            left_out |= self._days < since
+        scores[left_out[self._of]] = 0.0
+        self._bring_newer(scores, {*wanted} - self._named, of_term)
+        return map(self._passage, _rank(scores))
+
+    def _find_known(self, known: set[tuple[str, str]]) -> NDArray[Any]:
+        """Return which messages have these ids and texts."""
+        is_known: NDArray[Any] = np.zeros(self._said[-1], bool)
+        for page, begin in zip(self._pages, self._said, strict=False):
+            for message in known & page.ids.keys():
+                is_known[[begin + number for number in page.ids[message]]] = True
+        return is_known
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """Return the page of a passage, and its number there."""
+        page = bisect_right(self._begins, number) - 1
+        return page, number - self._begins[page]
+
+    def _passage(self, number: int) -> MessagePassage:
+        page, own = self._locate(number)
+        message, start, end = self._pages[page].pieces[own]
+        said = self._pages[page].said[message]
+        return MessagePassage(said, self._said[page] + message, start, end)
+
+    def _specific(self, number: int) -> frozenset[str]:
+        """Return the terms of a passage, without names of speakers."""
+        return self._all_specific(number) - self._named
+
+    def _all_specific(self, number: int) -> frozenset[str]:
+        page, own = self._locate(number)
+        return self._pages[page].specific[own]
+
+    def _words(self, wanted: Sequence[str], of_term: _OfTerm) -> NDArray[Any]:
+        scores = np.zeros(len(self._of))
+        nearby = [self._talk[far:] == self._talk[:-far] for far in range(1, len(_AROUND) + 1)]
+        for term in wanted:
+            around, heard = np.zeros(len(self._talk)), self._messages.scores({term: 1.0})
+            if not heard.any():
+                continue
+            for far, ((before, after), same) in enumerate(zip(_AROUND, nearby, strict=True), 1):
+                around[far:] = np.maximum(around[far:], before * heard[:-far] * same)
+                around[:-far] = np.maximum(around[:-far], after * heard[far:] * same)
+            scores += np.maximum(of_term(term), around[self._of])
+        return scores
+
+    def _bring_newer(self, scores: NDArray[Any], wanted: set[str], of_term: _OfTerm) -> None:
+        """Let the best passages bring the newer one of their speaker that is most like them."""
+        brought: dict[int, float] = {}
+        for lead in find_highest(scores, _LEADS).tolist():
+            message, own = self._of[lead], self._specific(lead)
+            if scores[lead] <= 0 or self._speaker[lead] == _ASSISTANT:
+                continue
+            bears = sum((of_term(term) for term in own & wanted), np.zeros(len(scores)))
+            bears *= scores > 0
+            likely = find_highest(bears, _LIKELY)
+            later = (self._of[likely] > message) & (self._speaker[likely] == self._speaker[lead])
+            likeness = {
+                other: self._likeness(own, lead, other)
+                for other in likely[later & (bears[likely] > 0)].tolist()
+            }
+            alike = [other for other, share in likeness.items() if share >= _ALIKE]
+            for newer in sorted(alike, key=likeness.__getitem__)[-_NEWER:]:
+                brought[newer] = max(brought.get(newer, 0.0), scores[lead] * _BROUGHT)
+        for number, score in brought.items():
+            scores[number] = max(scores[number], score)
+
+    def _likeness(self, own: frozenset[str], one: int, other: int) -> float:
+        """Share of the shorter passage's words in the other, weighted by their rarity."""
+        whole = min(self._whole(one), self._whole(other))
+        return self._rarity(own & self._all_specific(other)) / whole if whole else 0.0
+
+    def _rarity(self, terms_: frozenset[str]) -> float:
+        return sum(map(self._rare, terms_))
 
 
-def beyond(
-    messages: Sequence[BaseMessage],
+def _concatenate(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *arrays])
+
+
+def find_passages(
+    kept: Kept,
+    waiting: Sequence[KeptMessage],
+    about: str,
     *,
-    window: int,
-    tokens: int,
-    count: Callable[[BaseMessage], int],
-) -> list[BaseMessage]:
-    """The messages to be folded: none while there are few, else all but the last half.
+    since: str,
+    known: set[tuple[str, str]],
+    allows: Callable[[str], bool],
+) -> Iterable[MessagePassage]:
+    """Find passages, the best first, each made when it is asked for; an empty tuple if none.
 
-    What stays begins with a human message, has the last human message and the last group, and no
-    group is split. System messages always stay, and do not count. `count` measures tokens.
+    Messages that wait to be folded are in no notes: the newest come before less good passages. One
+    that was taken back has no text. `known` are ids and texts of messages to leave out.
     """
-    found = groups(messages)
-    sizes = [sum(map(count, group)) for group in found]
-    if sum(map(len, found)) <= window and sum(sizes) <= tokens:
-        return []
-    kept = len(found)
-    left, room = max(1, window // 2), tokens // 2
-    while kept and (
-        kept == len(found) or (len(found[kept - 1]) <= left and sizes[kept - 1] <= room)
-    ):
-        kept -= 1
-        left -= len(found[kept])
-        room -= sizes[kept]
-    humans = [at for at, group in enumerate(found) if isinstance(group[0], HumanMessage)]
-    first = next((at for at in humans if at >= kept), None)
-    stays = humans[-1] if first is None and humans else None
-    gone = found[:kept] if first is None else found[:first]
-    return [message for at, group in enumerate(gone) if at != stays for message in group]
+    now = {(one.thread, one.id): one.text for one in waiting}
+    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
+    before = {(one.thread, one.id): one.text for one in said if (one.thread, one.id) in now}
+    seen = {"", about}
+    new = [
+        one
+        for one in waiting
+        if before.get((one.thread, one.id)) != one.text  # else folded, and about to wait no more
+        if one.text not in seen and (one.id, one.text) not in known
+        if one.day >= since and allows(one.text)
+    ]
+    known |= {(key[1], text) for key, text in before.items() if text != now[key]}
+    searched = Kept([*kept.pages, Page(new)]) if new else kept
+    found = recall(searched).find(about, since=since, known=known)
+    allowed = (passage for passage in found if allows(passage.text))
+    best = [*islice(allowed, _BEST)]
+    has = {passage.message for passage in best}
+    newest = [*enumerate(new, sum(len(page.said) for page in kept.pages))][: -1 - _WAITING : -1]
+    best += [
+        MessagePassage(one, number, 0, len(one.text)) for number, one in newest if number not in has
+    ]
+    shown = {number for number, _ in newest} - has
+    rest = (passage for passage in allowed if passage.message not in shown)
+    return chain(best, rest) if best else ()
 
 
-def count_tokens(message: BaseMessage) -> int:
-    """Return an estimate of the tokens of a message.
-
-    A part that is no text counts the same whatever its size: models do not read its bytes as text.
-    """
-    if isinstance(message.content, str):
-        return count_tokens_approximately([message])
-    parts = [p for p in message.content if isinstance(p, str) or p.get("type") not in CALLING]
-    texts = [*map(text_in, parts)]
-    plain = message.model_copy(update={"content": "".join(filter(None, texts))})
-    return count_tokens_approximately([plain]) + _PART_TOKENS * texts.count(None)
+_BEST, _WAITING = 4, 8
+"""Number of the best passages that come before the newest waiting messages, and of these."""
 
 
-_PART_TOKENS = 85
-"""LangChain's figure for an image."""
+def _once(make: Callable[[_K], _V]) -> Callable[[_K], _V]:
+    """Return a function that makes what belongs to an object once, for as long as that lives."""
+    known: WeakKeyDictionary[_K, _V] = WeakKeyDictionary()
+
+    def find(of: _K) -> _V:
+        if of not in known:
+            known[of] = make(of)
+        return known[of]
+
+    return find
 
 
-def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[BaseMessage]:
-    """Return the first messages beyond the window of which none waits, up to a human's."""
-    leave: list[BaseMessage] = []
-    turn: list[BaseMessage] = []
-    for group in groups(folding):
-        if isinstance(group[0], HumanMessage):
-            leave, turn = leave + turn, []
-        if any(str(message.id) in wait for message in group):
-            return leave
-        turn += group
-    return leave + turn
+_index_page, recall = _once(_Indexed), _once(MessageSearch)
 
 
-def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
-    """Return the messages of a thread that the model still sees; `left` is as of `find_left`."""
-    at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
-    if left is None or at is None:
-        return [*messages]
-    later = groups(messages[at:])[1:]
-    kept = {id(m) for group in later if not isinstance(group[0], ToolMessage) for m in group}
-    human = next((m for m in reversed(messages) if is_human(m)), None)
-    return [m for m in messages if id(m) in kept or m is human or is_instruction(m)]
-
-
-def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the first message of the last group that is not among those that stay."""
-    ids = {message.id for message in stays}
-    gone = (group[0].id for group in reversed(groups(messages)) if group[0].id not in ids)
-    return next(gone, None)
+def _rank(scores: NDArray[Any]) -> Iterable[int]:
+    """Return the numbers of the scores above 0, the highest first."""
+    order: list[int] = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)].tolist()
+    return order

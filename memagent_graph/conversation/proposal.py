@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, own_id
+from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, drop_subjects, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -31,8 +31,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.items import label
-from memagent_graph.memory.lookup import versions
 from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ async def list_proposals(memory: UserMemory) -> list[Proposal]:
             found.append(Proposal.from_record(item.value, item.key))
         except BadRecordError as error:
             _log.warning("%s It is skipped: see `memagent memory check --user`.", error)
-    bases = await versions(records, [*{one.base for one in found if one.base}])
+    bases = await find_versions(records, [*{one.base for one in found if one.base}])
     texts = {one.id: one.text for one in bases if isinstance(one, MemoryVersion)}
     found = [replace(one, before=texts.get(one.base or "", "")) for one in found]
     return sorted(found, key=lambda one: (one.at, one.id))

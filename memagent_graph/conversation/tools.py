@@ -17,10 +17,10 @@ from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.session import (
+from memagent_graph.conversation.session import Talk
+from memagent_graph.conversation.thread import (
     Speaker,
     Speakers,
-    Talk,
     UserOf,
     access_of,
     in_context,

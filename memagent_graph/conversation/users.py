@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,17 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from memagent_graph.conversation.episodes import Page
+from memagent_graph.conversation.thread import UserId, name_user, place_of, user_of
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
-    UserId,
     UserMemory,
     days_ago,
-    name_user,
-    place_of,
     put_change,
     unknown_user,
-    user_of,
 )
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.forget import erase
@@ -65,13 +63,11 @@ def _is_of_the_bank(records: Records, namespace: Sequence[str]) -> bool:
 
 
 def _parse_line(line: str) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise _no_line(line)
-    return record
+        if isinstance(record, dict):
+            return record
+    raise _no_line(line)
 
 
 def _no_line(line: str) -> StoreError:

@@ -210,7 +210,7 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
     """The fingerprint of a reading, or of one of its segments."""
     known = _from(reading.fingerprint, scope["origin"])
     if is_segmented(scope):
-        known = make_fingerprint(known, "segments", reading.config.segments, "rounds", 1)
+        known = make_fingerprint(known, "segments", reading.config.segments)
     return known
 
 

@@ -16,13 +16,11 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
-from memagent_graph.memory import runs
-from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
-from memagent_graph.memory.owners import adopt
+from memagent_graph.memory.chain import adopt, find_prefix, has_answer, newest_edit, read_head
 from memagent_graph.memory.version import MemoryVersion, make_reading_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.ids import Lineage
@@ -46,6 +44,24 @@ _IDS_AT_ONCE = 1000
 """Versions that the store is asked for in one round trip."""
 _FIRST = 2
 """Versions that it is asked for in the first, before it is known whether it has any."""
+
+
+_MOST_RUNS = 20
+"""Readings that a memory remembers, at most."""
+
+
+def _find_run(value: object, asked: str) -> tuple[str, Mapping[str, object]] | None:
+    """The version that the last reading of what is asked made a memory's head, and its progress."""
+    match _runs(value).get(asked):
+        case [str(version), dict(progress)]:
+            return version, progress
+    return None
+
+
+def _runs(value: object) -> dict[str, object]:
+    """The readings that moved a memory's head, by what they asked; none of a damaged record."""
+    runs = value.get("runs") if isinstance(value, dict) else None
+    return runs if isinstance(runs, dict) else {}
 
 
 class Reuse:
@@ -73,7 +89,7 @@ class Reuse:
         fold["progress"]["version"] = self._lineage.root
         try:
             if name:
-                places = self._fence.place, runs.place_of_runs(self._bank, name)
+                places = self._fence.place, self._bank.place_of_runs(name)
                 head, (notices, ran) = await read_head(self._bank, name, *places)
                 if not self._fence.given:
                     self._fence.see(notices)
@@ -107,17 +123,18 @@ class Reuse:
         records, progress = self._bank, fold["progress"]
         version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
-        place = runs.place_of_runs(records, name)
+        place = records.place_of_runs(name)
         if expected not in self._ran:
             (self._ran[expected],) = await records.values([place])
-        value = runs.add_run(self._ran[expected], runs.EndedRun(asked, version, kept))
-        also = [records.put(*place, value)]
+        others = [(key, run) for key, run in _runs(self._ran[expected]).items() if key != asked]
+        ended = {**dict(others[1 - _MOST_RUNS :]), asked: [version, kept]}
+        also = [records.put(*place, {"runs": ended})]
         if await self._bank.amove_head(name, version, expected=expected, also=also):
             return True
         # It may have been moved there by a run that was killed, and on from there by others.
         head, (ran,) = await read_head(records, name, place)
-        run = runs.find_run(ran, asked)
-        if run is None or run.version != version or head is None:
+        run = _find_run(ran, asked)
+        if run is None or run[0] != version or head is None:
             return False
         return version in {one.id for one in await self._bank.ahistory(head.id)}
 
@@ -126,18 +143,19 @@ class Reuse:
 
         That is one which was killed before its answer, or the last that moved the memory's head.
         """
-        run = runs.find_run(self._ran[head.id], self._lineage.identify(fold["source"]))
+        run = _find_run(self._ran[head.id], self._lineage.identify(fold["source"]))
         if run is None:
             return None
-        is_head = run.version == head.id
-        if not (is_head and self._lineage.reuses) and await runs.has_answer(self._bank, run):
+        ended_at, progress = run
+        is_head = ended_at == head.id
+        if not (is_head and self._lineage.reuses) and await has_answer(self._bank, ended_at):
             return None
         history = [head] if is_head else await self._bank.ahistory(head.id)
-        version = next((one for one in history if one.id == run.version), None)
+        version = next((one for one in history if one.id == ended_at), None)
         if version is None:
             return None
         self.begun = version
-        ended: Any = {**fold["progress"], **run.progress, "version": version.id}
+        ended: Any = {**fold["progress"], **progress, "version": version.id}
         scope: Scope = {**fold["scope"], "head": version.id}
         return {**fold, **to_plain(version.memory), "scope": scope, "progress": ended}
 

@@ -26,13 +26,12 @@ from memagent_graph.graph.state import (
     memory_of,
     whole_scope,
 )
-from memagent_graph.memory import runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.chain import adopt, keep_answer
 from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
-from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.memory.writer import FORGOTTEN, VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -78,11 +77,6 @@ _SLOW = 0.75
 """Seconds beyond which a store that takes longer than the reader is not waited for."""
 _NOTHING = 0.01
 """Share of the time of a call that waiting for the store may add."""
-
-_FORGOTTEN = (
-    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
-    "Read again to keep memories of what there is now."
-)
 
 
 class Chain:
@@ -335,7 +329,7 @@ class Chain:
         message, _ = await asyncio.gather(self._list(fold, message), self._let_go())
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        forgotten = _FORGOTTEN if self._writer.fence.forgotten else None
+        forgotten = FORGOTTEN if self._writer.fence.forgotten else None
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
@@ -358,7 +352,7 @@ class Chain:
         version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
         seen = self._seen if self._writes else self.reuse.record
         with suppress(StoreError):
-            await runs.keep_answer(self.bank, version, answer, usage, seen)
+            await keep_answer(self.bank, version, answer, usage, seen)
 
     async def _move_head(self, fold: Fold) -> Fold:
         scope, fence = fold["scope"], self._writer.fence

@@ -26,9 +26,9 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, StoreError
-from memagent_graph.memory import lookup
+from memagent_graph.memory import chain
+from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.circuit import FOLLOWED
-from memagent_graph.memory.items import GetThenPut
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
@@ -306,8 +306,8 @@ class Lease:
         with suppress(StoreError):  # the chunk is read without it
             child, before, noted = await records.values(places)
             self.see(noted)
-            if parent == fold.version != fold.head and lookup.edit_of(before, fold.memory):
-                self.due = await lookup.newest_edit(records, parent, fold.memory) is not None
+            if parent == fold.version != fold.head and chain.edit_of(before, fold.memory):
+                self.due = await chain.newest_edit(records, parent, fold.memory) is not None
             if self.due or self.get_pending(fold) is not None:
                 raise EditedError
             return None if child is None else MemoryVersion.from_record(child, key)
@@ -327,13 +327,13 @@ class Lease:
             await self.look()
             self.due = False
             if at is not None and at != fold.head:
-                edit = await lookup.newest_edit(records, at, fold.memory)
+                edit = await chain.newest_edit(records, at, fold.memory)
                 self.due = edit is not None  # it is found again if this attempt fails
                 if edit is not None:
                     return edit, at
         if (noted := self.get_pending(fold)) is None:
             return None
-        (found,) = await lookup.versions(records, [noted.edit])
+        (found,) = await chain.find_versions(records, [noted.edit])
         if isinstance(found, MemoryVersion):
             return found, noted.of
         self._gone = noted.edit
@@ -457,7 +457,7 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await lookup.read_history(records, fold.version)}
+        known = {one.id: one for one in await chain.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)

@@ -359,6 +359,29 @@ def follows_of(record: Mapping[str, object]) -> list[str]:
     return more if parent == record.get("root") else [*more, parent]
 
 
+Rows = list[list[str]]
+"""Digests and names of documents, in a record."""
+
+
+def rows_of(value: Value) -> Rows:
+    """Return the documents that a version is made from, those that it follows first."""
+    return sound_rows(value.get("sources")) + own_rows(value)
+
+
+def own_rows(value: Value) -> Rows:
+    """Return the documents that were read for a version itself."""
+    own = [] if value.get("thread") else [[value.get("digest"), value.get("name")]]
+    return sound_rows(own) + sound_rows(value.get("parts"))
+
+
+def sound_rows(rows: object) -> Rows:
+    """Return digests and names of documents from a field of a record, which may be damaged."""
+    if not isinstance(rows, list | tuple):
+        return []
+    pairs = [row for row in rows if isinstance(row, list | tuple) and len(row) == len(("", ""))]
+    return [[str(digest), str(name)] for digest, name in pairs if digest]
+
+
 def is_thinned(record: object) -> bool:
     """Return whether versions that a stored version follows were thinned out."""
     return isinstance(record, dict) and record.get("thinned") is True

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.forget import LAST, list_forgotten, number_of
+from memagent_graph.memory.chain import pointer_to
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.owners import pointer_to
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
@@ -146,6 +145,56 @@ def _choose(
     return kept, {**found, "owners": sorted(known | names)}
 
 
+_KEY, _LAST = "sources", "last"
+_KEPT = 20
+"""Notices kept."""
+
+
+async def post_notice(records: Records, digests: Sequence[str]) -> None:
+    """Post that documents are forgotten, for readings that began before."""
+    places = [(records.forgotten, key) for key in (_KEY, _LAST)]
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        found = await records.values(places)
+        number = 1 + number_of(found[1])
+        others = [[one, row] for one, row in _notices(found[0]) if row != [*digests]]
+        notices = [*others, [number, [*digests]]][-_KEPT:]
+        values: list[Value] = [{"notices": notices}, {"number": number}]
+        puts = [records.put(*place, value) for place, value in zip(places, values, strict=True)]
+        given = {
+            place: ... if isinstance(value, BadRecordError) else value
+            for place, value in zip(places, found, strict=True)
+        }
+        if await records.commit(puts, given):
+            return
+    raise race_error("The notice of", digests[0])
+
+
+def number_of(value: Value | Exception | None) -> int:
+    """Return the number of the last notice; 0 without one."""
+    number = value.get("number") if isinstance(value, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+async def list_forgotten(records: Records, seen: int = 0) -> set[str]:
+    """Return the digests of the documents that were forgotten last, in notices after `seen`."""
+    (found,) = await records.values([(records.forgotten, _KEY)])
+    return {digest for number, row in _notices(found) if number > seen for digest in row}
+
+
+def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
+    rows = value.get("notices") if isinstance(value, dict) else None
+    sound = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
+    sound = [row for row in sound if [*map(type, row)] == [int, list]]
+    return [(number, [*map(str, digests)]) for number, digests in sound]
+
+
+FORGOTTEN = (
+    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
+    "Read again to keep memories of what there is now."
+)
+
+
 class Fence:
     """The notices of forgotten documents, as a reading saw them when it began.
 
@@ -163,7 +212,7 @@ class Fence:
         self.own, self.read, self.forgotten = set[str](), set[str](), set[str]()
         self.given: dict[Place, Value | None] = {}
         self._records, self._last = records, 0
-        self.place: Place = (records.forgotten, LAST)
+        self.place: Place = (records.forgotten, _LAST)
 
     def add(self, version: MemoryVersion) -> None:
         """Note what a version is made from."""

@@ -39,9 +39,9 @@ from memagent_graph.text.source import (
     Source,
     TextSource,
     flat_parts,
-    flat_skips,
     list_lines,
     metadata_of,
+    skips_of,
     warnings_of,
 )
 from memagent_graph.text.terms import replace_surrogates
@@ -423,7 +423,7 @@ class Corpus:
     def open_sources(self) -> JoinedSource:
         """Open the documents anew."""
         opened = self._open_all()
-        skipped = [file for source in opened for file in flat_skips(source)]
+        skipped = [file for source in opened for file in skips_of(source)]
         every = (part for source in opened for part in flat_parts(source))
         if not (parts := [part for part in every if self.wants(part.name)]):
             patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])

@@ -38,7 +38,7 @@ PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
-    **dict.fromkeys(_SLIDES, "office.Slides.read"),
+    **dict.fromkeys(_SLIDES, "slides.Slides.read"),
     **dict.fromkeys(_SHEETS, "sheets.Workbook.read"),
     **dict.fromkeys(_OPEN, "opendocument.OpenDocument.read"),
     **dict.fromkeys(PAGES, "html.read_html"),

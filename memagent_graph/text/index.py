@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
+from itertools import chain
 from math import log1p
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -335,12 +336,10 @@ def forget_recent(digests: Collection[str]) -> None:
 
 def _leaves(source: Source) -> Iterator[Source | str]:
     """The sources that a joined source consists of, and the headings between them, in order."""
-    if not isinstance(source, JoinedSource):
+    if isinstance(source, JoinedSource):
+        yield from chain.from_iterable(source.parts_with_headings())
+    else:
         yield source
-        return
-    for heading, part in source.parts_with_headings():
-        yield heading
-        yield from _leaves(part)
 
 
 def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:

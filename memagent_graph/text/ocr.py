@@ -59,9 +59,6 @@ MEDIA_TYPES = {
 _FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
 """Formats by what opens them: JPEG opens those of two lenses."""
 
-_DESCRIBED = ("Description", "Title", "Comment", "comment")
-_EXIF_DESCRIPTION = 0x010E
-
 Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
 
 
@@ -91,14 +88,6 @@ def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         message = f"it has {width * height:,} pixels, more than {MOST_PIXELS:,}"
         raise PictureError(message)
-
-
-def describe(opened: Any) -> str:
-    """Return the description that a file of a picture has of itself; "" without one."""
-    said = [opened.info.get(key) for key in _DESCRIBED]
-    said.append(opened.getexif().get(_EXIF_DESCRIPTION))
-    texts = (one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in said)
-    return next((" ".join(str(text).split()) for text in texts if text), "")
 
 
 def draw(opened: Any) -> Any:
@@ -313,8 +302,8 @@ class Album:
 def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
-    caption, digest = describe(opened), sha256(content).hexdigest()
-    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, caption, start=0)
+    digest = sha256(content).hexdigest()
+    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, start=0)
     if not has_ocr():
         draw(opened)  # raises if it is cut off
     words = album.read(partial(draw, opened))

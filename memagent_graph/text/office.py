@@ -67,10 +67,11 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
 
 def _chart_text(root: Element | None) -> str:
     """Return the words of a chart or diagram, and the values of its series with their names."""
-    said = root.iter("{*}t") if root is not None else ()
-    words = " | ".join(text for at in said if (text := (at.text or "").strip()))
+    if root is None:
+        return ""
+    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
     rows = list[list[str]]()
-    for series in root.iter("{*}ser", "{*}data") if root is not None else ():
+    for series in root.iter("{*}ser", "{*}data"):
         name = " ".join(_points(child(series, "tx")))
         for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
@@ -83,13 +84,15 @@ def _chart_text(root: Element | None) -> str:
 
 def _points(part: Element | None) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
+    if part is None:
+        return []
+    found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
-    for point in part.iter("{*}pt") if part is not None else ():
+    for point in part.iter("{*}pt"):
         value = child(point, "v")
         said = point if value is None else value
         found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
-    if not found and part is not None:
+    if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
 
@@ -308,7 +311,7 @@ class Drawing(OfficeDocument):
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = (child(settings, name) for name in ("strike", "dstrike"))
-        is_struck = any(get(mark, "val", "1") not in _OFF for mark in marks if mark is not None)
+        is_struck = any(get(mark, "val", "1") not in OFF for mark in marks if mark is not None)
         if is_struck or get(settings, "strike", "noStrike") != "noStrike":
             text = strike_text(text)
         text = raise_text(text, LEVELS.get(raised, level))
@@ -427,13 +430,13 @@ def _form_field(element: Element) -> str:
     settings = (child(field, name) for name in ("checked", "result", "default"))
     setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
-        return "\u2610" if setting in _OFF else "\u2612"
+        return "\u2610" if setting in OFF else "\u2612"
     entries = [*choices.iter("{*}listEntry")] if choices is not None else []
     at = int(setting) if setting.isdecimal() else 0
     return get(entries[at], "val") if at < len(entries) else ""
 
 
-_OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
+OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
@@ -493,32 +496,3 @@ def _level_of_word(element: Element, at: int) -> ListLevel:
         get_integer(child(element, "lvlRestart"), "val", at),
         child(element, "isLgl") is not None,
     )
-
-
-class Slides(Drawing):
-    """The text of a PPTX, slide by slide, with notes and comments."""
-
-    def all_blocks(self) -> Iterator[str]:
-        """Yield the blocks of each slide."""
-        order = child(self._package.parse(self._part), "sldIdLst")
-        for slide in order if order is not None else ():
-            self.page += 1
-            yield from self._slide(self._part_of(slide))
-
-    def _slide(self, part: str) -> Iterator[str]:
-        above, self._layouts = part, []
-        for kind in ("slideLayout", "slideMaster"):
-            above = dict(self._package.targets(above).values()).get(kind, "-")
-            self._layouts.append(self._package.parse(above))
-        shown = get(self._package.parse(part), "show", "1")
-        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
-        yield from self._read_part(part, "cSld", "spTree")
-        self._layouts = []
-        for kind, target in self._package.targets(part).values():
-            if kind == "notesSlide":
-                notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
-                yield f"Notes: {notes}" if notes else ""
-            elif kind == "comments":
-                root = self._package.parse(target)
-                for text in root.iter("{*}text", "{*}t") if root is not None else ():
-                    yield f"Comment: {text.text}" if text.text else ""

@@ -25,7 +25,7 @@ from memagent_graph.conversation.messages import (
     record_message,
     stamp,
 )
-from memagent_graph.conversation.prompt import beyond, count_tokens, groups
+from memagent_graph.conversation.thread import beyond, count_tokens, groups
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 import sys
@@ -11,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from conversations import NEVER, agent_with, is_valid, of, prompted, run, say
-from fixed_readers import Broken, ScriptedReader
+from fixed_readers import Broken
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentState,
@@ -30,7 +29,6 @@ from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import _messages_delta_reducer
-from langgraph.store.base import GetOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
@@ -197,24 +195,6 @@ def test_a_fold_is_the_summary_of_a_thread(how):
     assert memory.load("ann") in first
 
 
-@pytest.mark.slow
-async def test_many_users_at_once_keep_apart():
-    memory = ConversationMemory(ScriptedReader(), window=1)
-    graph = agent(memory)
-
-    async def turns(user):
-        for number in range(3):
-            said = {"messages": [("human", f"{user} says {number}")]}
-            await graph.ainvoke(said, of(user, f"t-{user}"))
-
-    await asyncio.gather(*(turns(f"user{number}") for number in range(20)))
-
-    for number in range(20):
-        told = await memory.aload(f"user{number}")
-        assert f"user{number} says 0" in told
-        assert told.count("says") == told.count(f"user{number} says")
-
-
 def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
     monkeypatch.delitem(sys.modules, "memagent_graph.conversation.middleware")
     monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
@@ -374,24 +354,9 @@ def test_a_turn_has_as_many_checkpoints_as_without_memory():
     assert count(MemAgentMiddleware(memory)) == count()
 
 
-class Counted(InMemoryStore):
-    """Counts the items that are read."""
-
-    reads = 0
-
-    def batch(self, ops):
-        ops = [*ops]
-        self.reads += sum(isinstance(op, GetOp | SearchOp) for op in ops)
-        return super().batch(ops)
-
-    async def abatch(self, ops):
-        return self.batch(ops)
-
-
 def loop_of_tools(act, *middleware, calls=3, **options):
     """An agent that calls a tool, three times, which does something; the memory and the model."""
-    store = Counted()
-    memory = ConversationMemory("extractive", store=store, **NEVER)
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
     memory.save([HumanMessage("I keep bees near Lugo.", id="b")], user="ann", thread="sunday")
 
     @tool
@@ -426,14 +391,6 @@ def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how
     assert len({*loop}) == 1
     assert "Vigo" not in loop[0]
     assert "Vigo" in later
-
-
-def test_the_store_is_read_for_the_first_call_of_a_turn_alone():
-    reads = []
-    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.users().store.reads))
-    say(graph, "Where are my bees?", ANN)
-
-    assert len({*reads}) == 1
 
 
 def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():

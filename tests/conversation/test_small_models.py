@@ -201,19 +201,6 @@ def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():
     assert len(model.calls) == 1
 
 
-def test_a_model_that_has_noted_something_may_say_that_nothing_changes():
-    memory, model = fold_with_large(NOTES, "unchanged", times=2)
-
-    assert memory.load("ann") == NOTES
-    assert len(model.calls) == 2
-
-
-def test_unchanged_after_small_talk_costs_one_call():
-    memory, model = fold_with_large("unchanged", said=["Hello, how are you?"])
-
-    assert (memory.load("ann"), len(model.calls)) == ("", 1)
-
-
 def test_a_larger_model_that_copies_the_conversation_is_asked_as_small_ones_are():
     copied = f"[2026-03-05 10:00+00:00] user: {SAID[0]}\n[2026-03-05] assistant: I see."
     memory = fold(model := Small(copied, model_name="large"), SAID[0], AIMessage("I see.", id="1"))

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.questions import ruler_tasks
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.questions import ruler_tasks
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()

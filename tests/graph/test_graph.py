@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import threading
 from statistics import fmean
 
 import pytest
@@ -99,23 +98,6 @@ def test_the_next_chunk_is_cut_while_the_model_reads_this_one():
     assert all(ahead)
     assert all(reads.count(start) == 1 for start in reads if start)  # and is not cut again
     assert out["memory"] == read_through()
-
-
-@pytest.mark.parametrize(("tokens", "elsewhere"), [(50, False), (300, True)])
-async def test_only_a_short_chunk_of_a_text_in_memory_is_cut_in_the_loops_own_thread(
-    tokens, elsewhere
-):
-    class Watched(EstimatingTokenizer):
-        def prefix(self, text, budget):
-            threads.add(threading.current_thread())
-            return super().prefix(text, budget)
-
-    threads = set()
-    config = ReadingConfig(chunk_tokens=tokens)
-
-    await create_memagent(ChainReader(), config=config, tokenizer=Watched()).ainvoke(ASKED)
-
-    assert (threads != {threading.current_thread()}) is elsewhere
 
 
 async def test_sync_async_stream_and_batch_give_the_same_reading():

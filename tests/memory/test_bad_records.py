@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from inspect import isawaitable
 
 import pytest
@@ -196,20 +195,6 @@ async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
     assert (await read(store, numbered(9), memory_name="ann"))["warnings"] == []
 
 
-@UNREADABLE
-@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
-async def test_what_a_bad_name_led_to_is_not_collected(store, place, kind, named):
-    bank = place.bank
-    out = await read(store, **({"memory_name": "ann"} if named else {}))
-    history = await bank.ahistory(out["version"])
-    name = "ann" if named else make_reading_key(history[0].root, history[0].document.digest)
-    place.spoil(kind, bank.records.heads if named else bank.records.readings, name)
-
-    assert await bank.acollect(timedelta(0)) == 0
-    assert {f.kind for f in await bank.acheck(repair=True)} == {"bad", "dangling"}
-    assert await bank.ahistory(name) == history
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILS)
 @pytest.mark.parametrize("where", ["head", "version"])
@@ -351,37 +336,6 @@ async def test_a_closed_store_is_reported_as_one(opened):
         with pytest.raises(StoreError, match="store is closed") as raised:
             await asked
         assert not isinstance(raised.value, BadRecordError)
-
-
-@pytest.mark.parametrize("kind", ["in memory", "sqlite", "async sqlite", "redis"])
-async def test_a_scan_reads_on_where_items_are_deleted_behind_it(
-    kind, redis_server, prefix, tmp_path, monkeypatch
-):
-    """Of ("a", "b") here, in or below which 9 of 18 items are."""
-    monkeypatch.setattr("memagent_graph.memory.items._PAGE", 2)
-    monkeypatch.setattr("memagent_graph.memory.redis.operations._MEMBERS_AT_ONCE", 2)
-    file = str(tmp_path / "scanned.sqlite")
-    async with AsyncExitStack() as stack:
-        if kind == "async sqlite":
-            store = await stack.enter_async_context(AsyncSqliteStore.from_conn_string(file))
-        elif kind == "sqlite":
-            store = stack.enter_context(SqliteStore.from_conn_string(file))
-        elif kind == "redis":
-            opened = RedisStore.from_url(redis_server.url, prefix=prefix)
-            store = await stack.enter_async_context(opened)
-        else:
-            store = InMemoryStore()
-        records = MemoryBank(store).records
-        inside = [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")]
-        for place in (*inside, ("a", "b-c"), ("a", "bc"), ("a",)):
-            await records.items([records.put(place, key, {"of": key}) for key in "123"])
-        seen = []
-
-        async for item in records.scan(("a", "b")):
-            seen.append((item.namespace, item.key, item.value["of"]))
-            await records.items([records.put(item.namespace, item.key, None)])
-
-    assert sorted(seen) == sorted((place, key, key) for place in inside for key in "123")
 
 
 async def test_a_scan_of_sqlite_names_what_is_unreadable_and_yields_the_rest(opened):

@@ -16,7 +16,7 @@ from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import MemAgentError, StoreError
 from memagent_graph.memory import circuit
-from memagent_graph.memory.items import GetThenPut
+from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.redis import RedisStore
 
 SMALL = ReadingConfig(chunk_tokens=50)
@@ -82,6 +82,9 @@ class Substitute(InMemoryStore):
 
     async def acommit(self, *args, **kwargs):
         return await GetThenPut(self.plain).acommit(*args, **kwargs)
+
+    async def aplaces(self, namespace):
+        return await GetThenPut(self.plain).aplaces(namespace)
 
 
 FailingMemory, FailingRedis = failing(Substitute), failing(RedisStore)

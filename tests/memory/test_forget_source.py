@@ -116,24 +116,6 @@ def names_in(text):
     return [word for word in text.split() if word.isupper()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("segments", [1, 3])
-def test_a_reading_without_a_name_is_forgotten_whole(bank, stored, segments):
-    config = ReadingConfig(chunk_tokens=30, segments=segments)
-    read(bank, document("fish"), config=config)
-    other = read(bank, document("bird"), config=config)
-    assert "fish a" in stored()
-
-    done = forget(bank, "fish")
-
-    assert done.versions > 5
-    assert len(done.forgotten) == 1
-    assert "fish" not in stored()
-    assert bank.get(other["version"]).text == other["memory"]
-    assert bank.check() == []
-    assert forget(bank, "fish") == NOTHING
-
-
 def test_a_named_memory_falls_back_to_what_it_was_before_the_document(bank, stored):
     read_diary(bank, "fish")
     before = bank.history("diary")
@@ -181,38 +163,6 @@ def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored,
     assert bank.forget_source(corpus[1].digest) == NOTHING
 
 
-@pytest.mark.slow
-def test_what_was_thinned_out_is_known_to_have_been_read(bank, stored):
-    config = ReadingConfig(chunk_tokens=30, keep_versions=1)
-    for word in ("fish", "bird", "bear"):
-        read(bank, document(word, word), config=config, memory_name="diary")
-    bank.edit("diary", bank.get("diary").text + "\nNobody knows where this is from.")
-    bank.thin("diary", 1)
-    read(bank, document("bear"), config=config, memory_name="other")
-    bank.edit("other", "Nobody knows this either.")
-    bank.thin("other", 1)
-
-    done = forget(bank, "fish")
-
-    assert (done.forgotten, done.fell_back) == (("diary",), ())
-    assert {*done.unread} == {("diary", "bird"), ("diary", "bear")}
-    assert "fish" not in stored()
-    assert "nobody knows where this is from" not in stored()
-    assert bank.get("other").text == "Nobody knows this either."
-    forget(bank, "bear")
-    assert bank.list() == []
-
-
-def test_documents_of_one_name_are_told_apart(bank, stored):
-    for word in ("fish", "bird"):
-        read(bank, document(word), memory_name="diary")
-
-    forget(bank, "bird")
-
-    assert "bird" not in stored()
-    assert names_in(bank.get("diary").text) == ["FISH"] * 3
-
-
 def test_where_versions_expired_the_others_say_what_was_read(bank, stored):
     read_diary(bank, "fish", "bird")
     bank.edit("diary", bank.get("diary").text + "\nNobody knows this.")
@@ -248,7 +198,7 @@ def test_where_nothing_says_which_of_joined_documents_were_read_memories_are_nam
 def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypatch, broken):
     read_diary(bank, "bird", "fish")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.owners._AT_ONCE", 3)
+    monkeypatch.setattr("memagent_graph.memory.chain._AT_ONCE", 3)
     commit, left = bank.records.commit, [broken]
 
     async def fail_later(*args, **options):

@@ -17,7 +17,7 @@ from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.owners import above
+from memagent_graph.memory.maintenance import above
 from memagent_graph.memory.version import (
     VersionMerge,
     make_reading_key,
@@ -292,20 +292,3 @@ async def test_a_forgotten_person_leaves_nothing(async_redis_store, left):
     assert SECRET[0] in await memory.aload("bob")
     await memory.aforget("bob")
     assert left("bob") == []
-
-
-async def test_a_cleared_bank_leaves_nothing(async_redis_store, redis_content):
-    bank = MemoryBank(async_redis_store, ("team", "memories"))
-    agent = create_memagent(
-        QuotingReader(),
-        config=ReadingConfig(chunk_tokens=50),
-        store=async_redis_store,
-        namespace=bank.namespace,
-    )
-    for name in ("hollowick", None):
-        asked = {"question": "What?", "document": "It rained.\n" * 99, "memory_name": name}
-        await agent.ainvoke(asked)
-
-    assert await bank.aclear() > 10
-
-    assert redis_content() == ""

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +21,7 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.evidence.places import Memory
+from memagent_graph.models.completion import continue_text
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 
@@ -33,38 +33,6 @@ def model(openai_server):
     model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=5)
     yield model
     model.close()
-
-
-async def reading(openai_server, script, chunks=50):
-    openai_server.script = list(script)
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=5)
-    config = ReadingConfig(chunk_tokens=60, retry_interval=0.001)
-    agent = create_memagent(model, config=config)
-    text = numbered(chunks * 5)
-    out = await agent.ainvoke({"question": "What is where?", "document": text})
-    await model.aclose()
-    return out
-
-
-@pytest.mark.slow
-async def test_a_run_with_faults_in_one_request_of_five_ends_with_the_memory_of_a_run_without(
-    openai_server,
-):
-    clean = await reading(openai_server, [])
-    chosen = random.Random(7)
-    faults = [429, 500, "drop", "cut", "empty", "malformed"]
-    script = [chosen.choice(faults) if chosen.random() < 0.2 else "ok" for _ in range(300)]
-    openai_server.requests.clear()
-
-    faulty = await reading(openai_server, script)
-
-    assert clean["usage"]["calls"] > 50
-    assert (faulty["memory"], faulty["answer"]) == (clean["memory"], clean["answer"])
-    used = script[: len(openai_server.requests)]
-    assert len(openai_server.requests) == clean["usage"]["calls"] + sum(
-        step != "ok" for step in used
-    )
-    assert set(faults) <= set(used)
 
 
 @pytest.mark.parametrize(
@@ -572,3 +540,19 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
 
     assert [(c["name"], c["args"]) for c in reply.tool_calls] == [("weather", {"city": "Rome"})]
     assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"
+
+
+async def test_a_server_that_continues_a_text_without_probabilities_is_not_asked_to(openai_server):
+    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
+    plain = {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+    chances = {"token_logprobs": [-0.25]}
+    known = {"choices": [{**plain["choices"][0], "logprobs": chances}]}
+    openai_server.script = [json.dumps(body).encode() for body in (known, plain)]
+
+    word, chance, _ = await continue_text(model, "Is it?", None, 1)
+    assert (word, chance, model.continues) == ("yes", -0.25, True)
+    with pytest.raises(ModelError, match="without the tokens' probabilities"):
+        await continue_text(model, "Is it?", None, 1)
+
+    assert not model.continues
+    await model.aclose()

@@ -113,14 +113,6 @@ def names_of(module: str, lines: str) -> Iterator[str]:
             yield f"{owner}.{name}"
 
 
-def test_every_page_of_the_folder_is_on_the_site(site):
-    docs = ROOT / "docs"
-    names = {page.relative_to(docs).with_suffix("") for page in docs.rglob("*.md")}
-
-    assert Path("how-to-read") in names
-    assert not [name for name in names if not (site / name / "index.html").is_file()]
-
-
 def test_every_internal_link_leads_somewhere(site):
     # The page for addresses that are not there has links from the root of a host.
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]

@@ -17,8 +17,6 @@ from memagent_graph.errors import (
     TraceError,
     TransientModelError,
 )
-from memagent_graph.evidence.places import Memory
-from memagent_graph.readers.base import Answer, Identity, Reader, Update
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import (
     Conversation,
@@ -382,29 +380,3 @@ def test_a_reader_without_a_model_is_refused(recorder):
 
     with pytest.raises(TraceError, match="chat model"):
         agent.invoke(ASKED, recorder.config())
-
-
-class ChainedReader(Reader):
-    """Asks its model within a chain, whose output looks as a node's does."""
-
-    identity = Identity("chained", "chained")
-
-    def __init__(self, model):
-        self.chain = model | (lambda reply: {"text": reply.text, "progress": {"step": 99}})
-
-    async def update(self, step, *, config=None):
-        return Update(Memory((await self.chain.ainvoke(step.chunk.text, config))["text"]))
-
-    async def respond(self, question, memory, *, config=None):
-        text = (await self.chain.ainvoke(memory.text, config))["text"]
-        return Answer(text, text)
-
-
-def test_a_model_within_a_chain_of_a_reader_of_ones_own_is_recorded_once(sink, recorder):
-    model = Told("First.", TransientModelError("busy"))
-    reader = ChainedReader(model)
-
-    create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
-
-    assert numbers(sink) == [0, *range(2, len(model.calls))]
-    assert not recorder._attempts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from langgraph.store.base import SearchOp
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
-from memagent_graph.memory import lookup, runs
+from memagent_graph.memory import chain
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.readers.base import Usage
 from memagent_inspector.history import Coverage
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import Item
 
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.runs import KeptAnswer
+    from memagent_graph.memory.chain import KeptAnswer
 
 _LOOKED_AT = 200
 """Versions of a reading under way of which the newest is taken, where nothing points to it."""
@@ -42,7 +42,7 @@ async def find(bank: MemoryBank, reference: str) -> Subject:
     ids = await records.keys(records.members(reference))
     if not ids:
         return Subject(reference, "version", await bank.aget(reference))
-    found = await lookup.versions(records, ids[-_LOOKED_AT:], refresh=False)
+    found = await chain.find_versions(records, ids[-_LOOKED_AT:], refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
     if not known:
         message = f"No version of {reference!r} can be read."
@@ -145,9 +145,9 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     ids = [
         "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
     ]
-    found = await lookup.versions(bank.records, ids, refresh=False)
+    found = await chain.find_versions(bank.records, ids, refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
-    answers = await runs.answers_of(bank.records, known)
+    answers = await chain.answers_of(bank.records, known)
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):

@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.facts.record import is_facts
-from memagent_graph.memory.lookup import newest_edit
-from memagent_graph.memory.runs import answers_of
+from memagent_graph.memory.chain import answers_of, newest_edit
 from memagent_inspector.door import fields_of, form_of
 from memagent_inspector.facts import facts_page, lines_of
 from memagent_inspector.history import Coverage, compare, describe, list_steps, side

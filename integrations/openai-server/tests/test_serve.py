@@ -17,13 +17,13 @@ import pytest
 from openai import APIError, OpenAI
 from servers.http_process import http_process
 from servers.redis_server import RedisServer
-from servers.warm_python import SERVERS, warm_python
+from servers.warm_python import COMMAND_LINE, warm_python
 
 HERE = Path(__file__).parent
 INTEGRATION = HERE.parent
 ROOT = INTEGRATION.parents[1]
 KEY = "the-key-of-ann-0123456789"
-PYTHON = warm_python(*SERVERS)
+PYTHON = warm_python(*COMMAND_LINE)
 
 pytestmark = pytest.mark.slow
 
