@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby, product
@@ -22,6 +23,9 @@ from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
 from memagent_graph.evaluation.samples import SampleQuestion, Unit, short
 from memagent_graph.evaluation.scores import mean_score
+from memagent_graph.readers.base import Usage
+from memagent_graph.rl.recorder import TraceRecorder
+from memagent_graph.rl.traces import JSONLinesSink, RecordedCall
 from memagent_graph.templates import escape_controls
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample, Task
     from memagent_graph.readers.base import Reader
+    from memagent_graph.rl.traces import Record
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -49,8 +54,10 @@ async def evaluate(
 ) -> AsyncIterator[SampleResult]:
     """Run each method on each sample that has no result yet; yield results as they come.
 
-    A stopped run resumes: lines of `out/samples.jsonl` are not made again,
-    except for those with an error.
+    A stopped run resumes: lines of `out/samples.jsonl` are not made again, except for those with
+    an error. Each call of a chat model, failed ones too, is a `RecordedCall` of `out/calls.jsonl`,
+    which `memagent inspect --calls` shows; its rollout is sample and method. What a sample cost is
+    counted there.
 
     Args:
         reader: the model of every method.
@@ -79,6 +86,7 @@ async def evaluate(
         "tasks": _identities(tasks),
     }
     done = _begin(out, about)
+    calls = _CallSink(out / CALLS)
     wanted = iter([*places(tasks, lengths, samples)])
 
     async def work() -> list[SampleResult]:
@@ -88,7 +96,7 @@ async def evaluate(
             missing = [method for method in methods if (name, method) not in done]
             if missing:
                 sample = task.sample(length, index, seed=seed, tokenizer=tokenizer)
-                return await _run(reader, config, tokenizer, sample, task.unit, missing)
+                return await _run(reader, config, tokenizer, sample, task.unit, missing, calls)
         return []
 
     running = {asyncio.ensure_future(work()) for _ in range(concurrency)}
@@ -108,6 +116,7 @@ async def evaluate(
         for task_ in running:
             task_.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        calls.close()
 
 
 def places(
@@ -136,15 +145,18 @@ async def _run(
     sample: Sample,
     unit: Unit,
     methods: list[str],
+    calls: _CallSink,
 ) -> list[SampleResult]:
-    source = sample.open()
+    source, recorder = sample.open(), TraceRecorder(calls)
     asked = {one.name: getattr(sample, one.name) for one in fields(SampleQuestion)}
     results = []
     for method in methods:
         started = perf_counter()
         figures: dict[str, Any] = {}
+        usage, rollout = Usage(), f"{sample.id} {method}"
         try:
-            way = ways.make_method(method, reader, config, sample.template)
+            run = recorder.config(rollout=rollout)
+            way = ways.make_method(method, reader, config, sample.template, run)
             outcome = await way(sample.question, source)
             seconds = perf_counter() - started
             grade = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
@@ -152,18 +164,35 @@ async def _run(
                 **asdict(grade),
                 "reply": outcome.answer,
                 "kept": [scores.share(memory, sample) for memory in outcome.memories] or None,
-                "calls": outcome.usage.calls,
-                "input_tokens": outcome.usage.input_tokens,
-                "output_tokens": outcome.usage.output_tokens,
             }
+            usage = outcome.usage
         except MemAgentError as error:
             seconds = perf_counter() - started
             figures = {"error": str(error)}
+        usage = calls.spent.pop(rollout, usage)
+        for name in ("calls", "input_tokens", "output_tokens"):
+            figures[name] = getattr(usage, name)
         seconds = round(seconds, 4)
         results.append(SampleResult(**asked, method=method, unit=unit, seconds=seconds, **figures))
     return results
 
 
+class _CallSink(JSONLinesSink):
+    """Writes calls to a file, and adds up what was `spent` for each rollout."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.spent: dict[str, Usage] = defaultdict(Usage)
+
+    def write(self, record: Record) -> None:
+        super().write(record)
+        if isinstance(record, RecordedCall):
+            of = record.usage or {}
+            tokens = (of.get("input_tokens", 0), of.get("output_tokens", 0))
+            self.spent[record.rollout] += Usage(1, *tokens, record.seconds)
+
+
+CALLS = "calls.jsonl"
 RESULTS = "samples.jsonl"
 RUN = "run.json"
 
@@ -177,7 +206,7 @@ class SampleResult(scores.Grade, SampleQuestion):
         unit: unit of `length`.
         reply: the model's reply; None if it failed.
         kept: share of `answers` in the memory after each chunk, for MemAgent.
-        calls: number of model calls.
+        calls: number of model calls, with those that failed.
         input_tokens: tokens of the prompts.
         output_tokens: tokens of the replies.
         seconds: time of the model calls.

@@ -95,7 +95,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     """Records each call of the model, and conversations to train on: a chunk, merge or answer each.
 
     One recorder serves any number of concurrent runs, from any thread and event loop, of this
-    graph or of a graph that it is a node of.
+    graph or of a graph that it is a node of. Of calls outside of a reading it records those whose
+    config names a rollout.
 
     Only conversations that a memory or answer came from are trained on, not failed attempts or
     replies that the graph refused. A chunk that had to be halved has one conversation for each
@@ -192,20 +193,21 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begin the record of a model call within a step."""
+        """Begin the record of a model call within a step, or of any that names a rollout."""
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
-        if attempt is None:
+        rollout = (kwargs.get("metadata") or {}).get(ROLLOUT)
+        if attempt is None and rollout is None:
             return
         reading = parent_run_id  # another reading within this one's step has no rollout of its own
         while reading is not None and self._readings.get(reading) is None:
             reading = self._above.get(reading)
         known = None if reading is None else self._readings[reading]
         self._calls[run_id] = _RunningCall(
-            attempt,
+            [] if attempt is None else attempt,
             to_sampling(kwargs.get("invocation_params") or {}),
             self.policy,
             part.get(),
-            None if known is None else known.rollout,
+            known.rollout if known else rollout if attempt is None else None,
             _in_words(messages[0]),
             perf_counter(),
         )
@@ -305,7 +307,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         known, replies = self._readings.pop(reading, None), self._attempts[step]
         if known is None:
             return
-        if not replies:
+        if not replies and self.tokenizer is not None:
             raise TraceError(_NO_CALLS)
         for reply in replies:
             self._record(known, reply, final=reply is replies[-1])

@@ -33,6 +33,7 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
     assert "| qa_natural | any | memagent | 2K | 1 | 0 | 100% (21% to 100%) |" in done.stdout
     assert done.stdout in (tmp_path / "o" / "report.md").read_text()
     assert {file.name for file in (tmp_path / "o").iterdir()} == {
+        "calls.jsonl",
         "run.json",
         "samples.jsonl",
         "report.md",
