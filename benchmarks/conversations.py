@@ -5,7 +5,8 @@ stays out of the repository. The steps append JSON lines to FILE, and what it ha
 
 - `keep WAY...` saves each conversation in a way, and writes what is told when a question comes. A
   way is a model string or "extractive", with which `ConversationMemory` folds; or one of `OTHERS`,
-  with as many tokens. A fold that was stopped goes on with the messages that are not folded yet.
+  with as many tokens: "summary" is LangChain's `SummarizationMiddleware` with --model. A fold that
+  was stopped goes on with the messages that are not folded yet.
 - `ask WAY...` has --model answer the first --questions of a conversation from what each way told.
 - `report` prints the tables. A message is told if half of its content words stand in passages of
   it, each of them word for word; a question counts if all of its messages are told. Differences are
@@ -32,8 +33,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from intervals import difference, in_percent
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.runtime import Runtime
 from measurement import append_row, print_head, print_row, read_rows
 
 from memagent_graph import ConversationMemory, ReadingConfig
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 COUNTER = EstimatingTokenizer()
-OTHERS = ("bm25", "last")
+OTHERS = ("bm25", "last", "summary")
 KINDS = ("contradiction", "negation", "correction", "deletion")
 SHORTLY = "Answer in a few words, from the text above alone."
 UNANSWERABLE = 5
@@ -165,6 +168,18 @@ def contexts(
     if way == "last":
         last = whole(messages, [*range(len(messages))][::-1], given.budget)
         yield from (("", last) for _ in asked)
+        return
+    if way == "summary":
+        writer = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
+        size: Any = ("tokens", given.budget)
+        half: Any = ("tokens", given.budget // 2)
+        middleware, told = SummarizationMiddleware(writer, trigger=size, keep=half), messages[:0]
+        for said in messages:
+            told.append(said)
+            state: Any = {"messages": told}
+            if changed := middleware.before_model(state, Runtime()):
+                told = changed["messages"][1:]  # the first removes all
+        yield from (("", text_of(told)) for _ in asked)
         return
     if way == "bm25":
         search = PassageSearch([text_of([one]) for one in messages])
@@ -321,7 +336,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("step", choices=(*STEPS,))
     parser.add_argument("ways", nargs="*", help=f"model strings, extractive, {', '.join(OTHERS)}")
-    parser.add_argument("--model", help="with chats: model that folds and answers")
+    parser.add_argument("--model", help="that answers, and folds chats and summaries")
     parser.add_argument("--questions", type=int, default=100, help="with ask")
     parser.add_argument("--base-url")
     parser.add_argument("--locomo", type=int, default=10, help="conversations of LoCoMo")
