@@ -111,9 +111,17 @@ class Page:
     def __init__(self, said: Sequence[KeptMessage]) -> None:
         self.said = tuple(said)
         self.size = sum(len(one.text) for one in said)
+
+    @cached_property
+    def record(self) -> dict[str, list[dict[str, str]]]:
+        """The page as it is stored."""
         # `asdict` looks into each value, and a turn writes the last page again.
-        self.record = {"said": [{key: getattr(one, key) for key in _KEYS} for one in said]}
-        self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+        return {"said": [{key: getattr(one, key) for key in _KEYS} for one in self.said]}
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the record."""
+        return sha256(dumps(self.record).encode()).hexdigest()[:32]
 
     @cached_property
     def tokens(self) -> int:
