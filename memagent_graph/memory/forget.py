@@ -34,7 +34,6 @@ from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
     follows_of,
-    is_thinned,
     own_rows,
     rows_of,
     sound_rows,
@@ -311,7 +310,7 @@ def _lacks_parts(values: Mapping[str, Value], value: Value) -> bool:
     """
     joined = value.get("parts") or any(not name for _, name in rows_of(value))
     is_whole = {*follows_of(value)} <= values.keys()
-    return bool(joined) and not is_whole and not is_thinned(value)
+    return bool(joined) and not is_whole and not value.get("thinned")
 
 
 async def forget_source(
