@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records, Stored
 
-    Found = Value | BadRecordError
-
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
@@ -133,7 +131,7 @@ async def read_head(
     guess = [] if likely is None else [(records.versions, likely)]
     values = await records.values([*places, place, *guess])
     pointer, known = values[len(places)], {} if likely is None else {likely: values[-1]}
-    found = None if pointer is None else await _follow(records, place, pointer, known)
+    found = await _follow(records, place, pointer, known)
     if found is not None:
         records.note(name, found.id)
     return found, values[: len(places)]
@@ -174,52 +172,51 @@ async def find_versions(
 
 
 async def _follow(
-    records: Records, place: Place, pointer: Found, known: Mapping[str, Stored] = _NOTHING
+    records: Records, place: Place, pointer: Stored, known: Mapping[str, Stored] = _NOTHING
 ) -> MemoryVersion | None:
     """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
+
+    `known` are records of versions.
 
     Raises:
         BadRecordError: The version cannot be read.
         MemoryNotFoundError: The version is gone, and the pointer is there.
     """
     name = place[1]
-    while True:
+    while pointer is not None:
         try:
-            return await _version(records, name, pointer, known)
+            key = _target(pointer, name)
+            value = known.get(key) or (await records.by_id([key]))[0][1]
+            if value is not None:
+                return MemoryVersion.from_record(value, key)
+            raise no_such_version(key)
         except (BadRecordError, MemoryNotFoundError) as error:
             mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
             message = f"Memory {name!r} cannot be read: {error}{mend}"
             if isinstance(error, BadRecordError):
                 raise type(error)(message, key=name) from error
-            (now,) = await records.values([place])
-            if now is None:  # forgotten meanwhile
-                return None
-            if now == pointer:
+            seen, (pointer,) = pointer, await records.values([place])
+            if pointer == seen:
                 raise MemoryNotFoundError(message) from error
-            pointer = now
+    return None  # forgotten meanwhile
 
 
-async def _version(
-    records: Records, name: str, pointer: Found, known: Mapping[str, Stored]
-) -> MemoryVersion:
-    """The version that a name points to; its record may be known."""
+def _target(pointer: Value | BadRecordError, name: str) -> str:
+    """The id of the version that a name points to."""
     if isinstance(pointer, BadRecordError):
         raise pointer
-    key = pointer.get("version")
-    if not isinstance(key, str):
+    if not isinstance(key := pointer.get("version"), str):
         raise BadRecordError("It points to no version.", key=name)
-    value = known.get(key)
-    if value is None:
-        (value,) = await records.values([(records.versions, key)])
-    if value is None:
-        raise no_such_version(key)
-    return MemoryVersion.from_record(value, key)
+    return key
 
 
 class Released(NamedTuple):
-    """The result of `release`: versions deleted, and those that stay, by the memory that has them.
+    """The result of `release`.
 
-    `done` says whether it was completed.
+    Attributes:
+        deleted: number of versions deleted.
+        shared: number of versions that stay, by the memory that has them.
+        done: whether it was completed: another writer may have changed what it depends on.
     """
 
     deleted: int
@@ -311,35 +308,20 @@ async def release(
         keep: ids of versions that the memory keeps, with what changes in their records.
         preview: whether only to return what would be done.
     """
-    done, ids = Released(0, Counter(), done=True), [*ids]
-    waiting = {*ids}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        values = dict(await records.by_id(ids))
-        others = _find_others(values, owner)
-        left = [key for key in others if key in waiting]
-        while left:
-            batch = left[:_AT_ONCE]
-            leave = [key for key in batch if key not in keep]
-            after: dict[str, Stored] = {}
-            for key in batch:
-                after[key] = value = values[key]
-                if key not in keep:
-                    after[key] = _without(value, owner, others[key])
-                elif isinstance(value, dict):
-                    after[key] = {**value, **keep[key]}
-            puts, seen = records.changes(values, after)
-            puts += [records.put(records.members(owner), key, None) for key in leave]
-            if puts and not preview and not await records.commit(puts, {**given, **seen}):
-                break
-            done = _add(done, [(values[key], after[key]) for key in leave])
-            waiting.difference_update(batch)
-            left = left[_AT_ONCE:]
-        else:
-            return done
-        if await records.values([*given]) != [*given.values()]:
-            return done._replace(done=False)
-    raise race_error("Versions of", owner)
+    deleted, shared = 0, Counter[str]()
+    values = dict(await records.by_id([*ids]))
+    others = _find_others(values, owner)
+    for start in range(0, len(others), _AT_ONCE):
+        batch = [*others][start : start + _AT_ONCE]
+        leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
+        stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
+        puts, seen = records.changes(values, leave | stay)
+        puts += [records.put(records.members(owner), key, None) for key in leave]
+        if puts and not preview and not await records.commit(puts, {**given, **seen}):
+            return Released(deleted, shared, done=False)
+        deleted += sum(values[key] is not None and value is None for key, value in leave.items())
+        shared.update(name for value in leave.values() for name in owners_of(value))
+    return Released(deleted, shared, done=True)
 
 
 async def delete_versions(
@@ -375,6 +357,10 @@ def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]
     return found
 
 
+def _with(value: Stored, changes: Value) -> Stored:
+    return {**value, **changes} if isinstance(value, dict) else value
+
+
 def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
     """A version's record without a memory; None if no other has it."""
     if not names or not isinstance(value, dict):
@@ -382,15 +368,6 @@ def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
     edits = {name: key for name, key in (value.get(EDITS) or {}).items() if name != owner}
     rest = {name: found for name, found in value.items() if name != EDITS}
     return {**rest, "owners": sorted(names), **({EDITS: edits} if edits else {})}
-
-
-def _add(done: Released, changed: Iterable[tuple[Stored, Stored]]) -> Released:
-    """Count what was deleted, and what stays for the sake of others."""
-    deleted, shared = done.deleted, Counter(done.shared)
-    for before, after in changed:
-        deleted += before is not None and after is None
-        shared.update(owners_of(after))
-    return Released(deleted, shared, done=True)
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:
@@ -438,10 +415,9 @@ async def keep_answer(
     `seen` last saves a round trip if it still is.
     """
     place = (records.versions, version)
-    if seen is not None and await _add_answer(records, place, seen, answer, usage):
-        return
-    (value,) = await records.values([place], refresh=False)
-    await _add_answer(records, place, value, answer, usage)
+    if not await _add_answer(records, place, seen, answer, usage):
+        (value,) = await records.values([place], refresh=False)
+        await _add_answer(records, place, value, answer, usage)
 
 
 async def _add_answer(

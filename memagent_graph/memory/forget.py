@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 
@@ -131,8 +130,8 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if not ids and not any(pointers.values()):
             break
         if not preview:
-            puts = [records.put(*place, None) for place in pointers]
-            await records.items([*puts, records.put(*records.place_of_runs(name), None)])
+            places = [*pointers, *await records.places(records.runs_of(name))]
+            await records.items([records.put(*place, None) for place in places])
         given = dict.fromkeys(pointers)
         released = await release(records, name, ids, given, preview=preview)
         if preview:
@@ -436,33 +435,26 @@ async def _move_names(
     Return what each led to before, and what is to be read into it again; see `fall_back`.
     """
     done: dict[str, tuple[str | None, Sequence[str]]] = {}
-    gone = {*found.gone}
-    for place, value in [*found.contents.pointers.items()]:
-        key, name = str((value or {}).get("version")), place[1]
-        if key in gone:
-            is_named = place[0] == records.heads
-            before, unread = found.fall_back(name, key) if is_named else (None, [])
-            if not await _repoint(records, found, place, before):
-                break
-            done[name] = before, unread
+    gone, pointers = {*found.gone}, found.contents.pointers
+    for place, seen in [*pointers.items()]:
+        key, name = str((seen or {}).get("version")), place[1]
+        if key not in gone:
+            continue
+        before, unread = found.fall_back(name, key) if place[0] == records.heads else (None, [])
+        # Which readings moved it is forgotten as well: each is to be read again.
+        runs, moved = await records.places(records.runs_of(name)), False
+        also = [records.put(*run, None) for run in runs]
+        del pointers[place]
+        if before is None:
+            moved = await records.commit([records.put(*place, None), *also], {place: seen})
+        else:
+            pointers[place] = {"version": before}
+            with suppress(MemoryNotFoundError):  # it is being deleted
+                moved = await move_head(records, name, before, expected=key, also=also)
+        if not moved:
+            break
+        done[name] = before, unread
     return done
-
-
-async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
-    """Point a name to an earlier version, or delete it; False if another writer was faster.
-
-    Which readings moved it is forgotten as well: each is to be read again.
-    """
-    name = place[1]
-    also = records.put(*records.place_of_runs(name), None)
-    seen = found.contents.pointers.pop(place) or {}
-    if before is None:
-        return await records.commit([records.put(*place, None), also], {place: seen})
-    found.contents.pointers[place] = {"version": before}
-    with suppress(MemoryNotFoundError):  # it is being deleted
-        expected = str(seen.get("version"))
-        return await move_head(records, name, before, expected=expected, also=[also])
-    return False
 
 
 async def _unlist(

@@ -309,7 +309,9 @@ def _fields_in(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name in _FIELDS}
 
 
-def _take(part: type[MemoryVersion | ReadDocument | MadeBy], values: Mapping[str, Any]) -> dict[str, Any]:
+def _take(
+    part: type[MemoryVersion | ReadDocument | MadeBy], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """The fields of a part of a version, of which lists become tuples."""
     return {name: _freeze(values[name]) for name in part.__slots__ if name in values}
 

@@ -145,48 +145,26 @@ def _choose(
     return kept, {**found, "owners": sorted(known | names)}
 
 
-_KEY, _LAST = "sources", "last"
-_KEPT = 20
-"""Notices kept."""
+_LAST = "last"
 
 
 async def post_notice(records: Records, digests: Sequence[str]) -> None:
-    """Post that documents are forgotten, for readings that began before."""
-    places = [(records.forgotten, key) for key in (_KEY, _LAST)]
+    """Post that documents are forgotten, for readings that began before, under the next number."""
+    last: Place = (records.forgotten, _LAST)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        found = await records.values(places)
-        number = 1 + number_of(found[1])
-        others = [[one, row] for one, row in _notices(found[0]) if row != [*digests]]
-        notices = [*others, [number, [*digests]]][-_KEPT:]
-        values: list[Value] = [{"notices": notices}, {"number": number}]
-        puts = [records.put(*place, value) for place, value in zip(places, values, strict=True)]
-        given = {
-            place: ... if isinstance(value, BadRecordError) else value
-            for place, value in zip(places, found, strict=True)
-        }
-        if await records.commit(puts, given):
+        (found,) = await records.values([last])
+        number = {"number": 1 + number_of(found)}
+        puts = [records.put(records.forgotten, key, number) for key in (_LAST, *digests)]
+        if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
             return
     raise race_error("The notice of", digests[0])
 
 
-def number_of(value: Value | Exception | None) -> int:
-    """Return the number of the last notice; 0 without one."""
+def number_of(value: Value | BadRecordError | None) -> int:
+    """Return the number of a notice; 0 without one."""
     number = value.get("number") if isinstance(value, dict) else None
     return number if isinstance(number, int) else 0
-
-
-async def list_forgotten(records: Records, seen: int = 0) -> set[str]:
-    """Return the digests of the documents that were forgotten last, in notices after `seen`."""
-    (found,) = await records.values([(records.forgotten, _KEY)])
-    return {digest for number, row in _notices(found) if number > seen for digest in row}
-
-
-def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
-    rows = value.get("notices") if isinstance(value, dict) else None
-    sound = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
-    sound = [row for row in sound if [*map(type, row)] == [int, list]]
-    return [(number, [*map(str, digests)]) for number, digests in sound]
 
 
 FORGOTTEN = (
@@ -228,9 +206,13 @@ class Fence:
     async def look(self) -> None:
         """Look whether a document was forgotten since the notices were last seen."""
         if self.given:
-            (last,) = await self._records.values([self.place])
-            late = await list_forgotten(self._records, self._last)
-            self.forgotten |= self.read & late
+            read = [(self._records.forgotten, digest) for digest in self.read]
+            last, *found = await self._records.values([self.place, *read])
+            self.forgotten |= {
+                digest
+                for (_, digest), notice in zip(read, found, strict=True)
+                if number_of(notice) > self._last
+            }
             self.see(last)
 
 
