@@ -71,9 +71,8 @@ class Reuse:
         try:
             if name:
                 places = self._fence.place, self._place_of_run(name, fold)
-                head, (notices, run) = await read_head(self._bank, name, *places)
-                if not self._fence.given:
-                    self._fence.see(notices)
+                head, (notice, run) = await read_head(self._bank, name, *places)
+                self._fence.begin(notice)
                 at = None if head is None else head.id
                 fold["scope"] |= {"memory_name": name, "head": at}
                 await self._lease.move_to(key_of(self._lineage, fold))
@@ -84,10 +83,10 @@ class Reuse:
                     ended = await self._find_end(fold, head, run)
                     if ended is not None:
                         return ended
-            if not self._lineage.reuses:
-                await self._look()
-            else:
+            if self._lineage.reuses:
                 fold = await self._past_what_is_known(cutter, fold)
+            elif not name:
+                self._fence.begin(*await self._bank.values([self._fence.place]))
         except MemoryConflictError:  # the name was moved meanwhile
             return await self.begin(cutter, new, name)
         except StoreError as error:
@@ -179,7 +178,9 @@ class Reuse:
         first = await asyncio.to_thread(list, islice(ids, _FIRST)) if listed else []
         key = make_reading_key(self._lineage.root, cutter.source.digest)
         places = [(records.readings, key)] * alone + [(records.versions, one) for one in first]
-        values = await self._look(*places)
+        # In the same round trip, as what is forgotten later is found as the reading goes on.
+        notice, *values = await records.values([self._fence.place, *places])
+        self._fence.begin(notice)
         ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
@@ -231,18 +232,6 @@ class Reuse:
             parent = self._lineage.child(parent, chunk)
             yield parent
             position = chunk.end
-
-    async def _look(self, *places: Place) -> list[Value | BadRecordError | None]:
-        """Return the values in places and, once, see in the same round trip what notices there are.
-
-        The notices come first: what is forgotten later is found as the reading goes on.
-        """
-        fence, records = self._fence, self._bank
-        if fence.given:
-            return await records.values(places)
-        notices, *found = await records.values([fence.place, *places])
-        fence.see(notices)
-        return found
 
     async def _find_ended(self, pointer: object, digest: str) -> tuple[MemoryVersion, Value] | None:
         """The end of an earlier reading of this very document, and its record, from its pointer."""

@@ -154,7 +154,7 @@ class Chain:
         if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         if stored is None and self.parent == self.lineage.root:
-            stored = self.lineage.make_root(fold["source"])
+            stored = self.lineage.make_root(fold)
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
             self.parent = stored.id
@@ -165,20 +165,25 @@ class Chain:
     async def take_edit(self, fold: Fold, *, last: bool = False) -> Fold:
         """Return the fold, from a user's edit of its memory if there is one that it has not.
 
-        What was read since the edited version is to be read again. If it is the `last` call, the
-        fold leaves the list of those under way, and no edit is accepted for it any more.
+        What was read since the edited version is to be read again. If it is the `last` call, all is
+        stored, and the fold has what another stored first in the place of its last version. It
+        leaves the list of those under way, and no edit is accepted for it any more.
         """
         if not (self._writes or self.lease.due):  # it has read nothing that could be edited
             return fold
         left = self._reading.seconds_left(self._run)
         late = left is not None and left <= 0
         taken, stopped = fold, fold["progress"]["stopped"]
+        if last and not self._writes and version_of(fold) is not None:  # of a run that was killed
+            await self.open(fold)
+            if not (stopped == "deadline" or fold["scope"]["memory_name"]):
+                self._writes, self._finished = True, self.at
         with suppress(StoreError):  # the next reading of the same takes it
             most = _NOTHING * self._took
-            if self._writes and not late and (last or self._writer.seconds <= most):
+            if last or (self._writes and not late and self._writer.seconds <= most):
                 await self._writer.settle(None if last else most)
-                if last and self._whole is None and self._unmoved is None:
-                    self._left = await self._flush()  # others may have stored something else
+            if last and self._whole is None and self._unmoved is None:
+                self._left = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
             self.lease.due |= last and not (self.lease.held or self.lease.is_gone)
             taken = await self._take(fold)
@@ -303,20 +308,6 @@ class Chain:
         self._write(fold, version)
         self.at = self._finished = version
         return fold
-
-    async def settle(self, fold: Fold) -> Memory:
-        """Wait until all is stored; return the fold's memory, or what another stored first."""
-        if not self._writes and version_of(fold) is not None:  # of a run that was killed
-            await self.open(fold)
-            if not (fold["progress"]["stopped"] == "deadline" or fold["scope"]["memory_name"]):
-                self._writes, self._finished = True, self.at
-        await self._writer.settle()
-        if self._whole is None and not (self._unmoved or self._left):  # else it was waited for
-            self._left = await self._flush()
-        other, last = self.lease.turn, fold["progress"]["version"]
-        if other is not None and other.id == last:
-            return self._move(other, fold).memory
-        return memory_of(fold)
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
@@ -472,11 +463,6 @@ async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> F
         return fold
     async with abandon_at_error(chain):
         return await chain.take_edit(fold, last=last)
-
-
-async def settle(chain: Chain | None, fold: Fold) -> Memory:
-    """Wait until a fold's versions are stored; return its memory, or that of another writer."""
-    return memory_of(fold) if chain is None else await chain.settle(fold)
 
 
 _ending: set[asyncio.Future[Any]] = set()  # an event loop's are weak

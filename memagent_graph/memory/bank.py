@@ -12,7 +12,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.chain import EDITS
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import Records, owners_of
-from memagent_graph.memory.leases import continues_from, find_readings, note_edit
+from memagent_graph.memory.leases import continues_from, find_readings
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -56,7 +56,10 @@ async def replace_for(
             raise chain.no_such_version(before.id)
         for place in noted:
             if isinstance(found := stored[place], dict):
-                notes[place] = note_edit(found, before.id, after.id)
+                waits = found.get("edit") and not found.get("taken")  # one that it has yet to take
+                of = str(found.get("of")) if waits else before.id
+                edit = {"version": after.id, "of": of, "edit": after.id, "taken": ""}
+                notes[place] = {**found, **edit}
         if len(notes) < len(noted):
             continue  # one has ended
         moved = [place for place in heads if stored[place] == {"version": before.id}]
@@ -194,11 +197,7 @@ class MemoryBank(Records):
         Return the version's record; None if it was edited, or is gone.
         """
         key = make_reading_key(version.root, version.document.digest)
-        place, written = (self.versions, version.id), version.to_record([key])
-        put = self.put(self.readings, key, {"version": version.id})
-        if await self.commit([put], {place: written}):
-            return written
-        (value,) = await self.values([place])
+        (value,) = await self.values([(self.versions, version.id)])
         edit = await chain.newest_edit(self, version.id, key, value)
         newest = version.id if edit is None else edit.id
         put = self.put(self.readings, key, {"version": newest})

@@ -467,13 +467,6 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     return at is not None
 
 
-def note_edit(value: Value, of: str, edit: str) -> Value:
-    """Return the record of a fold with an edit of a version noted."""
-    waits = value.get("edit") and not value.get("taken")  # one that it has yet to take
-    of = str(value.get("of")) if waits else of
-    return {**value, "version": edit, "of": of, "edit": edit, "taken": ""}
-
-
 _record = TypeAdapter(UnderWay)
 
 

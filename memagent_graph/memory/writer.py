@@ -198,6 +198,11 @@ class Fence:
         self.own |= {version.document.digest, *(digest for digest, _ in parts)}
         self.read |= {*self.own, *(digest for digest, _ in version.sources)}
 
+    def begin(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, unless it is known: what follows is late."""
+        if not self.given:
+            self.see(found)
+
     def see(self, found: Value | BadRecordError | None) -> None:
         """Take in the number of the last notice, as it is stored now."""
         self._last = number_of(found)
