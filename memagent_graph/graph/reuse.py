@@ -16,8 +16,9 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
-from memagent_graph.memory.chain import adopt, find_prefix, has_answer, newest_edit, read_head
+from memagent_graph.memory.chain import find_prefix, has_answer, newest_edit, read_head
 from memagent_graph.memory.version import MemoryVersion, make_reading_key
+from memagent_graph.memory.writer import adopt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,13 +185,14 @@ class Reuse:
         ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
-        found, self.record = await find_prefix(records, known, ids, memory, size)
+        found, record = await find_prefix(records, known, ids, memory, size)
         if ended and (found is None or found.document.end < ended[0].document.end):
-            found, self.record = ended  # though versions before it are gone
-        if found is None:
+            found, record = ended  # though versions before it are gone
+        self.record = record
+        if found is None or record is None:
             self._lease.absent = first[0] if first else None
             return fold
-        edit = await newest_edit(records, found.id, memory, self.record)
+        edit = await newest_edit(records, found.id, memory, record)
         found = relocate(found, fold, cutter.source)
         edit = edit and relocate(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
@@ -199,7 +201,7 @@ class Reuse:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         chunks = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
-        await adopt(records, memory, found.id, self.record)
+        await adopt(records, memory, found.id, record)
         self.begun = found = edit or found
         before, after = fold["progress"], progress_at(found, fold["progress"])
         whole = after["position"] >= fold["scope"]["end"]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
@@ -28,10 +28,10 @@ from memagent_graph.graph.state import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import adopt, keep_answer
+from memagent_graph.memory.chain import keep_answer
 from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import FORGOTTEN, VersionWriter
+from memagent_graph.memory.writer import FORGOTTEN, VersionWriter, adopt
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -124,6 +124,7 @@ class Chain:
         self._lost = self._left = 0  # races for a head; versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
+        self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -294,8 +295,9 @@ class Chain:
         key = self.lineage.id_of_merge(parts)
         if key is not None and self.lineage.reuses:
             with suppress(StoreError):
-                found = await self.bank.aget(key)
-                await adopt(self.bank, self.lineage.memory(fold), found.id)
+                ((_, value),) = await self.bank.by_id([key])
+                found = MemoryVersion.from_record(value, key)
+                await adopt(self.bank, self.lineage.memory(fold), key, value)
                 return Merged([found.memory], Usage(), found.cut)
         return None
 
@@ -465,9 +467,6 @@ async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> F
         return await chain.take_edit(fold, last=last)
 
 
-_ending: set[asyncio.Future[Any]] = set()  # an event loop's are weak
-
-
 @asynccontextmanager
 async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
     """Abandon a reading whose step fails; if it is cancelled, in the background."""
@@ -476,9 +475,7 @@ async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
     except EditedError:
         raise
     except BaseException as error:
-        abandoned = asyncio.ensure_future(chain.abandon())
-        _ending.add(abandoned)
-        abandoned.add_done_callback(_ending.discard)
+        chain.ending = asyncio.ensure_future(chain.abandon())
         if isinstance(error, Exception):
-            await asyncio.shield(abandoned)
+            await asyncio.shield(chain.ending)
         raise

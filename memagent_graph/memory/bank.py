@@ -11,7 +11,7 @@ from memagent_graph.memory import forget as removal
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.chain import EDITS
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records, owners_of
+from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import continues_from, find_readings
 from memagent_graph.memory.version import (
     History,
@@ -39,7 +39,7 @@ async def replace_for(
     are at the version, or have read on from it, continue from the edit. `memory` is a name, or the
     key of a reading without one.
     """
-    own, new = (records.versions, before.id), (records.versions, after.id)
+    own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -49,7 +49,7 @@ async def replace_for(
             for place, fold in reading.items()
             if await continues_from(records, fold, before.id)
         ]
-        places = [own, new, *heads, *noted]
+        places = [own, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
         value, notes = stored[own], {}
         if not isinstance(value, dict):
@@ -68,18 +68,15 @@ async def replace_for(
         if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
-        known = {before.id: value, after.id: stored[new]}
-        edited = after.to_record({*owners_of(stored[new]), memory})
-        both = {before.id: {**value, EDITS: edits}, after.id: edited}
         puts = [
-            *records.changes(known, both)[0],
+            records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
             *(records.put(*place, note) for place, note in notes.items()),
         ]
         given = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        if await records.commit(puts, given):
+        if await writer.append_versions(records, [after], memory, also=puts, given=given):
             return
     raise was_changed(memory)
 
@@ -129,7 +126,7 @@ class MemoryBank(Records):
     aadvance = writer.advance_head
     aget = chain.get_version
     ahead = chain.head
-    amove_head = chain.move_head
+    amove_head = writer.move_head
     ahistory = chain.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source

@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from graphlib import TopologicalSorter
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, follows_of, walk
 from memagent_graph.readers.base import Usage
@@ -23,16 +22,15 @@ from memagent_graph.readers.base import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from langgraph.store.base import PutOp
-
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records, Stored
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
 
-_NOTHING: Mapping[str, Value] = MappingProxyType({})
+NOTHING: Mapping[str, Value] = MappingProxyType({})
+"""No records."""
 _AT_ONCE = 100
 """Versions changed in one step."""
 
@@ -172,7 +170,7 @@ async def find_versions(
 
 
 async def _follow(
-    records: Records, place: Place, pointer: Stored, known: Mapping[str, Stored] = _NOTHING
+    records: Records, place: Place, pointer: Stored, known: Mapping[str, Stored] = NOTHING
 ) -> MemoryVersion | None:
     """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
 
@@ -224,58 +222,6 @@ class Released(NamedTuple):
     done: bool
 
 
-async def adopt(records: Records, owner: str, key: str, value: Stored = None) -> None:
-    """Add a memory to the owners of a version, unless the version is gone.
-
-    Earlier versions need not be adopted: they are inherited when their owner releases them. `value`
-    is the version's record, if it is known.
-    """
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        if lost or value is None:
-            ((_, value),) = await records.by_id([key])
-        if not isinstance(value, dict) or owner in owners_of(value):
-            return
-        names = sorted({*owners_of(value), owner})
-        if await records.commit(*records.changes({key: value}, {key: {**value, "owners": names}})):
-            return
-    raise race_error("Versions of", owner)
-
-
-async def move_head(
-    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
-) -> bool:
-    """Point a name to another version, unless the name has moved.
-
-    Args:
-        records: the bank.
-        name: the memory's name.
-        to: id of its new head.
-        expected: id of the current head; None if the name does not exist.
-        also: further puts in the same step.
-
-    Returns:
-        Whether the name points to the version now.
-
-    Raises:
-        MemoryNotFoundError: There is no such version.
-    """
-    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
-    given: Given = {head: pointer_to(expected), place: ..., listed: ...}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        if await records.commit([records.put(*head, {"version": to}), *also], given):
-            records.note(name, to)
-            return True
-        now, stored = await records.values([head, place])
-        if not isinstance(stored, dict):
-            raise no_such_version(to)
-        if now != pointer_to(expected):
-            return now == {"version": to}  # another writer moved it to the same version
-        await adopt(records, name, to, stored)
-    return False
-
-
 def no_such_version(key: str) -> MemoryNotFoundError:
     """Return the error for a version that does not exist."""
     return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
@@ -291,7 +237,7 @@ async def release(
     owner: str,
     ids: Iterable[str],
     given: Mapping[Place, Value | None],
-    keep: Mapping[str, Value] = _NOTHING,
+    keep: Mapping[str, Value] = NOTHING,
     *,
     preview: bool = False,
 ) -> Released:
@@ -403,7 +349,7 @@ class KeptAnswer(NamedTuple):
 async def has_answer(records: Records, version: str) -> bool:
     """Whether an answer was written from a version; else its reading may have been killed."""
     ((_, value),) = await records.by_id([version])
-    return isinstance(value, dict) and _answer(value) is not None
+    return _answer(value) is not None
 
 
 async def keep_answer(
@@ -439,23 +385,19 @@ async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dic
     wanted = {version.id: version.id for version in versions}
     for _ in range(_EDITS_BACK + 1):
         places = [(records.versions, key) for key in wanted.values()]
-        values = await records.values(places, refresh=False)
-        before: dict[str, str] = {}
-        for asked, value in zip(wanted, values, strict=True):
-            if not isinstance(value, dict):
-                continue
-            if (kept := _answer(value)) is not None:
-                found[asked] = kept
-            elif value.get("made_by") == "edit":
-                before[asked] = str(value.get("parent"))
-        if not (wanted := before):
-            break
+        values = dict(zip(wanted, await records.values(places, refresh=False), strict=True))
+        found |= {key: kept for key, value in values.items() if (kept := _answer(value))}
+        wanted = {
+            key: str(value.get("parent"))
+            for key, value in values.items()
+            if key not in found and isinstance(value, dict) and value.get("made_by") == "edit"
+        }
     return found
 
 
-def _answer(value: Mapping[str, Any]) -> KeptAnswer | None:
+def _answer(value: Stored) -> KeptAnswer | None:
     """The answer in a version's record; None without one."""
-    match value.get(_ANSWER):
-        case [text, at, times, calls, read, written, seconds]:
+    match value:
+        case {"answer": [text, at, times, calls, read, written, seconds]}:
             return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
     return None

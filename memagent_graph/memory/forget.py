@@ -24,7 +24,6 @@ from memagent_graph.memory.chain import (
     children_first,
     delete_versions,
     find_versions,
-    move_head,
     release,
 )
 from memagent_graph.memory.items import Records, owners_of
@@ -39,7 +38,7 @@ from memagent_graph.memory.version import (
     sound_rows,
     walk,
 )
-from memagent_graph.memory.writer import post_notice
+from memagent_graph.memory.writer import move_head, post_notice
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import delete_versions, find_versions, move_head, read_history
+from memagent_graph.memory.chain import delete_versions, find_versions, read_history
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
-from memagent_graph.memory.writer import append_version
+from memagent_graph.memory.writer import append_version, move_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.chain import pointer_to
+from memagent_graph.memory.chain import NOTHING, no_such_version, pointer_to
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Place, Records, Stored
     from memagent_graph.memory.leases import Lease, UnderWay
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,59 @@ async def advance_head(
     return done is not None
 
 
+async def move_head(
+    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+) -> bool:
+    """Point a name to another version, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        to: id of its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+
+    Returns:
+        Whether the name points to the version now.
+
+    Raises:
+        MemoryNotFoundError: There is no such version.
+    """
+    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
+    puts, given = [records.put(*head, {"version": to}), *also], {head: pointer_to(expected)}
+    if not await records.commit(puts, {**given, place: ..., listed: ...}):
+        now, value = await records.values([head, place])
+        if not isinstance(value, dict):
+            raise no_such_version(to)
+        if now != pointer_to(expected):
+            return now == {"version": to}  # another writer moved it to the same version
+        if not await adopt(records, name, to, value, also=puts, given=given):
+            return False
+    records.note(name, to)
+    return True
+
+
+async def adopt(
+    records: Records,
+    owner: str,
+    key: str,
+    value: Stored,
+    *,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Add a memory to the owners of a version with this record, and return whether it is there.
+
+    Earlier versions need not be adopted: they are inherited when their owner releases them. See
+    `append_versions` for what is done `also`, and what is `given`.
+    """
+    version, there = MemoryVersion.from_record(value, key), {(records.versions, key): ...}
+    done = await append_versions(
+        records, [version], owner, also=also, given={**given, **there}, found={key: value}
+    )
+    return done is not None
+
+
 async def append_versions(
     records: Records,
     versions: Sequence[MemoryVersion],
@@ -81,6 +135,7 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
+    found: Mapping[str, Stored] = NOTHING,
 ) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
@@ -90,6 +145,7 @@ async def append_versions(
         owner: see `append_version`.
         also: further puts in the same step.
         given: further conditions; see `AtomicStore.acommit`.
+        found: records of versions as they were seen; none is expected of the others.
 
     Returns:
         The versions now stored, by id: the given ones, or those of writers who were first. What
@@ -97,12 +153,12 @@ async def append_versions(
         are not as given.
     """
     ids = [version.id for version in versions]
-    found: dict[str, Value | BadRecordError | None] = dict.fromkeys(ids)
+    found = {key: found.get(key) for key in ids}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         kept: dict[str, MemoryVersion] = {}
         replaced: set[str] = set()
-        after: dict[str, Value | BadRecordError | None] = {}
+        after: dict[str, Stored] = {}
         for version in versions:
             if not replaced.isdisjoint(version.parents):
                 replaced.add(version.id)
@@ -124,8 +180,8 @@ async def append_versions(
 
 
 def _choose(
-    version: MemoryVersion, owner: str | None, found: Value | BadRecordError | None
-) -> tuple[MemoryVersion, Value | BadRecordError | None]:
+    version: MemoryVersion, owner: str | None, found: Stored
+) -> tuple[MemoryVersion, Stored]:
     """Return the version that is to be stored, and its record, which may be there."""
     names = set() if owner is None else {owner}
     if found is None:
@@ -211,13 +267,11 @@ class Fence:
     async def look(self) -> None:
         """Look whether a document was forgotten since the notices were last seen."""
         if self.given:
-            read = [(self._records.forgotten, digest) for digest in self.read]
-            last, *found = await self._records.values([self.place, *read])
-            self.forgotten |= {
-                digest
-                for (_, digest), notice in zip(read, found, strict=True)
-                if number_of(notice) > self._last
-            }
+            read = [*self.read]
+            places = [(self._records.forgotten, digest) for digest in read]
+            last, *found = await self._records.values([self.place, *places])
+            late = [number_of(notice) > self._last for notice in found]
+            self.forgotten |= {*compress(read, late)}
             self.see(last)
 
 
