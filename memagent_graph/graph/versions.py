@@ -22,6 +22,7 @@ from memagent_graph.graph.state import (
     cost_of,
     count_covered,
     fold_name,
+    is_segmented,
     mark_taken,
     memory_of,
     whole_scope,
@@ -119,8 +120,7 @@ class Chain:
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writes = False  # whether this call has read anything
-        self._finished: MemoryVersion | None = None  # the end of a reading without a name,
-        self._seen: Value | None = None  # and its record
+        self._seen: Value | None = None  # the record of the end of a reading without a name
         self._lost = self._left = 0  # races for a head; versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
@@ -177,8 +177,7 @@ class Chain:
         taken, stopped = fold, fold["progress"]["stopped"]
         if last and not self._writes and version_of(fold) is not None:  # of a run that was killed
             await self.open(fold)
-            if not (stopped == "deadline" or fold["scope"]["memory_name"]):
-                self._writes, self._finished = True, self.at
+            self._writes |= not (stopped == "deadline" or fold["scope"]["memory_name"])
         with suppress(StoreError):  # the next reading of the same takes it
             most = _NOTHING * self._took
             if last or (self._writes and not late and self._writer.seconds <= most):
@@ -207,8 +206,6 @@ class Chain:
             return fold
         self.at, lease.ends = edit, None
         edit = self._move(edit, fold)
-        if self._finished is not None:
-            self._finished = edit if edited == at else None
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
         if lease.held:
@@ -283,7 +280,6 @@ class Chain:
         self._writes = True
         if fold["scope"]["memory_name"]:
             return await self._move_head(fold)
-        self._finished = self.at
         if self._whole is None and self.at is not None:
             pointer = {"version": self.at.id}
             key = self.lineage.memory(fold)
@@ -308,7 +304,7 @@ class Chain:
             return fold
         fold = self.lineage.with_version(fold, version)
         self._write(fold, version)
-        self.at = self._finished = version
+        self.at = version
         return fold
 
     async def close(self, fold: Fold) -> list[str]:
@@ -327,13 +323,14 @@ class Chain:
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
         """List the reading, and thin its versions out; return what went wrong, also before."""
-        keep = self._reading.config.keep_versions
+        keep, scope = self._reading.config.keep_versions, fold["scope"]
+        is_whole = is_segmented(scope) or fold["progress"]["stopped"] != "deadline"
         try:
-            if self._finished is not None and message is None:
+            if self.at is not None and is_whole and not scope["memory_name"] and message is None:
                 if self.lease.is_gone:
-                    self._seen = self._finished.to_record([self.lineage.memory(fold)])
+                    self._seen = self.at.to_record([self.lineage.memory(fold)])
                 else:
-                    self._seen = await self.bank.arecord_reading(self._finished)
+                    self._seen = await self.bank.arecord_reading(self.at)
             if keep is not None and message is None:
                 await self.bank.athin(self.lineage.memory(fold), keep)
         except StoreError as error:

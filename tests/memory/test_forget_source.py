@@ -312,6 +312,20 @@ def test_what_a_resumed_reading_writes_upon_what_was_forgotten_goes_with_the_nex
     assert bank.check() == []
 
 
+def test_what_was_forgotten_long_ago_does_not_come_back_from_checkpoints(bank, stored):
+    read_diary(bank, "fish")
+    spare = bank.history("diary")
+    forget(bank, "fish")
+    bank.forget_source(*(TextSource(f"Page {n}.").digest for n in range(40)))
+    for n in range(40):
+        bank.forget_source(TextSource(f"Sheet {n}.").digest)
+    bank.store.put(bank.heads, "diary", {"version": spare[0].id})
+
+    bank.check(repair=True, spare=spare)
+
+    assert "fish" not in stored()
+
+
 def test_a_reading_that_began_afterwards_is_kept(bank):
     read(bank, document("fish"))
     forget(bank, "fish")
