@@ -34,7 +34,6 @@ from memagent_graph.memory.circuit import guard_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from types import EllipsisType
-    from typing import Self
 
     from langgraph.store.base import BaseStore, Op
 
@@ -109,11 +108,6 @@ class Records:
         self.guard = guard_of(store)
         self._patience = patience
         self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
-
-    @property
-    def records(self) -> Self:
-        """These, for those who have a bank."""
-        return self
 
     @property
     def lives(self) -> float | None:
