@@ -400,7 +400,8 @@ class UserMemory:
                     await self.edit(text, by=by, before=head.id, goes=goes)
                 now, old = await self.head(), await self._versions() if forgets else ()
                 ids = [one.id for one in old if one != now and goes(one.text)]
-                if not ids or (await release(records, MEMORY, ids, self.expect(now))).done:
+                _, done = await release(records, MEMORY, ids, self.expect(now))
+                if done:
                     return gone
         raise self._conflict()
 

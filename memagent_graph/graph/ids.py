@@ -107,11 +107,11 @@ class Lineage:
     ) -> MemoryVersion:
         """Return the version after a chunk, from the id that it was read from, and its version.
 
-        `made` are further fields: what made it, its length in tokens, and whether it is unchanged.
+        `made` are further fields: its length in tokens, and whether it is unchanged.
         """
         parent, at = before
         others = () if at is None else at.documents
-        made |= {"id": self.child(parent, chunk), "parent": parent}
+        made |= {"id": self.child(parent, chunk), "parent": parent, "made_by": _read_of(chunk)}
         digest = fold["source"]["digest"]
         sources = tuple(dict.fromkeys(row for row in others if row[0] != digest))
         return self._make(fold, chunk.end, sources=sources, **made)
@@ -220,8 +220,8 @@ def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersio
     return replace(version, document=read, memory=replace(memory, evidence=evidence))
 
 
-def read_of(chunk: Chunk) -> ChunkRead:
-    """Return the record of a chunk for its version."""
+def _read_of(chunk: Chunk) -> ChunkRead:
+    """The record of a chunk for its version."""
     source = chunk.source
     found = parts_with_offsets(source, chunk.start, chunk.end)
     parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, read_of, relocate, version_of
+from memagent_graph.graph.ids import Lineage, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
 from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
@@ -263,7 +263,6 @@ class Chain:
             fold,
             step.chunk,
             tokens=update.tokens,
-            made_by=read_of(step.chunk),
             unchanged=step.update_gate and update.memory is None,
         )
         self.at = version

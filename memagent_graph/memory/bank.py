@@ -9,8 +9,8 @@ from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import chain, maintenance, writer
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import EDITS
-from memagent_graph.memory.forget import Forgotten, ForgottenSource
+from memagent_graph.memory.chain import EDITS, Forgotten
+from memagent_graph.memory.forget import ForgottenSource
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.leases import continues_from, find_readings
 from memagent_graph.memory.version import (

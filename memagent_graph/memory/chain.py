@@ -208,18 +208,16 @@ def _target(pointer: Value | BadRecordError, name: str) -> str:
     return key
 
 
-class Released(NamedTuple):
-    """The result of `release`.
+class Forgotten(NamedTuple):
+    """The result of `MemoryBank.forget`, or of its preview.
 
     Attributes:
-        deleted: number of versions deleted.
-        shared: number of versions that stay, by the memory that has them.
-        done: whether it was completed: another writer may have changed what it depends on.
+        versions: number of deleted versions.
+        shared: number of versions that stay because another memory has them, by its name.
     """
 
-    deleted: int
-    shared: Counter[str]
-    done: bool
+    versions: int
+    shared: dict[str, int]
 
 
 def no_such_version(key: str) -> MemoryNotFoundError:
@@ -240,11 +238,12 @@ async def release(
     keep: Mapping[str, Value] = NOTHING,
     *,
     preview: bool = False,
-) -> Released:
+) -> tuple[Forgotten, bool]:
     """Remove versions from a memory, and delete those that no other memory has or needs.
 
     One other memory that has a version inherits all that led to it. So the newest versions are
-    released first: a memory that adopts one meanwhile still finds all that led to it.
+    released first: a memory that adopts one meanwhile still finds all that led to it. Return what
+    was done, and whether it is complete: it ends where another writer has changed something.
 
     Args:
         records: the bank's records.
@@ -264,10 +263,10 @@ async def release(
         puts, seen = records.changes(values, leave | stay)
         puts += [records.put(records.members(owner), key, None) for key in leave]
         if puts and not preview and not await records.commit(puts, {**given, **seen}):
-            return Released(deleted, shared, done=False)
+            return Forgotten(deleted, dict(shared)), False
         deleted += sum(values[key] is not None and value is None for key, value in leave.items())
         shared.update(name for value in leave.values() for name in owners_of(value))
-    return Released(deleted, shared, done=True)
+    return Forgotten(deleted, dict(shared)), True
 
 
 async def delete_versions(

@@ -21,6 +21,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.chain import (
+    Forgotten,
     children_first,
     delete_versions,
     find_versions,
@@ -97,18 +98,6 @@ def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None
         raise sqlite3.OperationalError("another program is reading its log")
 
 
-class Forgotten(NamedTuple):
-    """The result of `MemoryBank.forget`, or of its preview.
-
-    Attributes:
-        versions: number of deleted versions.
-        shared: number of versions that stay because another memory has them, by its name.
-    """
-
-    versions: int
-    shared: dict[str, int]
-
-
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
     """Delete a name, and those of its versions that no other memory has or needs.
 
@@ -132,10 +121,10 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
             places = [*pointers, *await records.places(records.runs_of(name))]
             await records.items([records.put(*place, None) for place in places])
         given = dict.fromkeys(pointers)
-        released = await release(records, name, ids, given, preview=preview)
+        gone, _ = await release(records, name, ids, given, preview=preview)
         if preview:
-            return Forgotten(released.deleted, dict(released.shared))
-        deleted, shared = deleted + released.deleted, shared + released.shared
+            return gone
+        deleted, shared = deleted + gone.versions, shared + Counter(gone.shared)
     else:
         raise race_error("Memory", name)
     if lost == 0:
@@ -189,7 +178,8 @@ async def thin(
             sources = dict.fromkeys((*known[key].sources, *rows))
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
-    return (await release(records, name, ids, readable, kept)).deleted
+    done, _ = await release(records, name, ids, readable, kept)
+    return done.versions
 
 
 def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
@@ -422,7 +412,8 @@ async def _forget(
             if not fell_back:  # unless the name exists again
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
-                versions += (await release(records, name, ids, given)).deleted
+                done, _ = await release(records, name, ids, given)
+                versions += done.versions
     raise race_error("Memories of", digests[0])
 
 

@@ -266,13 +266,16 @@ class Fence:
 
     async def look(self) -> None:
         """Look whether a document was forgotten since the notices were last seen."""
-        if self.given:
+        if not self.given:
+            return
+        (last,) = await self._records.values([self.place])
+        if number_of(last) > self._last:
             read = [*self.read]
             places = [(self._records.forgotten, digest) for digest in read]
-            last, *found = await self._records.values([self.place, *places])
+            found = await self._records.values(places)
             late = [number_of(notice) > self._last for notice in found]
             self.forgotten |= {*compress(read, late)}
-            self.see(last)
+        self.see(last)
 
 
 class _Waiting(NamedTuple):

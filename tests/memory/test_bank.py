@@ -113,6 +113,25 @@ def test_heads_move_only_from_where_they_were_seen(bank):
     assert bank.head("ann").id == older
 
 
+async def test_a_version_that_is_forgotten_while_a_name_moves_to_it_stays_away(
+    async_store, monkeypatch
+):
+    bank, version = MemoryBank(async_store), make_version("Ann pays.")
+    assert await bank.aadvance("ann", version, expected=None)
+    values = bank.values
+
+    async def forget_then(places, **options):
+        found = await values(places, **options)
+        monkeypatch.setattr(bank, "values", values)
+        await bank.aforget("ann")
+        return found
+
+    monkeypatch.setattr(bank, "values", forget_then)
+
+    assert not await bank.amove_head("bob", version.id, expected=None)
+    assert await bank.places(bank.namespace) == []
+
+
 def test_forgetting_spares_what_another_memory_shares(bank):
     read(bank, memory_name="ann")
     history = bank.history("ann")
