@@ -193,7 +193,7 @@ def compose(
 async def list_proposals(memory: UserMemory) -> list[Proposal]:
     """Return what waits for approval, oldest first; for a bad record, a warning is logged."""
     found: list[Proposal] = []
-    records = memory.bank.records
+    records = memory.bank
     async for item in records.scan(records.proposals):
         try:
             if isinstance(item, BadRecordError):
@@ -211,7 +211,7 @@ async def revise(memory: UserMemory, change: Callable[[Proposal], Proposal | Non
     """Return the step that puts what `change` returns in the place of each proposal."""
     values: dict[str, Value | None] = {}
     given: dict[Place, Value | None] = {}
-    records = memory.bank.records
+    records = memory.bank
     for one in await list_proposals(memory):
         now = change(one)
         if now is not one:
@@ -228,7 +228,7 @@ async def change_proposals(
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         step = await revise(memory, change)
-        if not step.puts or await memory.bank.records.commit(*step):
+        if not step.puts or await memory.bank.commit(*step):
             return
     raise _conflict(memory.user)
 
@@ -252,7 +252,7 @@ async def propose(
 
 def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> EpisodePuts:
     """Return the step that adds a proposal, which is empty if that changes nothing."""
-    records = memory.bank.records
+    records = memory.bank
     put = records.put(records.proposals, proposal.id, proposal.to_record())
     puts = [put, put_change(records, _entry(proposal, "proposed", by))]
     return EpisodePuts(puts if proposal.changes_memory else ())
@@ -327,7 +327,7 @@ async def decide(
 
 async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: str) -> None:
     """Make a proposal the memory, or another text, and keep its messages."""
-    records = memory.bank.records
+    records = memory.bank
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
@@ -346,7 +346,7 @@ async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: 
 
 
 async def _refuse(memory: UserMemory, proposal: Proposal, by: str) -> None:
-    records = memory.bank.records
+    records = memory.bank
     place = (records.proposals, proposal.id)
     puts = [records.put(*place, None), put_change(records, _entry(proposal, "refused", by))]
     if not await records.commit(puts, {place: proposal.to_record()}):

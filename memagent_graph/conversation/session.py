@@ -452,7 +452,7 @@ class Talk:
         all stay, which is logged. With `folded`, only what is folded may leave, as from a state.
         """
         window, why = self._memory.window, "the memory store is unreachable"
-        away = self.personal.bank.records.guard.failures and len(messages) > window
+        away = self.personal.bank.guard.failures and len(messages) > window
         try:
             gone = beyond(
                 messages,

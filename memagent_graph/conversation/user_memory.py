@@ -181,7 +181,7 @@ class UserMemory:
     ) -> None:
         self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
-        records = self.bank.records
+        records = self.bank
         self._forgotten = ((*namespace, *_FORGOTTEN), label(user))
         self._changes, self._said = (*records.namespace, _CHANGES), (*records.namespace, _SAID)
         self.episodes = Episodes(records, episode_tokens, episode_days)
@@ -198,7 +198,7 @@ class UserMemory:
         A server that evicts items, or lets them expire one by one, can lose the version or the
         pointer to it, which then points to the newest one that is left.
         """
-        records = self.bank.records
+        records = self.bank
         with suppress(MemoryNotFoundError):
             head = await self.head()
             if head is not None or not await records.keys(records.members(MEMORY)):
@@ -215,8 +215,8 @@ class UserMemory:
         return newest, True
 
     async def _versions(self) -> list[MemoryVersion]:
-        ids = await self.bank.records.keys(self.bank.records.members(MEMORY))
-        found = await find_versions(self.bank.records, ids)
+        ids = await self.bank.keys(self.bank.members(MEMORY))
+        found = await find_versions(self.bank, ids)
         return [one for one in found if isinstance(one, MemoryVersion)]
 
     async def history(self) -> History:
@@ -228,7 +228,7 @@ class UserMemory:
 
         If the user was forgotten, that is the last one. Unreadable entries are skipped.
         """
-        records = self.bank.records
+        records = self.bank
         found = [item async for item in records.scan(self._changes)]
         rows = {item.key: item.value for item in found if not isinstance(item, BadRecordError)}
         changes = list[MemoryChange]()
@@ -240,12 +240,12 @@ class UserMemory:
 
     async def threads(self) -> tuple[str, ...]:
         """Return the ids of the threads whose messages were folded."""
-        records = self.bank.records
+        records = self.bank
         return tuple(sorted(await records.keys(records.threads)))
 
     async def read_mark(self, thread: str) -> Value | BadRecordError | None:
         """Return the record of the thread's messages that were folded last; None without one."""
-        records = self.bank.records
+        records = self.bank
         (mark,) = await records.values([(records.threads, thread)])
         return mark
 
@@ -264,7 +264,7 @@ class UserMemory:
         """
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
         places = [self._forgotten, *((self._said, key) for key in keys)]
-        last, *values = await self.bank.records.values(places)
+        last, *values = await self.bank.values(places)
         since = str(last.get("at", "")) if isinstance(last, dict) else ""
         found, skipped = [], False
         for message, *known in zip(messages, values[::2], values[1::2], strict=True):
@@ -291,7 +291,7 @@ class UserMemory:
 
         `mark` is the thread's record as it was. Messages that it no longer has need no checkpoint.
         """
-        put, own = self.bank.records.put, (self.bank.records.threads, thread)
+        put, own = self.bank.put, (self.bank.threads, thread)
         gone = {one.id for one in branch.replaced}
         puts = [put(self._said, key, None) for key in gone]
         given: dict[Place, Value | None] = {}
@@ -320,20 +320,20 @@ class UserMemory:
             mark = await self.read_mark(thread)
             changed = await self.find_changed(thread, [message], redact)
             step = self.put_said(thread, mark, changed, Branch())
-            if not changed or await self.bank.records.commit(*step):
+            if not changed or await self.bank.commit(*step):
                 return
         raise self._conflict()
 
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
-        records = self.bank.records
-        known = [item async for item in other.bank.records.scan(other._said)]
+        records = self.bank
+        known = [item async for item in other.bank.scan(other._said)]
         sound = [item for item in known if not isinstance(item, BadRecordError)]
         await records.items([records.put(self._said, item.key, item.value) for item in sound])
 
     async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
         """Carry out a step unless `head` is no longer the newest version; None for no version."""
-        return await self.bank.records.commit(*(step | EpisodePuts((), self.expect(head))))
+        return await self.bank.commit(*(step | EpisodePuts((), self.expect(head))))
 
     async def edit(
         self,
@@ -387,7 +387,7 @@ class UserMemory:
         def goes(text: str) -> bool:
             return forgets and bool(drop(text)[1])
 
-        gone, records = list[str](), self.bank.records
+        gone, records = list[str](), self.bank
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
@@ -400,7 +400,8 @@ class UserMemory:
                     await self.edit(text, by=by, before=head.id, goes=goes)
                 now, old = await self.head(), await self._versions() if forgets else ()
                 ids = [one.id for one in old if one != now and goes(one.text)]
-                if not ids or (await release(records, MEMORY, ids, self.expect(now))).done:
+                _, done = await release(records, MEMORY, ids, self.expect(now))
+                if done:
                     return gone
         raise self._conflict()
 
@@ -419,7 +420,7 @@ class UserMemory:
         Returns the number of messages, also of those in proposals, and that of marks and lines;
         with `preview`, nothing is deleted.
         """
-        records = self.bank.records
+        records = self.bank
         messages = await Episodes(records, sys.maxsize, days).expire(preview=preview)
         since, gone = days_ago(days), []
         async for item in records.scan(records.proposals):
@@ -453,7 +454,7 @@ class UserMemory:
 
     async def delete(self, *, by: str) -> int:
         """Do as `forget`, without erasing the store's files; return the number of items."""
-        records = self.bank.records
+        records = self.bank
         items = await self.bank.aclear()
         self.episodes.drop()
         if items:
@@ -478,7 +479,7 @@ class UserMemory:
         """
         step = step or EpisodePuts()
         expected = None if after is None else after.id
-        also = [*step.puts, put_change(self.bank.records, change)]
+        also = [*step.puts, put_change(self.bank, change)]
         if not await self.bank.aadvance(
             MEMORY, version, expected=expected, also=also, given=step.given
         ):
@@ -491,7 +492,7 @@ class UserMemory:
     async def _trim_changes(self, change: MemoryChange) -> None:
         """Now and then, delete the oldest entries if there are too many."""
         if change.version and int(change.version[:8], 16) % _OFTEN == 0:
-            records = self.bank.records
+            records = self.bank
             keys = sorted(await records.keys(self._changes))[:-_MOST]
             if keys:
                 await records.items([records.put(self._changes, key, None) for key in keys])

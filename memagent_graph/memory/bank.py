@@ -9,10 +9,10 @@ from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.memory import chain, maintenance, writer
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import EDITS
-from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records, owners_of
-from memagent_graph.memory.leases import continues_from, find_readings, note_edit
+from memagent_graph.memory.chain import EDITS, Forgotten
+from memagent_graph.memory.forget import ForgottenSource
+from memagent_graph.memory.items import Records
+from memagent_graph.memory.leases import continues_from, find_readings
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -39,7 +39,7 @@ async def replace_for(
     are at the version, or have read on from it, continue from the edit. `memory` is a name, or the
     key of a reading without one.
     """
-    own, new = (records.versions, before.id), (records.versions, after.id)
+    own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -49,14 +49,17 @@ async def replace_for(
             for place, fold in reading.items()
             if await continues_from(records, fold, before.id)
         ]
-        places = [own, new, *heads, *noted]
+        places = [own, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
         value, notes = stored[own], {}
         if not isinstance(value, dict):
             raise chain.no_such_version(before.id)
         for place in noted:
             if isinstance(found := stored[place], dict):
-                notes[place] = note_edit(found, before.id, after.id)
+                waits = found.get("edit") and not found.get("taken")  # one that it has yet to take
+                of = str(found.get("of")) if waits else before.id
+                edit = {"version": after.id, "of": of, "edit": after.id, "taken": ""}
+                notes[place] = {**found, **edit}
         if len(notes) < len(noted):
             continue  # one has ended
         moved = [place for place in heads if stored[place] == {"version": before.id}]
@@ -65,18 +68,15 @@ async def replace_for(
         if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
-        known = {before.id: value, after.id: stored[new]}
-        edited = after.to_record({*owners_of(stored[new]), memory})
-        both = {before.id: {**value, EDITS: edits}, after.id: edited}
         puts = [
-            *records.changes(known, both)[0],
+            records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
             *(records.put(*place, note) for place, note in notes.items()),
         ]
         given = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        if await records.commit(puts, given):
+        if await writer.append_versions(records, [after], memory, also=puts, given=given):
             return
     raise was_changed(memory)
 
@@ -126,7 +126,7 @@ class MemoryBank(Records):
     aadvance = writer.advance_head
     aget = chain.get_version
     ahead = chain.head
-    amove_head = chain.move_head
+    amove_head = writer.move_head
     ahistory = chain.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
@@ -194,11 +194,7 @@ class MemoryBank(Records):
         Return the version's record; None if it was edited, or is gone.
         """
         key = make_reading_key(version.root, version.document.digest)
-        place, written = (self.versions, version.id), version.to_record([key])
-        put = self.put(self.readings, key, {"version": version.id})
-        if await self.commit([put], {place: written}):
-            return written
-        (value,) = await self.values([place])
+        (value,) = await self.values([(self.versions, version.id)])
         edit = await chain.newest_edit(self, version.id, key, value)
         newest = version.id if edit is None else edit.id
         put = self.put(self.readings, key, {"version": newest})

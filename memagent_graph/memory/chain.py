@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from graphlib import TopologicalSorter
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, follows_of, walk
 from memagent_graph.readers.base import Usage
@@ -23,18 +22,15 @@ from memagent_graph.readers.base import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from langgraph.store.base import PutOp
-
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records, Stored
-
-    Found = Value | BadRecordError
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""
 _MEND = "`memagent memory check --repair` restores what is left of it."
 
-_NOTHING: Mapping[str, Value] = MappingProxyType({})
+NOTHING: Mapping[str, Value] = MappingProxyType({})
+"""No records."""
 _AT_ONCE = 100
 """Versions changed in one step."""
 
@@ -133,7 +129,7 @@ async def read_head(
     guess = [] if likely is None else [(records.versions, likely)]
     values = await records.values([*places, place, *guess])
     pointer, known = values[len(places)], {} if likely is None else {likely: values[-1]}
-    found = None if pointer is None else await _follow(records, place, pointer, known)
+    found = await _follow(records, place, pointer, known)
     if found is not None:
         records.note(name, found.id)
     return found, values[: len(places)]
@@ -174,109 +170,54 @@ async def find_versions(
 
 
 async def _follow(
-    records: Records, place: Place, pointer: Found, known: Mapping[str, Stored] = _NOTHING
+    records: Records, place: Place, pointer: Stored, known: Mapping[str, Stored] = NOTHING
 ) -> MemoryVersion | None:
     """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
+
+    `known` are records of versions.
 
     Raises:
         BadRecordError: The version cannot be read.
         MemoryNotFoundError: The version is gone, and the pointer is there.
     """
     name = place[1]
-    while True:
+    while pointer is not None:
         try:
-            return await _version(records, name, pointer, known)
+            key = _target(pointer, name)
+            value = known.get(key) or (await records.by_id([key]))[0][1]
+            if value is not None:
+                return MemoryVersion.from_record(value, key)
+            raise no_such_version(key)
         except (BadRecordError, MemoryNotFoundError) as error:
             mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
             message = f"Memory {name!r} cannot be read: {error}{mend}"
             if isinstance(error, BadRecordError):
                 raise type(error)(message, key=name) from error
-            (now,) = await records.values([place])
-            if now is None:  # forgotten meanwhile
-                return None
-            if now == pointer:
+            seen, (pointer,) = pointer, await records.values([place])
+            if pointer == seen:
                 raise MemoryNotFoundError(message) from error
-            pointer = now
+    return None  # forgotten meanwhile
 
 
-async def _version(
-    records: Records, name: str, pointer: Found, known: Mapping[str, Stored]
-) -> MemoryVersion:
-    """The version that a name points to; its record may be known."""
+def _target(pointer: Value | BadRecordError, name: str) -> str:
+    """The id of the version that a name points to."""
     if isinstance(pointer, BadRecordError):
         raise pointer
-    key = pointer.get("version")
-    if not isinstance(key, str):
+    if not isinstance(key := pointer.get("version"), str):
         raise BadRecordError("It points to no version.", key=name)
-    value = known.get(key)
-    if value is None:
-        (value,) = await records.values([(records.versions, key)])
-    if value is None:
-        raise no_such_version(key)
-    return MemoryVersion.from_record(value, key)
+    return key
 
 
-class Released(NamedTuple):
-    """The result of `release`: versions deleted, and those that stay, by the memory that has them.
+class Forgotten(NamedTuple):
+    """The result of `MemoryBank.forget`, or of its preview.
 
-    `done` says whether it was completed.
+    Attributes:
+        versions: number of deleted versions.
+        shared: number of versions that stay because another memory has them, by its name.
     """
 
-    deleted: int
-    shared: Counter[str]
-    done: bool
-
-
-async def adopt(records: Records, owner: str, key: str, value: Stored = None) -> None:
-    """Add a memory to the owners of a version, unless the version is gone.
-
-    Earlier versions need not be adopted: they are inherited when their owner releases them. `value`
-    is the version's record, if it is known.
-    """
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        if lost or value is None:
-            ((_, value),) = await records.by_id([key])
-        if not isinstance(value, dict) or owner in owners_of(value):
-            return
-        names = sorted({*owners_of(value), owner})
-        if await records.commit(*records.changes({key: value}, {key: {**value, "owners": names}})):
-            return
-    raise race_error("Versions of", owner)
-
-
-async def move_head(
-    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
-) -> bool:
-    """Point a name to another version, unless the name has moved.
-
-    Args:
-        records: the bank.
-        name: the memory's name.
-        to: id of its new head.
-        expected: id of the current head; None if the name does not exist.
-        also: further puts in the same step.
-
-    Returns:
-        Whether the name points to the version now.
-
-    Raises:
-        MemoryNotFoundError: There is no such version.
-    """
-    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
-    given: Given = {head: pointer_to(expected), place: ..., listed: ...}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        if await records.commit([records.put(*head, {"version": to}), *also], given):
-            records.note(name, to)
-            return True
-        now, stored = await records.values([head, place])
-        if not isinstance(stored, dict):
-            raise no_such_version(to)
-        if now != pointer_to(expected):
-            return now == {"version": to}  # another writer moved it to the same version
-        await adopt(records, name, to, stored)
-    return False
+    versions: int
+    shared: dict[str, int]
 
 
 def no_such_version(key: str) -> MemoryNotFoundError:
@@ -294,14 +235,15 @@ async def release(
     owner: str,
     ids: Iterable[str],
     given: Mapping[Place, Value | None],
-    keep: Mapping[str, Value] = _NOTHING,
+    keep: Mapping[str, Value] = NOTHING,
     *,
     preview: bool = False,
-) -> Released:
+) -> tuple[Forgotten, bool]:
     """Remove versions from a memory, and delete those that no other memory has or needs.
 
     One other memory that has a version inherits all that led to it. So the newest versions are
-    released first: a memory that adopts one meanwhile still finds all that led to it.
+    released first: a memory that adopts one meanwhile still finds all that led to it. Return what
+    was done, and whether it is complete: it ends where another writer has changed something.
 
     Args:
         records: the bank's records.
@@ -311,35 +253,20 @@ async def release(
         keep: ids of versions that the memory keeps, with what changes in their records.
         preview: whether only to return what would be done.
     """
-    done, ids = Released(0, Counter(), done=True), [*ids]
-    waiting = {*ids}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        values = dict(await records.by_id(ids))
-        others = _find_others(values, owner)
-        left = [key for key in others if key in waiting]
-        while left:
-            batch = left[:_AT_ONCE]
-            leave = [key for key in batch if key not in keep]
-            after: dict[str, Stored] = {}
-            for key in batch:
-                after[key] = value = values[key]
-                if key not in keep:
-                    after[key] = _without(value, owner, others[key])
-                elif isinstance(value, dict):
-                    after[key] = {**value, **keep[key]}
-            puts, seen = records.changes(values, after)
-            puts += [records.put(records.members(owner), key, None) for key in leave]
-            if puts and not preview and not await records.commit(puts, {**given, **seen}):
-                break
-            done = _add(done, [(values[key], after[key]) for key in leave])
-            waiting.difference_update(batch)
-            left = left[_AT_ONCE:]
-        else:
-            return done
-        if await records.values([*given]) != [*given.values()]:
-            return done._replace(done=False)
-    raise race_error("Versions of", owner)
+    deleted, shared = 0, Counter[str]()
+    values = dict(await records.by_id([*ids]))
+    others = _find_others(values, owner)
+    for start in range(0, len(others), _AT_ONCE):
+        batch = [*others][start : start + _AT_ONCE]
+        leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
+        stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
+        puts, seen = records.changes(values, leave | stay)
+        puts += [records.put(records.members(owner), key, None) for key in leave]
+        if puts and not preview and not await records.commit(puts, {**given, **seen}):
+            return Forgotten(deleted, dict(shared)), False
+        deleted += sum(values[key] is not None and value is None for key, value in leave.items())
+        shared.update(name for value in leave.values() for name in owners_of(value))
+    return Forgotten(deleted, dict(shared)), True
 
 
 async def delete_versions(
@@ -375,6 +302,10 @@ def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]
     return found
 
 
+def _with(value: Stored, changes: Value) -> Stored:
+    return {**value, **changes} if isinstance(value, dict) else value
+
+
 def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
     """A version's record without a memory; None if no other has it."""
     if not names or not isinstance(value, dict):
@@ -382,15 +313,6 @@ def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
     edits = {name: key for name, key in (value.get(EDITS) or {}).items() if name != owner}
     rest = {name: found for name, found in value.items() if name != EDITS}
     return {**rest, "owners": sorted(names), **({EDITS: edits} if edits else {})}
-
-
-def _add(done: Released, changed: Iterable[tuple[Stored, Stored]]) -> Released:
-    """Count what was deleted, and what stays for the sake of others."""
-    deleted, shared = done.deleted, Counter(done.shared)
-    for before, after in changed:
-        deleted += before is not None and after is None
-        shared.update(owners_of(after))
-    return Released(deleted, shared, done=True)
 
 
 def children_first(values: Mapping[str, object]) -> list[str]:
@@ -426,7 +348,7 @@ class KeptAnswer(NamedTuple):
 async def has_answer(records: Records, version: str) -> bool:
     """Whether an answer was written from a version; else its reading may have been killed."""
     ((_, value),) = await records.by_id([version])
-    return isinstance(value, dict) and _answer(value) is not None
+    return _answer(value) is not None
 
 
 async def keep_answer(
@@ -438,10 +360,9 @@ async def keep_answer(
     `seen` last saves a round trip if it still is.
     """
     place = (records.versions, version)
-    if seen is not None and await _add_answer(records, place, seen, answer, usage):
-        return
-    (value,) = await records.values([place], refresh=False)
-    await _add_answer(records, place, value, answer, usage)
+    if not await _add_answer(records, place, seen, answer, usage):
+        (value,) = await records.values([place], refresh=False)
+        await _add_answer(records, place, value, answer, usage)
 
 
 async def _add_answer(
@@ -463,23 +384,19 @@ async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dic
     wanted = {version.id: version.id for version in versions}
     for _ in range(_EDITS_BACK + 1):
         places = [(records.versions, key) for key in wanted.values()]
-        values = await records.values(places, refresh=False)
-        before: dict[str, str] = {}
-        for asked, value in zip(wanted, values, strict=True):
-            if not isinstance(value, dict):
-                continue
-            if (kept := _answer(value)) is not None:
-                found[asked] = kept
-            elif value.get("made_by") == "edit":
-                before[asked] = str(value.get("parent"))
-        if not (wanted := before):
-            break
+        values = dict(zip(wanted, await records.values(places, refresh=False), strict=True))
+        found |= {key: kept for key, value in values.items() if (kept := _answer(value))}
+        wanted = {
+            key: str(value.get("parent"))
+            for key, value in values.items()
+            if key not in found and isinstance(value, dict) and value.get("made_by") == "edit"
+        }
     return found
 
 
-def _answer(value: Mapping[str, Any]) -> KeptAnswer | None:
+def _answer(value: Stored) -> KeptAnswer | None:
     """The answer in a version's record; None without one."""
-    match value.get(_ANSWER):
-        case [text, at, times, calls, read, written, seconds]:
+    match value:
+        case {"answer": [text, at, times, calls, read, written, seconds]}:
             return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
     return None

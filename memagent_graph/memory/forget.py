@@ -21,10 +21,10 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.chain import (
+    Forgotten,
     children_first,
     delete_versions,
     find_versions,
-    move_head,
     release,
 )
 from memagent_graph.memory.items import Records, owners_of
@@ -34,13 +34,12 @@ from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
     follows_of,
-    is_thinned,
     own_rows,
     rows_of,
     sound_rows,
     walk,
 )
-from memagent_graph.memory.writer import post_notice
+from memagent_graph.memory.writer import move_head, post_notice
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 
@@ -100,18 +98,6 @@ def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None
         raise sqlite3.OperationalError("another program is reading its log")
 
 
-class Forgotten(NamedTuple):
-    """The result of `MemoryBank.forget`, or of its preview.
-
-    Attributes:
-        versions: number of deleted versions.
-        shared: number of versions that stay because another memory has them, by its name.
-    """
-
-    versions: int
-    shared: dict[str, int]
-
-
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
     """Delete a name, and those of its versions that no other memory has or needs.
 
@@ -132,13 +118,13 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if not ids and not any(pointers.values()):
             break
         if not preview:
-            puts = [records.put(*place, None) for place in pointers]
-            await records.items([*puts, records.put(*records.place_of_runs(name), None)])
+            places = [*pointers, *await records.places(records.runs_of(name))]
+            await records.items([records.put(*place, None) for place in places])
         given = dict.fromkeys(pointers)
-        released = await release(records, name, ids, given, preview=preview)
+        gone, _ = await release(records, name, ids, given, preview=preview)
         if preview:
-            return Forgotten(released.deleted, dict(released.shared))
-        deleted, shared = deleted + released.deleted, shared + released.shared
+            return gone
+        deleted, shared = deleted + gone.versions, shared + Counter(gone.shared)
     else:
         raise race_error("Memory", name)
     if lost == 0:
@@ -192,7 +178,8 @@ async def thin(
             sources = dict.fromkeys((*known[key].sources, *rows))
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
-    return (await release(records, name, ids, readable, kept)).deleted
+    done, _ = await release(records, name, ids, readable, kept)
+    return done.versions
 
 
 def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
@@ -311,7 +298,7 @@ def _lacks_parts(values: Mapping[str, Value], value: Value) -> bool:
     """
     joined = value.get("parts") or any(not name for _, name in rows_of(value))
     is_whole = {*follows_of(value)} <= values.keys()
-    return bool(joined) and not is_whole and not is_thinned(value)
+    return bool(joined) and not is_whole and not value.get("thinned")
 
 
 async def forget_source(
@@ -425,7 +412,8 @@ async def _forget(
             if not fell_back:  # unless the name exists again
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
-                versions += (await release(records, name, ids, given)).deleted
+                done, _ = await release(records, name, ids, given)
+                versions += done.versions
     raise race_error("Memories of", digests[0])
 
 
@@ -437,33 +425,26 @@ async def _move_names(
     Return what each led to before, and what is to be read into it again; see `fall_back`.
     """
     done: dict[str, tuple[str | None, Sequence[str]]] = {}
-    gone = {*found.gone}
-    for place, value in [*found.contents.pointers.items()]:
-        key, name = str((value or {}).get("version")), place[1]
-        if key in gone:
-            is_named = place[0] == records.heads
-            before, unread = found.fall_back(name, key) if is_named else (None, [])
-            if not await _repoint(records, found, place, before):
-                break
-            done[name] = before, unread
+    gone, pointers = {*found.gone}, found.contents.pointers
+    for place, seen in [*pointers.items()]:
+        key, name = str((seen or {}).get("version")), place[1]
+        if key not in gone:
+            continue
+        before, unread = found.fall_back(name, key) if place[0] == records.heads else (None, [])
+        # Which readings moved it is forgotten as well: each is to be read again.
+        runs, moved = await records.places(records.runs_of(name)), False
+        also = [records.put(*run, None) for run in runs]
+        del pointers[place]
+        if before is None:
+            moved = await records.commit([records.put(*place, None), *also], {place: seen})
+        else:
+            pointers[place] = {"version": before}
+            with suppress(MemoryNotFoundError):  # it is being deleted
+                moved = await move_head(records, name, before, expected=key, also=also)
+        if not moved:
+            break
+        done[name] = before, unread
     return done
-
-
-async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
-    """Point a name to an earlier version, or delete it; False if another writer was faster.
-
-    Which readings moved it is forgotten as well: each is to be read again.
-    """
-    name = place[1]
-    also = records.put(*records.place_of_runs(name), None)
-    seen = found.contents.pointers.pop(place) or {}
-    if before is None:
-        return await records.commit([records.put(*place, None), also], {place: seen})
-    found.contents.pointers[place] = {"version": before}
-    with suppress(MemoryNotFoundError):  # it is being deleted
-        expected = str(seen.get("version"))
-        return await move_head(records, name, before, expected=expected, also=[also])
-    return False
 
 
 async def _unlist(

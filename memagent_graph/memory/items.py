@@ -7,8 +7,8 @@
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | underway | what is being read, or who reads | the fold's progress: see `Lease`, `UnderWay` |
-| runs | a digest of a memory's name | `runs`: readings that moved its head; see `Reuse` |
-| forgotten | "sources", "last" | documents that were forgotten last, and how often; see `Fence` |
+| runs, a digest of a memory's name | what was read | how a reading that moved its head ended |
+| forgotten | a document's digest, "last" | number of the notice that it went; see `Fence` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | proposals | an id | what a fold would change in a user's memory: see `Proposal` |
 | threads | a thread's id | `messages`: those that were folded last; see `UserMemory` |
@@ -34,7 +34,6 @@ from memagent_graph.memory.circuit import guard_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from types import EllipsisType
-    from typing import Self
 
     from langgraph.store.base import BaseStore, Op
 
@@ -109,11 +108,6 @@ class Records:
         self.guard = guard_of(store)
         self._patience = patience
         self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
-
-    @property
-    def records(self) -> Self:
-        """These, for those who have a bank."""
-        return self
 
     @property
     def lives(self) -> float | None:
@@ -198,9 +192,9 @@ class Records:
         """Return where the pointers of a memory are: as a name, and as a reading without one."""
         return [(self.heads, name), (self.readings, name)]
 
-    def place_of_runs(self, name: str) -> Place:
-        """Return the place of the record of the readings that moved a memory's head."""
-        return self.runs, label(name)
+    def runs_of(self, name: str) -> Namespace:
+        """Return the namespace that lists the readings that moved a memory's head."""
+        return (*self.runs, label(name))
 
     def changes(
         self, before: Mapping[str, Stored], after: Mapping[str, Stored]

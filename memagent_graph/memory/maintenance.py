@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import delete_versions, find_versions, move_head, read_history
+from memagent_graph.memory.chain import delete_versions, find_versions, read_history
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.version import MemoryVersion, follows_of, is_thinned, rows_of
-from memagent_graph.memory.writer import append_version, list_forgotten
+from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
+from memagent_graph.memory.writer import append_version, move_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -194,7 +194,7 @@ async def _restore(
     restored: dict[str, tuple[Value, str]] = {}
     if not spare or records.lives is not None:
         return restored
-    forgotten = await list_forgotten(records)
+    forgotten = {*await records.keys(records.forgotten)}
     waiting = [(target, name, [name]) for name, target in found.targets.items() if target]
     waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
@@ -212,7 +212,7 @@ async def _restore(
 
 def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
     """The versions that one follows and that may be restored, itself, and its memories."""
-    if value is None or value.get("edited") or is_thinned(value):
+    if value is None or value.get("edited") or value.get("thinned"):
         return []
     return [(before, key, owners_of(value)) for before in follows_of(value)]
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.chain import pointer_to
+from memagent_graph.memory.chain import NOTHING, no_such_version, pointer_to
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Place, Records, Stored
     from memagent_graph.memory.leases import Lease, UnderWay
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,59 @@ async def advance_head(
     return done is not None
 
 
+async def move_head(
+    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+) -> bool:
+    """Point a name to another version, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        to: id of its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+
+    Returns:
+        Whether the name points to the version now.
+
+    Raises:
+        MemoryNotFoundError: There is no such version.
+    """
+    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
+    puts, given = [records.put(*head, {"version": to}), *also], {head: pointer_to(expected)}
+    if not await records.commit(puts, {**given, place: ..., listed: ...}):
+        now, value = await records.values([head, place])
+        if not isinstance(value, dict):
+            raise no_such_version(to)
+        if now != pointer_to(expected):
+            return now == {"version": to}  # another writer moved it to the same version
+        if not await adopt(records, name, to, value, also=puts, given=given):
+            return False
+    records.note(name, to)
+    return True
+
+
+async def adopt(
+    records: Records,
+    owner: str,
+    key: str,
+    value: Stored,
+    *,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Add a memory to the owners of a version with this record, and return whether it is there.
+
+    Earlier versions need not be adopted: they are inherited when their owner releases them. See
+    `append_versions` for what is done `also`, and what is `given`.
+    """
+    version, there = MemoryVersion.from_record(value, key), {(records.versions, key): ...}
+    done = await append_versions(
+        records, [version], owner, also=also, given={**given, **there}, found={key: value}
+    )
+    return done is not None
+
+
 async def append_versions(
     records: Records,
     versions: Sequence[MemoryVersion],
@@ -81,6 +135,7 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
+    found: Mapping[str, Stored] = NOTHING,
 ) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
@@ -90,6 +145,7 @@ async def append_versions(
         owner: see `append_version`.
         also: further puts in the same step.
         given: further conditions; see `AtomicStore.acommit`.
+        found: records of versions as they were seen; none is expected of the others.
 
     Returns:
         The versions now stored, by id: the given ones, or those of writers who were first. What
@@ -97,12 +153,12 @@ async def append_versions(
         are not as given.
     """
     ids = [version.id for version in versions]
-    found: dict[str, Value | BadRecordError | None] = dict.fromkeys(ids)
+    found = {key: found.get(key) for key in ids}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         kept: dict[str, MemoryVersion] = {}
         replaced: set[str] = set()
-        after: dict[str, Value | BadRecordError | None] = {}
+        after: dict[str, Stored] = {}
         for version in versions:
             if not replaced.isdisjoint(version.parents):
                 replaced.add(version.id)
@@ -124,8 +180,8 @@ async def append_versions(
 
 
 def _choose(
-    version: MemoryVersion, owner: str | None, found: Value | BadRecordError | None
-) -> tuple[MemoryVersion, Value | BadRecordError | None]:
+    version: MemoryVersion, owner: str | None, found: Stored
+) -> tuple[MemoryVersion, Stored]:
     """Return the version that is to be stored, and its record, which may be there."""
     names = set() if owner is None else {owner}
     if found is None:
@@ -145,48 +201,26 @@ def _choose(
     return kept, {**found, "owners": sorted(known | names)}
 
 
-_KEY, _LAST = "sources", "last"
-_KEPT = 20
-"""Notices kept."""
+_LAST = "last"
 
 
 async def post_notice(records: Records, digests: Sequence[str]) -> None:
-    """Post that documents are forgotten, for readings that began before."""
-    places = [(records.forgotten, key) for key in (_KEY, _LAST)]
+    """Post that documents are forgotten, for readings that began before, under the next number."""
+    last: Place = (records.forgotten, _LAST)
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
-        found = await records.values(places)
-        number = 1 + number_of(found[1])
-        others = [[one, row] for one, row in _notices(found[0]) if row != [*digests]]
-        notices = [*others, [number, [*digests]]][-_KEPT:]
-        values: list[Value] = [{"notices": notices}, {"number": number}]
-        puts = [records.put(*place, value) for place, value in zip(places, values, strict=True)]
-        given = {
-            place: ... if isinstance(value, BadRecordError) else value
-            for place, value in zip(places, found, strict=True)
-        }
-        if await records.commit(puts, given):
+        (found,) = await records.values([last])
+        number = {"number": 1 + number_of(found)}
+        puts = [records.put(records.forgotten, key, number) for key in (_LAST, *digests)]
+        if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
             return
     raise race_error("The notice of", digests[0])
 
 
-def number_of(value: Value | Exception | None) -> int:
-    """Return the number of the last notice; 0 without one."""
+def number_of(value: Value | BadRecordError | None) -> int:
+    """Return the number of a notice; 0 without one."""
     number = value.get("number") if isinstance(value, dict) else None
     return number if isinstance(number, int) else 0
-
-
-async def list_forgotten(records: Records, seen: int = 0) -> set[str]:
-    """Return the digests of the documents that were forgotten last, in notices after `seen`."""
-    (found,) = await records.values([(records.forgotten, _KEY)])
-    return {digest for number, row in _notices(found) if number > seen for digest in row}
-
-
-def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
-    rows = value.get("notices") if isinstance(value, dict) else None
-    sound = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
-    sound = [row for row in sound if [*map(type, row)] == [int, list]]
-    return [(number, [*map(str, digests)]) for number, digests in sound]
 
 
 FORGOTTEN = (
@@ -220,6 +254,11 @@ class Fence:
         self.own |= {version.document.digest, *(digest for digest, _ in parts)}
         self.read |= {*self.own, *(digest for digest, _ in version.sources)}
 
+    def begin(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, unless it is known: what follows is late."""
+        if not self.given:
+            self.see(found)
+
     def see(self, found: Value | BadRecordError | None) -> None:
         """Take in the number of the last notice, as it is stored now."""
         self._last = number_of(found)
@@ -227,11 +266,16 @@ class Fence:
 
     async def look(self) -> None:
         """Look whether a document was forgotten since the notices were last seen."""
-        if self.given:
-            (last,) = await self._records.values([self.place])
-            late = await list_forgotten(self._records, self._last)
-            self.forgotten |= self.read & late
-            self.see(last)
+        if not self.given:
+            return
+        (last,) = await self._records.values([self.place])
+        if number_of(last) > self._last:
+            read = [*self.read]
+            places = [(self._records.forgotten, digest) for digest in read]
+            found = await self._records.values(places)
+            late = [number_of(notice) > self._last for notice in found]
+            self.forgotten |= {*compress(read, late)}
+        self.see(last)
 
 
 class _Waiting(NamedTuple):

@@ -222,7 +222,7 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
     asked = {"question": "Who pays?", "document": "Ann Kestrel pays."}
     create_memagent("extractive", store=bank.store).invoke(asked)
     remember(bank.store, "ann", "I breed quokkas.").edit("ann", "By hand.", by="Zoe")
-    bank.store.put(bank.records.heads, "lost", {"version": "gone"})
+    bank.store.put(bank.heads, "lost", {"version": "gone"})
     page = visit("/")
 
     found = violations(page)

@@ -96,7 +96,7 @@ async def test_a_bad_version_is_found_and_costs_no_answer(store, place, kind, wh
     bank = place.bank
     right = await read(store)
     ids = [version.id for version in await bank.ahistory(right["version"])]
-    place.spoil(kind, bank.records.versions, ids[3 if which == "middle" else 0], ids[5])
+    place.spoil(kind, bank.versions, ids[3 if which == "middle" else 0], ids[5])
 
     found = await bank.acheck()
     again = await read(store)
@@ -115,7 +115,7 @@ async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(s
     named = await read(store, memory_name="ann")
     right = await read(store)
     newer = reshape(lambda value: {**value, "schema": 99})
-    key = place.key(bank.records.versions, right["version"])
+    key = place.key(bank.versions, right["version"])
     newer(place.client, key, None)
     written = place.client.get(key)
 
@@ -135,17 +135,16 @@ async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(s
 @pytest.mark.parametrize("which", ["readings", "members", "underway", "threads"])
 async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, which):
     bank = place.bank
-    records = bank.records
     right = await read(store)
     version = await bank.aget(right["version"])
     name = make_reading_key(version.root, version.document.digest)
     await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
     lease = f"-{version.root}-{version.document.digest}"
-    await store.aput(records.leases, lease, {"beat": 0})
+    await store.aput(bank.leases, lease, {"beat": 0})
     places = {
-        "readings": (records.readings, name),
-        "members": (records.members(name), version.id),
-        "underway": (records.leases, lease),
+        "readings": (bank.readings, name),
+        "members": (bank.members(name), version.id),
+        "underway": (bank.leases, lease),
         "threads": ((*bank.namespace, "threads"), "one"),
     }
     place.spoil(kind, *places[which])
@@ -173,11 +172,11 @@ async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
     await read(store, numbered(20), memory_name="bob")
     ids = [version.id for version in await bank.ahistory("ann")]
     if kind == "head another type":
-        await store.aput(bank.records.heads, "ann", {"version": ["no", "id"]})
+        await store.aput(bank.heads, "ann", {"version": ["no", "id"]})
     elif kind.startswith("head "):
-        place.spoil(kind.removeprefix("head "), bank.records.heads, "ann")
+        place.spoil(kind.removeprefix("head "), bank.heads, "ann")
     else:
-        place.spoil(kind, bank.records.versions, ids[0], ids[4])
+        place.spoil(kind, bank.versions, ids[0], ids[4])
 
     with pytest.raises(BadRecordError, match=r"'ann'.*memagent memory check --repair"):
         await read(store, numbered(9), memory_name="ann")
@@ -205,13 +204,13 @@ async def test_a_bad_memory_can_be_forgotten(store, place, kind, where):
     history = await bank.ahistory("bob")
     ids = [version.id for version in await bank.ahistory("ann")]
     if where == "head":
-        place.spoil(kind, bank.records.heads, "ann", "bob")
+        place.spoil(kind, bank.heads, "ann", "bob")
     else:
-        place.spoil(kind, bank.records.versions, ids[0], ids[4])
+        place.spoil(kind, bank.versions, ids[0], ids[4])
 
     await bank.aforget("ann")
 
-    assert not any(place.client.exists(place.key(bank.records.versions, key)) for key in ids)
+    assert not any(place.client.exists(place.key(bank.versions, key)) for key in ids)
     assert await bank.ahistory("bob") == history
     assert await bank.acheck() == []
     with pytest.raises(MemoryNotFoundError):
@@ -248,7 +247,7 @@ async def test_versions_that_are_not_kept_go_and_asking_again_costs_one_call(kee
     assert (again["usage"]["calls"], again["memory"]) == (1, out["memory"])
     assert len(await bank.ahistory(out["version"])) == len(await bank.ahistory("ann")) == keep
     assert (await bank.aget("ann")).id == named["version"]
-    assert len(await store.asearch(bank.records.versions, limit=100)) == 2 * keep
+    assert len(await store.asearch(bank.versions, limit=100)) == 2 * keep
 
 
 @pytest.mark.parametrize(("keep", "left"), [({}, 10), ({"keep_versions": None}, 30)])
@@ -264,7 +263,7 @@ async def test_a_talk_keeps_its_newest_versions_and_folds_nothing_twice(keep, le
 
     assert await memory.aload("ann") == right
     assert len(await bank.ahistory("memory")) == left
-    assert len(await bank.store.asearch(bank.records.versions, limit=100)) == left
+    assert len(await bank.store.asearch(bank.versions, limit=100)) == left
 
 
 async def test_a_time_to_live_is_on_all_that_is_written(store, prefix, redis_client):
@@ -340,7 +339,7 @@ async def test_a_closed_store_is_reported_as_one(opened):
 
 async def test_a_scan_of_sqlite_names_what_is_unreadable_and_yields_the_rest(opened):
     store, _ = opened
-    records = MemoryBank(store).records
+    records = MemoryBank(store)
     await records.items([records.put(("a", "b"), key, {}) for key in "12345"])
     done = store.conn.execute("UPDATE store SET value = '{' WHERE key = '3'")
     if isawaitable(done):

@@ -62,7 +62,7 @@ def read_on(memory, spans):
 
 
 async def everything_listed(bank):
-    return [item async for item in bank.records.scan(bank.records.leases)]
+    return [item async for item in bank.scan(bank.leases)]
 
 
 @pytest.mark.parametrize("name", [None, "diary"])
@@ -472,8 +472,7 @@ async def test_forgetting_takes_a_reading_that_was_broken_off_out_of_the_list(st
     await bank.aedit("diary", "By hand.", before=fold.version)
     lost = await everything_listed(bank)
     await reading.stop()
-    records = bank.records
-    await records.items([records.put(tuple(one.namespace), one.key, one.value) for one in lost])
+    await bank.items([bank.put(tuple(one.namespace), one.key, one.value) for one in lost])
 
     await (bank.aforget("diary") if forget == "name" else bank.aforget_source(fold.source))
 

@@ -100,8 +100,8 @@ async def memories_are_whole(bank, documents):
     found = await bank.alist()
     kinds = [finding.kind for finding in await bank.acheck()]
     assert not {"dangling", "bad"} & set(kinds)
-    pointers = [*await bank.records.keys(bank.records.heads)]
-    pointers += await bank.records.keys(bank.records.readings)
+    pointers = [*await bank.keys(bank.heads)]
+    pointers += await bank.keys(bank.readings)
     assert sorted(name for name, _ in found) == sorted(pointers)
     for name, head in found:
         history = await bank.ahistory(name)

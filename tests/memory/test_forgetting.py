@@ -92,7 +92,7 @@ class Bank:
         older, items = self._older(name), self.items.values()
         needed = {value.get("version") for value in items}
         if older and older[-1].id not in needed:
-            self.bank.store.delete(self.bank.records.versions, older[-1].id)
+            self.bank.store.delete(self.bank.versions, older[-1].id)
 
     def thin(self, name, document):
         self.bank.thin(name, 2)
@@ -130,7 +130,7 @@ class Bank:
 
     @property
     def versions(self):
-        place = self.bank.records.versions
+        place = self.bank.versions
         return {key: value for (where, key), value in self.items.items() if where == place}
 
     @property
@@ -168,7 +168,7 @@ def test_of_a_memory(store, deeds, name):
     lived = live(store, deeds)
     before, told = lived.items, lived.told
     theirs = {key: value for key, value in lived.versions.items() if name in owners_of(value)}
-    if name not in told and lived.bank.records.members(name) not in {place for place, _ in before}:
+    if name not in told and lived.bank.members(name) not in {place for place, _ in before}:
         with pytest.raises(MemoryNotFoundError):
             lived.bank.forget(name, preview=True)
         return

@@ -22,7 +22,7 @@ def store(async_store):
 
 
 def lease_in(store, **options):
-    return Lease(MemoryBank(store).records, "key", **options)
+    return Lease(MemoryBank(store), "key", **options)
 
 
 async def held_and_wanted(store, clock=None):
@@ -40,7 +40,7 @@ async def stored(store):
 
 
 async def put(store, value):
-    records = MemoryBank(store).records
+    records = MemoryBank(store)
     return await records.commit([PutOp(*PLACE, value)], {PLACE: await stored(store)})
 
 

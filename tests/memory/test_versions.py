@@ -263,7 +263,7 @@ def kept(store, name=None):
     """The answer that is kept with a memory's newest version."""
     bank = MemoryBank(store)
     (version,) = [one for own, one in bank.list() if name in (None, own)]
-    return asyncio.run(answers_of(bank.records, [version])).get(version.id)
+    return asyncio.run(answers_of(bank, [version])).get(version.id)
 
 
 @pytest.mark.parametrize("name", [None, "notes"])

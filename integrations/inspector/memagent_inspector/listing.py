@@ -34,15 +34,14 @@ class Subject:
 
 async def find(bank: MemoryBank, reference: str) -> Subject:
     """Return what a reference leads to."""
-    records = bank.records
-    named, read = (await records.pointers(reference)).values()
+    named, read = (await bank.pointers(reference)).values()
     if named is not None or read is not None:
         kind: Literal["memory", "reading"] = "reading" if named is None else "memory"
         return Subject(reference, kind, await bank.aget(reference))
-    ids = await records.keys(records.members(reference))
+    ids = await bank.keys(bank.members(reference))
     if not ids:
         return Subject(reference, "version", await bank.aget(reference))
-    found = await chain.find_versions(records, ids[-_LOOKED_AT:], refresh=False)
+    found = await chain.find_versions(bank, ids[-_LOOKED_AT:], refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
     if not known:
         message = f"No version of {reference!r} can be read."
@@ -125,11 +124,10 @@ async def _window(
     bank: MemoryBank, kind: Kind, start: int, size: int
 ) -> list[Item | BadRecordError]:
     """Pointers to memories; for one that cannot be read, the error."""
-    records = bank.records
-    namespace = records.heads if kind == "memories" else records.readings
+    namespace = bank.heads if kind == "memories" else bank.readings
     search = SearchOp(namespace, None, size, start, None, refresh_ttl=False)
     try:
-        (found,) = await records.items([search])
+        (found,) = await bank.items([search])
     except BadRecordError as error:
         if size == 1:
             return [error]
@@ -145,9 +143,9 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     ids = [
         "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
     ]
-    found = await chain.find_versions(bank.records, ids, refresh=False)
+    found = await chain.find_versions(bank, ids, refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
-    answers = await chain.answers_of(bank.records, known)
+    answers = await chain.answers_of(bank, known)
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):

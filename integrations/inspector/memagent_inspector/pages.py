@@ -112,7 +112,7 @@ async def show_memory(request: Request) -> Response:
         "subject": subject,
         "shown": shown,
         "what": describe(shown),
-        "answer": (await answers_of(bank.records, [shown])).get(shown.id),
+        "answer": (await answers_of(bank, [shown])).get(shown.id),
         "lines": lines_of(shown),
         "has_facts": is_facts(shown.text),
         "coverage": Coverage.of(shown),
@@ -219,7 +219,7 @@ async def edit(request: Request) -> Response:
             await bank.aedit(reference, text, before=seen)
 
     async def now() -> MemoryVersion:
-        return await newest_edit(bank.records, seen, reference) or await bank.aget(reference)
+        return await newest_edit(bank, seen, reference) or await bank.aget(reference)
 
     return await save(form, change, now, action="/edit", back=back)
 
