@@ -250,6 +250,17 @@ async def test_versions_that_are_not_kept_go_and_asking_again_costs_one_call(kee
     assert len(await store.asearch(bank.versions, limit=100)) == 2 * keep
 
 
+async def test_how_readings_into_a_name_ended_goes_with_their_versions():
+    store, config = InMemoryStore(), SMALL.model_copy(update={"keep_versions": 2})
+    for day in range(5):
+        document = numbered(20).replace("1", str(day))
+        await read(store, document, config=config, memory_name="ann")
+    bank = MemoryBank(store)
+
+    assert len(await bank.ahistory("ann")) == 2
+    assert len(await store.asearch(bank.runs, limit=100)) <= 2
+
+
 @pytest.mark.parametrize(("keep", "left"), [({}, 10), ({"keep_versions": None}, 30)])
 async def test_a_talk_keeps_its_newest_versions_and_folds_nothing_twice(keep, left):
     memory = ConversationMemory(ChainReader(), store=InMemoryStore(), **keep)
