@@ -116,6 +116,20 @@ DEEPEST = 6
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
 
 
+class Block(str):
+    """A text that stands by itself: a paragraph, a table, a chart or what else is no run of one."""
+
+    __slots__ = ()
+
+
+def split_blocks(pieces: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the running text of pieces, and the blocks among them, which follow it."""
+    text, blocks = list[str](), list[str]()
+    for piece in pieces:
+        (blocks if isinstance(piece, Block) else text).append(piece)
+    return "".join(text), blocks
+
+
 class OfficeDocument:
     """A document in a package."""
 
@@ -138,6 +152,13 @@ class OfficeDocument:
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
         raise NotImplementedError
+
+    def _walk(self, parent: Element) -> Iterator[str]:
+        """Yield the pieces of text in an element, and what stands by itself as a `Block`."""
+        raise NotImplementedError
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        return (piece for piece in self._walk(parent) if piece.strip())
 
     def _read_embedded(self, part: str) -> str:
         """Return the text of a document within this one; count it if it is not read."""
@@ -181,28 +202,6 @@ class Drawing(OfficeDocument):
         found = next(filter(None, (get(element, name) for name in names)), "")
         return self._links.get(found, ("", ""))[1]
 
-    def _blocks(self, parent: Element) -> Iterator[str]:
-        for element in parent:
-            name = local(element)
-            if name == "p":
-                yield from self._paragraph(element)
-            elif name == "tbl":
-                yield self._table(element)
-            elif name == "sp":
-                yield from self._shape(element)
-            elif name == "pic":
-                part = self._target(child(element, "blipFill", "blip"), "embed")
-                yield self._show(part, get(child(element, "nvPicPr", "cNvPr"), "descr"))
-            elif name in {"chart", "relIds"}:
-                yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
-            elif name in {"altChunk", "oleObj"}:
-                yield self._read_embedded(self._target(element, "id"))
-            elif name == "AlternateContent":
-                forms = ([*self._blocks(form)] for form in element)
-                yield from next(filter(any, forms), [])
-            elif name not in LEFT_OUT:
-                yield from self._blocks(element)
-
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
@@ -224,8 +223,8 @@ class Drawing(OfficeDocument):
                 yield child(root, "txStyles", "bodyStyle")
 
     def _paragraph(self, element: Element) -> Iterator[str]:
-        boxes: list[str] = []
-        text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
+        text, boxes = split_blocks(self._walk(element))
+        text = write_scripts(text).replace("\v", "\n").strip()
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
         styles = (child(element.getparent(), "lstStyle"), *self._usual)
@@ -240,10 +239,9 @@ class Drawing(OfficeDocument):
                 self._counts.pop(at, None)
             self._begun[at] = level
             text = count_item({at: level}, at, self._counts) + text
-        yield from filter(None, [text, *boxes])
+        yield from (text, *boxes)
 
-    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
-        """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
+    def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         for element in parent:
             name = local(element)
             if name == "t":
@@ -251,15 +249,19 @@ class Drawing(OfficeDocument):
             elif name in SIGNS:
                 yield SIGNS[name]
             elif name == "r":
-                yield self._run(element, boxes)
+                yield from self._run(element)
+            elif name == "p":
+                yield from map(Block, self._paragraph(element))
+            elif name == "tbl":
+                yield Block(self._table(element))
+            elif name == "sp":
+                yield from map(Block, self._shape(element))
             elif name in _FORMULAS and "/math}" in element.tag:
-                yield _read_formula(element, partial(self._inline, boxes=boxes))
+                yield _read_formula(element, self._walk)
             elif name == "sym":
                 yield symbol(get(element, "char"), get(element, "font"))
             elif name == "ffData":
                 yield _form_field(element)
-            elif name == "txbxContent":
-                boxes += self._blocks(element)
             elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
                 mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
                 yield f"[{mark}{get(element, 'id')}]"
@@ -267,29 +269,31 @@ class Drawing(OfficeDocument):
                 self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
             elif name == "fldChar":
                 yield self._field(get(element, "fldCharType"))
-                yield from self._inline(element, boxes)
+                yield from self._walk(element)
             elif name == "ruby":
-                said, below = child(element, "rt"), child(element, "rubyBase")
-                for part, write in ((below, str), (said, write_ruby)):
-                    yield write("".join(self._inline(part, boxes))) if part is not None else ""
+                for part in sorted(element, key=local, reverse=True):  # the base before its `rt`
+                    text = "".join(self._walk(part))
+                    yield write_ruby(text) if local(part) == "rt" else text
             elif name == "textpath":
                 yield get(element, "string")
             elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
-                address = found[1] if found else self._target(element, "id")
-                yield write_link("".join(self._inline(element, boxes)), address)
-            elif name == "AlternateContent":
-                yield from self._choose(element, boxes)
-            elif name == "OLEObject":
-                boxes.append(self._read_embedded(self._target(element, "id")))
+                text, blocks = split_blocks(self._walk(element))
+                yield write_link(text, found[1] if found else self._target(element, "id"))
+                yield from blocks
+            elif name == "AlternateContent":  # forms of the same content
+                forms = ([*self._walk(form)] for form in element)
+                yield from next((form for form in forms if "".join(form).strip()), ())
+            elif name in {"altChunk", "OLEObject", "oleObj"}:
+                yield Block(self._read_embedded(self._target(element, "id")))
             elif name == "control":
                 self.album.objects += 1
-            elif name in {"docPr", "imagedata", "blip"}:
+            elif name in {"blip", "docPr", "imagedata", "pic"}:
                 yield from self._picture(element, name)
             elif name in {"chart", "relIds"}:
-                boxes.append(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
+                yield Block(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
             elif name not in LEFT_OUT:
-                yield from self._inline(element, boxes)
+                yield from self._walk(element)
 
     def _field(self, event: str) -> str:
         """Return what the end of a field shows after its result, or in place of one."""
@@ -302,8 +306,8 @@ class Drawing(OfficeDocument):
         address = _HYPERLINK.search(code)
         return f" <{address[1]}>" if address else ""
 
-    def _run(self, element: Element, boxes: list[str]) -> str:
-        text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
+    def _run(self, element: Element) -> Iterator[str]:
+        (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
         ticks = TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
@@ -316,7 +320,8 @@ class Drawing(OfficeDocument):
             text = strike_text(text)
         text = raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
-        return write_link(text, address if ":" in address else "")
+        yield write_link(text, address if ":" in address else "")
+        yield from blocks
 
     def _style_chain(self, name: str) -> Iterator[Element]:
         seen = set()
@@ -325,16 +330,6 @@ class Drawing(OfficeDocument):
             yield self._styles[name]
             name = value_of(self._styles[name], "basedOn")
 
-    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
-        """Yield one of two forms of the same content."""
-        for form in element:
-            found: list[str] = []
-            text = "".join(self._inline(form, found))
-            if text.strip() or found:
-                boxes += found
-                yield text
-                return
-
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
             described = get(element, "descr").strip()
@@ -342,6 +337,9 @@ class Drawing(OfficeDocument):
                 self._described = described
             elif described:  # of a chart
                 yield write_mark(described)
+        elif name == "pic":
+            self._described = self._described or get(child(element, "nvPicPr", "cNvPr"), "descr")
+            yield from self._walk(element)
         else:
             described, self._described = self._described or get(element, "title"), ""
             yield self._show(self._target(element, "embed", "id"), described)
@@ -396,8 +394,8 @@ class Word(Drawing):
                 yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
 
     def _paragraph(self, element: Element) -> Iterator[str]:
-        boxes: list[str] = []
-        text = write_scripts("".join(self._inline(element, boxes))).strip()
+        text, boxes = split_blocks(self._walk(element))
+        text = write_scripts(text).strip()
         settings = child(element, "pPr")
         chain = self._style_chain(value_of(settings, "pStyle"))
         named = {get(style, "styleId"): child(style, "pPr") for style in chain}

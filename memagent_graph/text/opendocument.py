@@ -21,7 +21,7 @@ from memagent_graph.text.notation import (
     write_scripts,
     write_table,
 )
-from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, OfficeDocument
+from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
 from memagent_graph.text.package import (
     Element,
     Package,
@@ -84,42 +84,60 @@ class OpenDocument(OfficeDocument):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
             self._lists[name] = {get_integer(at, "level", 1) - 1: _list_level(at) for at in style}
 
-    def _blocks(self, parent: Element) -> Iterator[str]:
+    def _walk(self, parent: Element, *, is_text: bool = False) -> Iterator[str]:  # noqa: C901 - a list
+        yield (parent.text or "") * is_text
         for element in parent:
             name = local(element)
             if name in {"p", "h"}:
-                yield from self._paragraph(element, name)
+                yield from map(Block, self._paragraph(element, name))
+            elif name in SIGNS:
+                yield SIGNS[name] * min(get_integer(element, "c", 1), MOST_REPEATED)
             elif name == "list":
                 yield from self._list(element)
             elif name == "table":
                 is_sheet = local(parent) == "spreadsheet"
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
-                yield heading * is_sheet + self._table(element)
+                yield Block(heading * is_sheet + self._table(element))
             elif name == "page":
                 self.page += 1
-                yield f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->"
-                yield from self._blocks(element)
-            elif name in {"footer-decl", "header-decl"}:
-                yield element.text or ""
-            elif name in {"annotation", "image"}:
-                is_note = name == "annotation"
-                yield self._note(element) if is_note else self._picture(element)
+                yield Block(f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->")
+                yield from self._walk(element)
+            elif name in {"annotation", "note"}:
+                yield f" [{' '.join(self._blocks(element))}]"
+            elif name in {"custom-shape", "frame"}:
+                yield from map(Block, self._blocks(element))
+            elif name == "image":
+                yield self._picture(element)
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
-                yield from self._blocks(element)
+                is_inner = is_text or name in {"footer-decl", "header-decl"}
+                text, blocks = split_blocks(self._walk(element, is_text=is_inner))
+                yield self._write(text, name, element)
+                yield from blocks
+            yield (element.tail or "") * is_text
+
+    def _write(self, text: str, name: str, element: Element) -> str:
+        """Return the text of an element in a paragraph as it shows it."""
+        if name == "a":
+            return write_link(text, get(element, "href"))
+        if name == "ruby-text":
+            return write_ruby(text)
+        style = get(element, "style-name") if name == "span" else ""
+        text = strike_text(text) if style in self._struck else text
+        return raise_text(text, self._levels.get(style, 0))
 
     def _say_hidden(self, element: Element) -> str:
         return " (hidden)" if get(element, "style-name") in self._hidden else ""
 
     def _paragraph(self, element: Element, name: str) -> Iterator[str]:
-        boxes: list[str] = []
         level = min(get_integer(element, "outline-level", 1), DEEPEST) if name == "h" else 0
         outline = self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
             label = count_item(outline, level - 1, self._counted[_OUTLINE])
-        text = write_scripts(self._inline(element, boxes)).strip()
+        text, boxes = split_blocks(self._walk(element, is_text=True))
+        text = write_scripts(text).strip()
         yield f"{'#' * level} {label}{text}".lstrip(" ") if text else ""
         yield from boxes
 
@@ -139,7 +157,7 @@ class OpenDocument(OfficeDocument):
                 if begin >= 0:
                     self._counts[self._depth] = begin - 1
                 self._label = count_item(levels, self._depth, self._counts)
-            yield from self._blocks(item)
+            yield from self._walk(item)
             self._label = ""
         self._style, self._depth, self._counts = before
 
@@ -151,39 +169,14 @@ class OpenDocument(OfficeDocument):
         if root is not None and local(root) == "math":
             yield html_to_text(etree.tostring(root, encoding="unicode"))
         elif (body := child(root, "body")) is not None:
-            yield from self._blocks(body)
+            yield from self._walk(body)
         else:
             yield self._read_embedded(name)
-
-    def _note(self, element: Element) -> str:
-        return f"[{' '.join(filter(None, self._blocks(element)))}]"
 
     def _picture(self, element: Element) -> str:
         named = element.getparent().iter("{*}desc", "{*}title")
         caption = next((at.text for at in named if at.text), "")
         return self._show(get(element, "href").removeprefix("./"), caption)
-
-    def _inline(self, element: Element, boxes: list[str]) -> str:
-        pieces = [element.text or ""]
-        for found in element:
-            name = local(found)
-            if name in SIGNS:
-                pieces.append(SIGNS[name] * min(get_integer(found, "c", 1), MOST_REPEATED))
-            elif name in {"note", "annotation"}:
-                pieces.append(f" {self._note(found)}")
-            elif name in {"frame", "custom-shape"}:
-                boxes += filter(None, self._blocks(found))
-            elif name == "a":
-                pieces.append(write_link(self._inline(found, boxes), get(found, "href")))
-            elif name == "ruby-text":
-                pieces.append(write_ruby(self._inline(found, boxes)))
-            elif name not in LEFT_OUT:
-                style = get(found, "style-name") if name == "span" else ""
-                text = self._inline(found, boxes)
-                text = strike_text(text) if style in self._struck else text
-                pieces.append(raise_text(text, self._levels.get(style, 0)))
-            pieces.append(found.tail or "")
-        return "".join(pieces)
 
     def _table(self, element: Element) -> str:
         rows, number, hidden = list[list[str]](), 0, list[int]()
