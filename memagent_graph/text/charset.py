@@ -97,10 +97,8 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
 
 _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
-
 SAMPLE = 1 << 16
 """Bytes looked at to detect the kind of a file, and its encoding."""
-
 _SURE = 0.9
 """Confidence of a guessed encoding below which a warning names it."""
 

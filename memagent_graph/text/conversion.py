@@ -38,10 +38,8 @@ _EVENTS = (
 )
 _FORBIDDEN = tuple(_EVENTS.split())
 """Prefixes of audit events that mean a connection or another process."""
-
 _GRACE_SECONDS = 5
 """Seconds after the time limit: the parent ends the process earlier, and can say why."""
-
 _GRACE_MEMORY = 1.25
 """Factor on the memory limit: the parent sees resident memory, the kernel reserved memory."""
 
@@ -84,7 +82,6 @@ _OLDER = "it is an older Office document, whatever its name says; save it as DOC
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
 """First bytes of an encrypted DOCX, PPTX or XLSX (otherwise a ZIP archive), and of a DOC."""
-
 _LONGEST_ERROR = 2000
 """Characters of an error that are passed on, since it may quote the document."""
 

@@ -52,7 +52,6 @@ _LONGEST_LINE = 1 << 16
 _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTHONUTF8 SYSTEMROOT"
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
-
 _MB = 1 << 20
 _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
@@ -184,7 +183,6 @@ def _environment() -> dict[str, str]:
 
 AT_ONCE = min(4, os.cpu_count() or 1)
 """Documents converted at the same time; others wait."""
-
 _KEPT_SECONDS = 10.0
 """Time for which an idle process is kept, in seconds; starting one takes about a second."""
 _KEPT_DOCUMENTS, _KEPT_SHARE = 100, 0.5
@@ -269,7 +267,6 @@ if hasattr(os, "register_at_fork"):
 
 _FORM = 13
 """Version of the conversion; a change here that gives other texts or pages increases it."""
-
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {

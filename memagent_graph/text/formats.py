@@ -34,7 +34,6 @@ _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Suffixes of pictures."""
-
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
@@ -50,7 +49,6 @@ FORMATS = {
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
-
 OLDER = {
     **dict.fromkeys((".doc", ".dot", ".wps", ".wpd", ".pages"), ".docx"),
     **dict.fromkeys((".xls", ".xlsb", ".numbers"), ".xlsx"),
@@ -59,7 +57,6 @@ OLDER = {
     **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
-
 _TYPES = {
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
@@ -116,11 +113,9 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
 
 PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
-
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
 """Modules of the `documents` extra, and the packages that they are in."""
-
 READ_BY = {
     ".pdf": "pypdfium2",
     **dict.fromkeys((*_WORD, *_SLIDES, *_SHEETS, *_OPEN), "lxml"),

@@ -16,21 +16,8 @@ from urllib.parse import unquote
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from memagent_graph.pictures import write_mark
+from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
-from memagent_graph.text.notation import (
-    FORMULAS,
-    STYLES,
-    as_integer,
-    in_style,
-    raise_text,
-    shows_address,
-    spread_cells,
-    strike_text,
-    write_formula,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError
@@ -133,7 +120,9 @@ class _Layout:
 
     def write(self) -> str:
         """Return the page as Markdown."""
-        laid_out = write_scripts(self._lay_out(self.root, 0)) if self.root is not None else ""
+        laid_out = (
+            notation.write_scripts(self._lay_out(self.root, 0)) if self.root is not None else ""
+        )
         lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
@@ -169,10 +158,10 @@ class _Layout:
             return f"\n\n{html_to_text(node.attributes.get('srcdoc') or '', self._album)}\n\n"
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
             return f"\n\n{html_to_text(node.text())}\n\n"
-        if tag in FORMULAS:
+        if tag in notation.FORMULAS:
             is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
             parts = [self._lay_out_child(at, depth) for at in node.iter()]
-            return write_formula("noBar" if is_stacked else tag, parts)
+            return notation.write_formula("noBar" if is_stacked else tag, parts)
         if tag in _CODE and not self._is_pre:
             return self._lay_out_code(node, depth)
         if tag == "table" and node.css_first("table table") is None:
@@ -201,11 +190,11 @@ class _Layout:
         """Return what an element shows round what those in it show."""
         tag, attributes = node.tag, node.attributes
         if (tag in _STRUCK or "line-through" in style.get("text-decoration", "")) and inner.strip():
-            inner = strike_text(inner)
+            inner = notation.strike_text(inner)
         if level := _RAISED.get(style.get("vertical-align", ""), _RAISED.get(tag, 0)):
-            return raise_text(inner, level)
+            return notation.raise_text(inner, level)
         if tag == "rt":
-            return write_ruby(inner)
+            return notation.write_ruby(inner)
         if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
             title = " ".join(inner.split())
             return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
@@ -215,8 +204,8 @@ class _Layout:
         if tag == "a":
             address, label = attributes.get("href") or "", inner.strip()
             if attributes.get("epub:type") == "noteref" or attributes.get("role") == "doc-noteref":
-                return raise_text(inner, 1)
-            is_plain = not address.startswith(_OUTSIDE) or shows_address(label, address)
+                return notation.raise_text(inner, 1)
+            is_plain = not address.startswith(_OUTSIDE) or notation.shows_address(label, address)
             inner = f"\x12{inner}\x12" if address.startswith("#") else inner  # a note's, perhaps
             return inner if is_plain or "\n" in label else f"[{label}]({address})"
         is_block = tag in _BLOCKS or style.get("display") in _APART
@@ -225,7 +214,7 @@ class _Layout:
 
     def _lay_out_code(self, node: Any, depth: int) -> str:
         self._is_pre = True
-        lines = write_scripts(self._lay_out(node, depth + 1)).strip("\n")
+        lines = notation.write_scripts(self._lay_out(node, depth + 1)).strip("\n")
         self._is_pre = False
         fence = "~~~" if "```" in lines else "```"
         return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
@@ -235,26 +224,28 @@ class _Layout:
         attributes, usual = of_list.attributes, _list_style(self._style_of(of_list))
         items = [at for at in of_list.css("li") if _list_of(at) == of_list]
         step = -1 if "reversed" in attributes else 1
-        number = as_integer(attributes.get("start"), len(items) if step < 0 else 1)
+        number = notation.as_integer(attributes.get("start"), len(items) if step < 0 else 1)
         for at in items:
-            number = as_integer(at.attributes.get("value"), number)
+            number = notation.as_integer(at.attributes.get("value"), number)
             kind = at.attributes.get("type") or attributes.get("type") or ""
-            style = _list_style(self._style_of(at)) or usual or STYLES.get(kind, "")
+            style = _list_style(self._style_of(at)) or usual or notation.STYLES.get(kind, "")
             if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
                 style = "decimal"
             if style not in {"", "disc", "none"}:
-                self._marks[at.mem_id] = f"{in_style(number, style)}."
+                self._marks[at.mem_id] = f"{notation.in_style(number, style)}."
             number += step
 
     def _lay_out_table(self, node: Any, depth: int) -> str:
         def read(cell: Any) -> tuple[str, int, int]:
-            across = as_integer(cell.attributes.get("colspan"), 1)
-            down = as_integer(cell.attributes.get("rowspan"), 1)
+            across = notation.as_integer(cell.attributes.get("colspan"), 1)
+            down = notation.as_integer(cell.attributes.get("rowspan"), 1)
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
-        rows = spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
+        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
         found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
-        return "\n\n".join([*(" ".join(said.split()) for said in found), write_table(rows)])
+        return "\n\n".join(
+            [*(" ".join(said.split()) for said in found), notation.write_table(rows)]
+        )
 
 
 _REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -277,9 +268,13 @@ def _properties(declared: str) -> dict[str, str]:
 
 _RAISED = {"sup": 1, "super": 1, "sub": -1}
 _CSS = {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
-_CSS |= {"lower-greek": "lowerGreek", "lower-roman": STYLES["i"], "upper-roman": STYLES["I"]}
-_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), STYLES["a"])
-_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), STYLES["A"])
+_CSS |= {
+    "lower-greek": "lowerGreek",
+    "lower-roman": notation.STYLES["i"],
+    "upper-roman": notation.STYLES["I"],
+}
+_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), notation.STYLES["a"])
+_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), notation.STYLES["A"])
 _CSS |= dict.fromkeys(("circle", "disc", "square"), "disc")
 
 

@@ -38,13 +38,10 @@ if TYPE_CHECKING:
 
 MOST_PIXELS = 80_000_000
 """Pixels above which a picture is refused: unpacking it would take 320 MB."""
-
 MOST_BYTES = 32 << 20
 """Bytes of a picture's file above which it is refused."""
-
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
-
 MEDIA_TYPES = {
     "BMP": "image/bmp",
     "GIF": "image/gif",
@@ -55,10 +52,8 @@ MEDIA_TYPES = {
     "WEBP": "image/webp",
 }
 """Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
-
 _FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
 """Formats by what opens them: JPEG opens those of two lenses."""
-
 Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
 
 
@@ -125,34 +120,24 @@ def encode(drawn: Any, media_type: str) -> tuple[str, str]:
 
 _SCALE = 200 / 72
 """Pixels per point at which a page is drawn: 200 dots per inch."""
-
 _MOST_SIDE = 4000
 """Longest side of a drawn page, in pixels."""
-
 _LEAST_SIDE = 32
 """Pixels of a side below which a picture within a document is a bullet or a rule."""
-
 _LEAST_WORDS = 20_000
 """Pixels below which no words are looked for in a picture within a document."""
-
 _PAGE_SECONDS = 10.0
 """Time that is assumed for the first page, in seconds; the slowest one counts from then on."""
-
 _INK = 48
 """Difference from the colour of the paper that is ink, of 255."""
-
 _MARGIN = 24
 """Paper that is left round the ink, in pixels."""
-
 _SURE = 0.92
 """Mean score of a page below which its words are doubtful; Cyrillic and Greek are below it."""
-
 _CROSSING = 0.2
 """Share of boxes that may stand across the gap between two columns, such as headings."""
-
 _PROSE = 6.0
 """Width of a line of prose, in heights; cells of tables are shorter."""
-
 _COLUMN_ROWS = 4
 """Least lines of a column."""
 

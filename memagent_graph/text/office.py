@@ -12,23 +12,8 @@ from openpyxl.styles.numbers import is_date_format
 from openpyxl.utils.datetime import from_excel
 
 from memagent_graph.pictures import write_mark
+from memagent_graph.text import notation
 from memagent_graph.text.formats import convert_within
-from memagent_graph.text.notation import (
-    MOST_REPEATED,
-    TICKS,
-    ListLevel,
-    count_item,
-    level_of_slide,
-    raise_text,
-    spread_cells,
-    strike_text,
-    symbol,
-    write_formula,
-    write_link,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import (
     Element,
@@ -61,8 +46,8 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
     if name == "nary":
         *bounds, inner = ["", "", *parts][-3:]
         sign = get(child(settings, "chr"), "val", "\u222b")
-        return f"{write_formula('sSubSup', [sign, *bounds])} {inner}"
-    return write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
+        return f"{notation.write_formula('sSubSup', [sign, *bounds])} {inner}"
+    return notation.write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
 def _chart_text(root: Element | None) -> str:
@@ -79,7 +64,7 @@ def _chart_text(root: Element | None) -> str:
                 row = [name if is_value else "", *_points(level)]
                 if row[1:] and (is_value or row not in rows):
                     rows.append(row)
-    return "\n\n".join(filter(None, [words, write_table(rows)]))
+    return "\n\n".join(filter(None, [words, notation.write_table(rows)]))
 
 
 def _points(part: Element | None) -> list[str]:
@@ -94,7 +79,9 @@ def _points(part: Element | None) -> list[str]:
         found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
     if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
-    return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
+    return [
+        found.get(at, "") for at in range(min(max(found, default=-1) + 1, notation.MOST_REPEATED))
+    ]
 
 
 def _write_day(text: str, number_format: str) -> str:
@@ -177,7 +164,7 @@ class Drawing(OfficeDocument):
         super().__init__(package)
         self._part = package.main()
         self._links = package.targets(self._part)
-        self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
+        self._counts, self._begun = dict[int, int](), dict[int, notation.ListLevel]()
         self._styles, self._margins = dict[str, Element](), set[str]()
         self._described, self._fields = "", list[str]()
         self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
@@ -224,7 +211,7 @@ class Drawing(OfficeDocument):
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         text, boxes = split_blocks(self._walk(element))
-        text = write_scripts(text).replace("\v", "\n").strip()
+        text = notation.write_scripts(text).replace("\v", "\n").strip()
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
         styles = (child(element.getparent(), "lstStyle"), *self._usual)
@@ -234,11 +221,13 @@ class Drawing(OfficeDocument):
         if text and (numbered is None or local(numbered) != "buAutoNum"):
             self._counts = {key: count for key, count in self._counts.items() if key < at}
         elif text:
-            level = level_of_slide(get(numbered, "type"), get_integer(numbered, "startAt", 1), at)
+            level = notation.level_of_slide(
+                get(numbered, "type"), get_integer(numbered, "startAt", 1), at
+            )
             if self._begun.get(at) != level:  # another kind of numbers begins anew
                 self._counts.pop(at, None)
             self._begun[at] = level
-            text = count_item({at: level}, at, self._counts) + text
+            text = notation.count_item({at: level}, at, self._counts) + text
         yield from (text, *boxes)
 
     def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
@@ -259,7 +248,7 @@ class Drawing(OfficeDocument):
             elif name in _FORMULAS and "/math}" in element.tag:
                 yield _read_formula(element, self._walk)
             elif name == "sym":
-                yield symbol(get(element, "char"), get(element, "font"))
+                yield notation.symbol(get(element, "char"), get(element, "font"))
             elif name == "ffData":
                 yield _form_field(element)
             elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
@@ -273,13 +262,13 @@ class Drawing(OfficeDocument):
             elif name == "ruby":
                 for part in sorted(element, key=local, reverse=True):  # the base before its `rt`
                     text = "".join(self._walk(part))
-                    yield write_ruby(text) if local(part) == "rt" else text
+                    yield notation.write_ruby(text) if local(part) == "rt" else text
             elif name == "textpath":
                 yield get(element, "string")
             elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
                 text, blocks = split_blocks(self._walk(element))
-                yield write_link(text, found[1] if found else self._target(element, "id"))
+                yield notation.write_link(text, found[1] if found else self._target(element, "id"))
                 yield from blocks
             elif name == "AlternateContent":  # forms of the same content
                 forms = ([*self._walk(form)] for form in element)
@@ -310,17 +299,17 @@ class Drawing(OfficeDocument):
         (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        ticks = TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
+        ticks = notation.TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
         text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = (child(settings, name) for name in ("strike", "dstrike"))
         is_struck = any(get(mark, "val", "1") not in OFF for mark in marks if mark is not None)
         if is_struck or get(settings, "strike", "noStrike") != "noStrike":
-            text = strike_text(text)
-        text = raise_text(text, LEVELS.get(raised, level))
+            text = notation.strike_text(text)
+        text = notation.raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
-        yield write_link(text, address if ":" in address else "")
+        yield notation.write_link(text, address if ":" in address else "")
         yield from blocks
 
     def _style_chain(self, name: str) -> Iterator[Element]:
@@ -353,7 +342,9 @@ class Drawing(OfficeDocument):
             before = get_integer(child(row, "trPr", "gridBefore"), "val")
             return [("", before, 1)] * bool(before) + [*map(read, own_parts(row, "tc", "tr"))]
 
-        return write_table(spread_cells(map(read_row, own_parts(element, "tr", "tbl"))))
+        return notation.write_table(
+            notation.spread_cells(map(read_row, own_parts(element, "tr", "tbl")))
+        )
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
@@ -395,7 +386,7 @@ class Word(Drawing):
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         text, boxes = split_blocks(self._walk(element))
-        text = write_scripts(text).strip()
+        text = notation.write_scripts(text).strip()
         settings = child(element, "pPr")
         chain = self._style_chain(value_of(settings, "pStyle"))
         named = {get(style, "styleId"): child(style, "pPr") for style in chain}
@@ -482,12 +473,12 @@ class _Numbers:
         shown = {key: _level_of_word(level, key) for key, level in levels.items()}
         begun = {key: level.start for key, level in shown.items() if key < at}
         self._counts[name] = {**begun, **self._counts[name]}  # a level that is passed over counts
-        return count_item(shown, at, self._counts[name])
+        return notation.count_item(shown, at, self._counts[name])
 
 
-def _level_of_word(element: Element, at: int) -> ListLevel:
+def _level_of_word(element: Element, at: int) -> notation.ListLevel:
     style = value_of(element, "numFmt")
-    return ListLevel(
+    return notation.ListLevel(
         "-" if style == "bullet" else value_of(element, "lvlText"),
         style,
         get_integer(child(element, "start"), "val"),

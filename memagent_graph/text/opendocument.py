@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
+from memagent_graph.text import notation
 from memagent_graph.text.html import html_to_text
-from memagent_graph.text.notation import (
-    MOST_REPEATED,
-    STYLES,
-    ListLevel,
-    count_item,
-    name_hidden,
-    raise_text,
-    strike_text,
-    write_link,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
 from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
 from memagent_graph.text.package import (
     Element,
@@ -44,7 +32,7 @@ class OpenDocument(OfficeDocument):
     def __init__(self, package: Package) -> None:
         super().__init__(package)
         self._levels, self._hidden, self._struck = dict[str, int](), set[str](), set[str]()
-        self._lists: dict[str, dict[int, ListLevel]] = {}
+        self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
 
@@ -91,7 +79,7 @@ class OpenDocument(OfficeDocument):
             if name in {"p", "h"}:
                 yield from map(Block, self._paragraph(element, name))
             elif name in SIGNS:
-                yield SIGNS[name] * min(get_integer(element, "c", 1), MOST_REPEATED)
+                yield SIGNS[name] * min(get_integer(element, "c", 1), notation.MOST_REPEATED)
             elif name == "list":
                 yield from self._list(element)
             elif name == "table":
@@ -120,12 +108,12 @@ class OpenDocument(OfficeDocument):
     def _write(self, text: str, name: str, element: Element) -> str:
         """Return the text of an element in a paragraph as it shows it."""
         if name == "a":
-            return write_link(text, get(element, "href"))
+            return notation.write_link(text, get(element, "href"))
         if name == "ruby-text":
-            return write_ruby(text)
+            return notation.write_ruby(text)
         style = get(element, "style-name") if name == "span" else ""
-        text = strike_text(text) if style in self._struck else text
-        return raise_text(text, self._levels.get(style, 0))
+        text = notation.strike_text(text) if style in self._struck else text
+        return notation.raise_text(text, self._levels.get(style, 0))
 
     def _say_hidden(self, element: Element) -> str:
         return " (hidden)" if get(element, "style-name") in self._hidden else ""
@@ -135,9 +123,9 @@ class OpenDocument(OfficeDocument):
         outline = self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
-            label = count_item(outline, level - 1, self._counted[_OUTLINE])
+            label = notation.count_item(outline, level - 1, self._counted[_OUTLINE])
         text, boxes = split_blocks(self._walk(element, is_text=True))
-        text = write_scripts(text).strip()
+        text = notation.write_scripts(text).strip()
         yield f"{'#' * level} {label}{text}".lstrip(" ") if text else ""
         yield from boxes
 
@@ -156,7 +144,7 @@ class OpenDocument(OfficeDocument):
                 begin = get_integer(item, "start-value", -1)
                 if begin >= 0:
                     self._counts[self._depth] = begin - 1
-                self._label = count_item(levels, self._depth, self._counts)
+                self._label = notation.count_item(levels, self._depth, self._counts)
             yield from self._walk(item)
             self._label = ""
         self._style, self._depth, self._counts = before
@@ -184,20 +172,26 @@ class OpenDocument(OfficeDocument):
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(get_integer(cell, "number-columns-repeated", 1), MOST_REPEATED)
+                    times = min(
+                        get_integer(cell, "number-columns-repeated", 1), notation.MOST_REPEATED
+                    )
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
             number += (times := get_integer(row, "number-rows-repeated", 1))
-            times = min(times, MOST_REPEATED) if any(cells) else 0
+            times = min(times, notation.MOST_REPEATED) if any(cells) else 0
             rows += [cells] * times
             if get(row, "visibility") in _COLLAPSED:
                 hidden += range(number - times + 1, number + 1)
         shown = list[bool]()
         for column in own_parts(element, "table-column", "table"):
             times = get_integer(column, "number-columns-repeated", 1)
-            shown += [get(column, "visibility") not in _COLLAPSED] * min(times, MOST_REPEATED)
+            shown += [get(column, "visibility") not in _COLLAPSED] * min(
+                times, notation.MOST_REPEATED
+            )
         filled = {at for row in rows for at, cell in enumerate(row) if cell}
         unseen = [at + 1 for at, is_shown in enumerate(shown) if at in filled and not is_shown]
-        return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden, unseen)]))
+        return "\n\n".join(
+            filter(None, [notation.write_table(rows), notation.name_hidden(hidden, unseen)])
+        )
 
 
 _COLLAPSED = {"collapse", "filter"}
@@ -205,7 +199,7 @@ _OUTLINE = "\n"
 """Stands for the numbers of headings in the place of a name, which has no line end."""
 
 
-def _list_level(element: Element) -> ListLevel:
+def _list_level(element: Element) -> notation.ListLevel:
     """Return how a list of OpenDocument numbers a level."""
     style, at = get(element, "num-format"), get_integer(element, "level", 1)
     is_repeated = get(element, "num-letter-sync") == "true"
@@ -213,9 +207,9 @@ def _list_level(element: Element) -> ListLevel:
     text = ".".join(f"%{number}" for number in numbers) if style else ""
     text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
     text = "-" if "bullet" in local(element) else text.strip()
-    style = STYLES.get(style, "")
+    style = notation.STYLES.get(style, "")
     style = style.replace("Alpha", "Letter") if is_repeated else style
-    return ListLevel(text, style, get_integer(element, "start-value", 1))
+    return notation.ListLevel(text, style, get_integer(element, "start-value", 1))
 
 
 def _value(cell: Element) -> str:

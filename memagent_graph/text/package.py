@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Element: TypeAlias = Any
 """An element of lxml, which has no types."""
-
 _EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
 _XML = b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff"
 """How a file of XML begins, with and without a mark."""

@@ -17,14 +17,7 @@ from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel, from_I
 from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
-from memagent_graph.text.notation import (
-    as_integer,
-    name_hidden,
-    raise_text,
-    write_link,
-    write_scripts,
-    write_table,
-)
+from memagent_graph.text import notation
 from memagent_graph.text.office import LEVELS, Drawing
 from memagent_graph.text.package import child, get, local, value_of
 
@@ -69,7 +62,9 @@ class Workbook(Drawing):
         for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
             is_hidden = get(element, "hidden") in {"1", "true"}
             if local(element) == "col":
-                first, last = (as_integer(get(element, name), 0) for name in ("min", "max"))
+                first, last = (
+                    notation.as_integer(get(element, name), 0) for name in ("min", "max")
+                )
                 unseen |= {*range(first, min(last, _MOST_COLUMNS) + 1)} if is_hidden else set()
             elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
@@ -78,14 +73,14 @@ class Workbook(Drawing):
                 column, cells = column_index_from_string(letters or "A") - 1, rows.get(row, [])
                 if column < len(cells):
                     address = links.get(get(element, "id"), ("", ""))[1]
-                    cells[column] = write_link(cells[column], address)
+                    cells[column] = notation.write_link(cells[column], address)
             else:
-                at = as_integer(get(element, "r"), at + 1)
+                at = notation.as_integer(get(element, "r"), at + 1)
                 rows[at] = self._row(element)
                 hidden += [at] if is_hidden and any(rows[at]) else []
         filled = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
-        yield write_table(rows.values())
-        yield name_hidden(hidden, sorted(unseen & filled))
+        yield notation.write_table(rows.values())
+        yield notation.name_hidden(hidden, sorted(unseen & filled))
         yield from (" ".join(said.split()) for said in margins)
         comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
@@ -116,14 +111,14 @@ class Workbook(Drawing):
             if not text and kind != "str":
                 self._unknown += 1
                 return self._formula(formula.text or "", shared, cell.get("r", ""))
-        at = as_integer(text, -1)
+        at = notation.as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
         if kind == "b":
             return str(text in {"1", "true"}).upper()
         if kind in {"str", "e"} or not text:
             return str(unescape(text))
-        style = as_integer(cell.get("s", ""), 0)
+        style = notation.as_integer(cell.get("s", ""), 0)
         number_format = self._formats[style] if style < len(self._formats) else "General"
         return show(_value(text, kind, number_format, self._epoch), number_format)
 
@@ -167,8 +162,8 @@ def _rich_text(element: Any) -> str:
         level = LEVELS.get(value_of(part, "rPr", "vertAlign"), 0)
         said = part if local(part) == "t" else child(part, "t") if local(part) == "r" else None
         text = unescape(said.text or "") if said is not None else ""  # "_x000D_": a line end
-        pieces.append(raise_text(text, level))
-    return write_scripts("".join(pieces))
+        pieces.append(notation.raise_text(text, level))
+    return notation.write_scripts("".join(pieces))
 
 
 def _formats(styles: Any) -> Iterator[str]:
@@ -178,7 +173,7 @@ def _formats(styles: Any) -> Iterator[str]:
     used = child(styles, "cellXfs")
     for element in used if used is not None else ():
         number = get(element, "numFmtId", "0")
-        yield own.get(number) or BUILTIN_FORMATS.get(as_integer(number, 0)) or "General"
+        yield own.get(number) or BUILTIN_FORMATS.get(notation.as_integer(number, 0)) or "General"
 
 
 _Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
