@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib import import_module
 from mimetypes import guess_type
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
@@ -37,7 +37,7 @@ PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
-    **dict.fromkeys(_SLIDES, "slides.Slides.read"),
+    **dict.fromkeys(_SLIDES, "office.Slides.read"),
     **dict.fromkeys(_SHEETS, "sheets.Workbook.read"),
     **dict.fromkeys(_OPEN, "opendocument.OpenDocument.read"),
     **dict.fromkeys(PAGES, "html.read_html"),
@@ -147,34 +147,28 @@ def convert(content: bytes, suffix: str) -> Converted:
     return replace(found, text=text, pictures=pictures)
 
 
-class Attachment(NamedTuple):
-    """A file within a document: its text, what that lacks, and the share that was not read."""
-
-    name: str
-    text: str = ""
-    warnings: Sequence[str] = ()
-    lost: float = 0.0
+Named: TypeAlias = tuple[str, Converted]
+"""A file within a document: its name, and what was read of it."""
 
 
-def convert_within(name: str, content: bytes) -> Attachment:
+def convert_within(name: str, content: bytes) -> Converted:
     """Convert a file that is within a document, by its name or its content."""
     suffix = format_of(posixpath.splitext(name.lower())[1], content[:4096], content[-4096:])
-    is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
-    if suffix is None:
-        is_text = _is_text(name, content)
-        unread = Attachment(name, "", ("was not read.",), not is_picture)
-        return Attachment(name, decode(content)) if is_text else unread
+    if suffix is None and _is_text(name, content):
+        return Converted(decode(content))
+    why = ""
     try:
-        found = convert(content, suffix)
+        found = convert(content, suffix) if suffix else Converted()
+        text = without_numbers(found.text)
+        text = without_marks(text).strip() if suffix in PICTURES else text
+        if text or suffix not in {None, *PICTURES}:
+            return replace(found, text=text)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return Attachment(name, "", (f"was not read: {reason}",), not is_picture)
-    if suffix in PICTURES:
-        words = without_marks(found.text).strip()
-        return Attachment(name, words, found.warnings if words else ("was not read.",))
-    return Attachment(name, without_numbers(found.text), found.warnings, found.lost)
+        why = f": {' '.join(str(error).split())[:200] or type(error).__name__}"
+    is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
+    return Converted("", (), (f"was not read{why or '.'}",), lost=float(not is_picture))
 
 
 def _is_text(name: str, content: bytes) -> bool:
@@ -187,11 +181,11 @@ def _is_text(name: str, content: bytes) -> bool:
     return False
 
 
-def write_attachments(files: Sequence[Attachment]) -> tuple[list[str], list[str], float]:
+def write_attachments(files: Sequence[Named]) -> tuple[list[str], list[str], float]:
     """Return the texts of files with their names, what they lack, and how many were not read."""
-    texts = [f"## Attachment: {one.name}\n\n{one.text}" for one in files if one.text.strip()]
-    warnings = [f"attachment {one.name} {line}" for one in files for line in one.warnings]
-    return texts, warnings, sum(one.lost for one in files)
+    texts = [f"## Attachment: {name}\n\n{one.text}" for name, one in files if one.text.strip()]
+    warnings = [f"attachment {name} {line}" for name, one in files for line in one.warnings]
+    return texts, warnings, sum(one.lost for _, one in files)
 
 
 def read_rtf(content: bytes) -> Converted:

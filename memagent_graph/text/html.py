@@ -311,9 +311,7 @@ def find_picture(content: bytes, digest: str) -> bytes | None:
 def read_epub(content: bytes) -> Converted:
     """Read a book: its pages of HTML, in the order in which they are to be read."""
     package = Package(content)
-    container = package.parse("META-INF/container.xml")
-    root = None if container is None else next(container.iter("{*}rootfile"), None)
-    place = get(root, "full-path")
+    place = get(next(package.find("META-INF/container.xml", "rootfile"), None), "full-path")
     book = package.parse(place)
     if book is None or not place:
         raise ValueError("it is no EPUB, or a damaged one")

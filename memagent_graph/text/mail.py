@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
-from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
+from memagent_graph.text.formats import FORMATS, Named, convert_within, write_attachments
 from memagent_graph.text.html import html_to_text
 from memagent_graph.text.source import Converted, warn_of
 
@@ -58,10 +58,10 @@ def _header(message: Any, name: str) -> str:
 
 
 def _read_message(message: Any) -> Converted:
-    attached = list[Attachment]()
+    attached = list[Named]()
     heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
-    named = [one for one in attached if one.name]
+    named = [(name, one) for name, one in attached if name]
     said = warn_of(picture=len(attached) - len(named))
     return _write_message(heads, text, named, said)
 
@@ -69,11 +69,12 @@ def _read_message(message: Any) -> Converted:
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
-def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
+def _read_parts(part: Any, attached: list[Named]) -> list[str]:
     """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/encrypted":
-        attached.append(Attachment("encrypted message", "", ("was not read.",), 1.0))
+        unread = Converted(warnings=("was not read.",), lost=1.0)
+        attached.append(("encrypted message", unread))
         return []
     if kind.startswith("multipart/"):
         if not part.is_multipart():  # it says that it has parts
@@ -85,7 +86,9 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         return []
     if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
         is_shown = kind.startswith("image/") and not name
-        attached.append(Attachment("") if is_shown else _attach(part))
+        attached.append(
+            ("", Converted()) if is_shown else (name or kind, _attach(part, name or kind))
+        )
         return []
     text = _text_of(part)
     return [html_to_text(text) if kind == "text/html" else text]
@@ -111,20 +114,18 @@ _WORDLESS = {
 """Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
-def _attach(part: Any) -> Attachment:
+def _attach(part: Any, name: str) -> Converted:
     kind = part.get_content_type()
-    name = part.get_filename() or kind
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
         if encoding == "base64":  # which the standard forbids
             inner = _parse(b64decode(inner.get_payload()))
-        found = _read_message(inner)
-        return Attachment(name, found.text, found.warnings, found.lost)
+        return _read_message(inner)
     if part.is_multipart():  # a report on the delivery
-        return Attachment(name, "".join(map(str, part.get_payload())).strip())
+        return Converted("".join(map(str, part.get_payload())).strip())
     is_text = kind.startswith("text/") and kind != "text/rtf"
     if is_text and not name.lower().endswith((*FORMATS,)):
-        return Attachment(name, _text_of(part))
+        return Converted(_text_of(part))
     return convert_within(name, part.get_payload(decode=True) or b"")
 
 
@@ -145,7 +146,7 @@ _FOLD = re.compile(r"\n[ \t]")
 
 
 def _write_message(
-    heads: Mapping[str, str], text: str, attached: Sequence[Attachment], said: Sequence[str] = ()
+    heads: Mapping[str, str], text: str, attached: Sequence[Named], said: Sequence[str] = ()
 ) -> Converted:
     lines = [f"{name}: {said}" for name, said in heads.items() if said]
     texts, warnings, lost = write_attachments(attached)
@@ -217,7 +218,7 @@ _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     """Return the text of a message from its storage; the arguments are those of `_Item`."""
-    item, attached = _Item(storage, pages), list[Attachment]()
+    item, attached = _Item(storage, pages), list[Named]()
     headers = message_from_string(item.text(_HEADERS_SENT), policy=policy.default)
     name, address = item.text(*_SENDER), item.text(*_SENDER_ADDRESS)
     heads = {"From": _header(headers, "From") or (f"{name} <{address}>" if address else name)}
@@ -234,11 +235,10 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     return _write_message(heads, item.text(_BODY) or html_to_text(item.text(_HTML)), attached)
 
 
-def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
+def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Named:
     item = _Item(storage, pages)
     name = item.text(*_FILE_NAME)
     for inner in storage.storages:
         if inner.name == f"__substg1.0_{_FILE:04X}000D":
-            found = read_outlook_storage(inner, pages)
-            return Attachment(name or "message", found.text, found.warnings, found.lost)
-    return convert_within(name, item.binary(_FILE))
+            return name or "message", read_outlook_storage(inner, pages)
+    return name, convert_within(name, item.binary(_FILE))

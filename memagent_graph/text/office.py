@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from openpyxl.styles.numbers import is_date_format
@@ -79,9 +79,7 @@ def _points(part: Element | None) -> list[str]:
         found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
     if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
-    return [
-        found.get(at, "") for at in range(min(max(found, default=-1) + 1, notation.MOST_REPEATED))
-    ]
+    return [found.get(at, "") for at in range(min(max(found) + 1, notation.MOST_REPEATED))]
 
 
 def _write_day(text: str, number_format: str) -> str:
@@ -126,15 +124,11 @@ class OfficeDocument:
     @classmethod
     def read(cls, content: bytes) -> Converted:
         """Return the text of a file."""
-        found, text, pages = cls(Package(content)), list[str](), list[int]()
-        length = 0
-        for block in filter(None, found.all_blocks()):
-            pages += [length] if block.startswith("\f") else []
-            text.append(block.removeprefix("\f") + "\n\n")
-            length += len(text[-1])
-        whole, unread = "".join(text).rstrip("\n"), found.album.objects
-        lost = unread / max(len(text) + unread, 1)
-        return Converted(whole, pages, found.album.warnings, found.album.pictures, lost)
+        found = cls(Package(content))
+        blocks = [*filter(None, found.all_blocks())]
+        pages, unread = "\n\n".join(blocks).rstrip("\n").split("\f"), found.album.objects
+        lost, starts = unread / max(len(blocks) + unread, 1), [*accumulate(map(len, pages[:-1]))]
+        return Converted("".join(pages), starts, found.album.warnings, found.album.pictures, lost)
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
@@ -151,7 +145,7 @@ class OfficeDocument:
         """Return the text of a document within this one; count it if it is not read."""
         found = convert_within(part, self._package.read(part) or b"\0")
         self.album.objects += bool(found.lost)
-        return found.text
+        return found.text.replace("\f", "")
 
     def _show(self, part: str, caption: str) -> str:
         return self.album.add(self._package.read(part), part, caption.strip(), self.page)
@@ -169,31 +163,25 @@ class Drawing(OfficeDocument):
         self._described, self._fields = "", list[str]()
         self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
 
-    def _read_part(
-        self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
-    ) -> Iterator[str]:
+    def _read_part(self, part: str, *path: str) -> Iterator[str]:
         """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
-            yield from (read or self._blocks)(root)
+            yield from self._blocks(root)
         self._links = before
-
-    def _part_of(self, entry: Element) -> str:
-        """Return the part of a slide or sheet, by its entry in the list of all."""
-        relation = next((value for key, value in entry.attrib.items() if key[:1] == "{"), "")
-        return self._links.get(str(relation), ("", ""))[1]
 
     def _target(self, element: Element | None, *names: str) -> str:
         """Return the part or address that an element refers to by one of its attributes."""
-        found = next(filter(None, (get(element, name) for name in names)), "")
-        return self._links.get(found, ("", ""))[1]
+        given = {} if element is None else element.attrib  # a slide has an "id" of its own, too
+        ids = {key.rpartition("}")[2]: value for key, value in given.items() if key[0] == "{"}
+        return self._links.get(next(filter(None, map(ids.get, names)), ""), ("", ""))[1]
 
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
         self._usual = [] if place is None else [*self._styles_of(place, role)]
-        text = "\n".join(filter(None, self._blocks(element)))
+        text = "\n".join(self._blocks(element))
         known = self._margins if role in _MARGINS else set[str]()
         if text and role != "sldNum" and text not in known:
             known.add(text)
@@ -233,10 +221,8 @@ class Drawing(OfficeDocument):
     def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         for element in parent:
             name = local(element)
-            if name == "t":
-                yield element.text or ""
-            elif name in SIGNS:
-                yield SIGNS[name]
+            if name == "t" or name in SIGNS:
+                yield SIGNS.get(name) or element.text or ""
             elif name == "r":
                 yield from self._run(element)
             elif name == "p":
@@ -251,9 +237,10 @@ class Drawing(OfficeDocument):
                 yield notation.symbol(get(element, "char"), get(element, "font"))
             elif name == "ffData":
                 yield _form_field(element)
-            elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
-                mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
-                yield f"[{mark}{get(element, 'id')}]"
+            elif name in _NOTES:
+                yield from map(Block, self._note(element, _NOTES[name]))
+            elif name.endswith("Reference") and name[:-9] in _NOTES:
+                yield f"[{_NOTES[name[:-9]]}{get(element, 'id')}]"
             elif name == "instrText":
                 self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
             elif name == "fldChar":
@@ -283,6 +270,12 @@ class Drawing(OfficeDocument):
                 yield Block(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
             elif name not in LEFT_OUT:
                 yield from self._walk(element)
+
+    def _note(self, note: Element, mark: str) -> Iterator[str]:
+        text = " ".join(self._blocks(note)).strip()
+        if text and get(note, "type") not in {"separator", "continuationSeparator"}:
+            author = get(note, "author")
+            yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
 
     def _field(self, event: str) -> str:
         """Return what the end of a field shows after its result, or in place of one."""
@@ -349,6 +342,7 @@ class Drawing(OfficeDocument):
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
 _USUALLY = {"idx": "0", "type": "body"}
+_NOTES = {"footnote": "^", "endnote": "^e", "comment": "comment "}
 _BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
 
@@ -358,10 +352,11 @@ class Word(Drawing):
     def __init__(self, package: Package) -> None:
         super().__init__(package)
         self._parts = dict(self._links.values())
-        styles = package.parse(self._parts.get("styles", "-"))
-        for style in styles if styles is not None else ():
+        for style in package.find(self._parts.get("styles", "-"), "style"):
             self._styles[get(style, "styleId")] = style
-        self._numbers = _Numbers(package.parse(self._parts.get("numbering", "-")))
+        self._numbers = _Numbers(
+            package.find(self._parts.get("numbering", "-"), "abstractNum", "num")
+        )
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes and comments."""
@@ -373,16 +368,8 @@ class Word(Drawing):
             text = "\n\n".join(self._read_part(self._target(reference, "id")))
             margins[local(reference)][text] = None
         yield from (*margins["headerReference"], *self._blocks(body), *margins["footerReference"])
-        for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
-            notes = partial(self._notes, mark=mark)
-            yield from self._read_part(self._parts.get(kind, ""), read=notes)
-
-    def _notes(self, root: Element, mark: str) -> Iterator[str]:
-        for note in root:
-            text = " ".join(self._blocks(note)).strip()
-            if text and get(note, "type") not in {"separator", "continuationSeparator"}:
-                author = get(note, "author")
-                yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
+        for kind in _NOTES:
+            yield from self._read_part(self._parts.get(f"{kind}s", ""))
 
     def _paragraph(self, element: Element) -> Iterator[str]:
         text, boxes = split_blocks(self._walk(element))
@@ -407,7 +394,7 @@ class Word(Drawing):
             return 1
         for place in (settings, *styles):
             if (level := child(place, "outlineLvl")) is not None:
-                number = int(get(level, "val", "9"))
+                number = get_integer(level, "val", DEEPEST)
                 return number + 1 if number < DEEPEST else 0
         return 0
 
@@ -420,9 +407,8 @@ def _form_field(element: Element) -> str:
     setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
         return "\u2610" if setting in OFF else "\u2612"
-    entries = [*choices.iter("{*}listEntry")] if choices is not None else []
-    at = int(setting) if setting.isdecimal() else 0
-    return get(entries[at], "val") if at < len(entries) else ""
+    entries = [] if choices is None else [get(at, "val") for at in choices.iter("{*}listEntry")]
+    return "".join(entries[notation.as_integer(setting, 0) :][:1])
 
 
 OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
@@ -431,19 +417,19 @@ OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 class _Numbers:
     """The numbers of paragraphs, counted as they are shown."""
 
-    def __init__(self, root: Element | None) -> None:
+    def __init__(self, elements: Iterable[Element]) -> None:
         self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         lists = dict[str, dict[int, Element]]()
         links, named = dict[str, str](), dict[str, str]()  # lists by the style that they take
-        for element in root if root is not None else ():
+        for element in elements:
             name = get(element, "abstractNumId")
             if local(element) == "abstractNum":
                 inner = (level for level in element if local(level) == "lvl")
                 lists[name] = {get_integer(level, "ilvl"): level for level in inner}
                 links[name] = value_of(element, "numStyleLink")
                 named[value_of(element, "styleLink")] = name
-            elif local(element) == "num":
+            else:
                 name = value_of(element, "abstractNumId")
                 name = named.get(links.get(name) or "-", name)
                 levels, begins = {**lists.get(name, {})}, dict[int, int]()
@@ -465,7 +451,7 @@ class _Numbers:
         )
         name, levels, begins = self._used.get(used, ("", {}, {}))
         fitting = (at for at in levels if value_of(levels[at], "pStyle") in styles)
-        at = int(depth) if depth.isdecimal() else next(fitting, 0)
+        at = notation.as_integer(depth, -1) if depth else next(fitting, 0)
         if at not in levels:
             return ""
         if at in begins:  # once
@@ -485,3 +471,30 @@ def _level_of_word(element: Element, at: int) -> notation.ListLevel:
         get_integer(child(element, "lvlRestart"), "val", at),
         child(element, "isLgl") is not None,
     )
+
+
+class Slides(Drawing):
+    """The text of a PPTX, slide by slide, with notes and comments."""
+
+    def all_blocks(self) -> Iterator[str]:
+        """Yield the blocks of each slide."""
+        for slide in self._package.find(self._part, "sldId"):
+            self.page += 1
+            yield from self._slide(self._target(slide, "id"))
+
+    def _slide(self, part: str) -> Iterator[str]:
+        above, self._layouts = part, []
+        for kind in ("slideLayout", "slideMaster"):
+            above = dict(self._package.targets(above).values()).get(kind, "-")
+            self._layouts.append(self._package.parse(above))
+        shown = get(self._package.parse(part), "show", "1")
+        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in OFF else ''} -->"
+        yield from self._read_part(part, "cSld", "spTree")
+        self._layouts = []
+        for kind, target in self._package.targets(part).values():
+            if kind == "notesSlide":
+                notes = "\n".join(self._read_part(target, "cSld", "spTree"))
+                yield f"Notes: {notes}" if notes else ""
+            elif kind == "comments":
+                said = (text.text for text in self._package.find(target, "text", "t"))
+                yield from (f"Comment: {text}" for text in said if text)

@@ -38,23 +38,20 @@ class OpenDocument(OfficeDocument):
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
-        manifest = self._package.parse("META-INF/manifest.xml")
-        if manifest is not None and next(manifest.iter("{*}encryption-data"), None) is not None:
+        if [*self._package.find("META-INF/manifest.xml", "encryption-data")]:
             raise PasswordError
+        self._learn_styles("styles.xml")
+        margins: dict[str, list[str]] = {"header": [], "footer": []}
+        for margin in self._package.find("styles.xml", "header", "footer"):
+            margins[local(margin)] += self._blocks(margin)
+        self._learn_styles("content.xml")
         body = child(self._package.parse("content.xml"), "body")
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
-        styles = self._package.parse("styles.xml")
-        for root in (styles, body.getparent()):
-            if root is not None:
-                self._learn_styles(root)
-        margins: dict[str, list[str]] = {"header": [], "footer": []}
-        for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
-            margins[local(margin)] += self._blocks(margin)
         yield from (*margins["header"], *self._blocks(body), *margins["footer"])
 
-    def _learn_styles(self, root: Element) -> None:
-        for style in root.iter("{*}style"):
+    def _learn_styles(self, part: str) -> None:
+        for style in self._package.find(part, "style"):
             name = get(style, "name")
             base, shown = get(style, "parent-style-name"), child(style, "text-properties")
             position = get(shown, "text-position").partition(" ")[0]
@@ -68,7 +65,7 @@ class OpenDocument(OfficeDocument):
             seen = get(child(style, "drawing-page-properties"), "visibility")
             if not is_shown or seen == "hidden":
                 self._hidden.add(name)
-        for style in root.iter("{*}list-style", "{*}outline-style"):
+        for style in self._package.find(part, "list-style", "outline-style"):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
             self._lists[name] = {get_integer(at, "level", 1) - 1: _list_level(at) for at in style}
 

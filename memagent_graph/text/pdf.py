@@ -16,7 +16,7 @@ from pypdfium2 import raw
 
 from memagent_graph.text import ocr
 from memagent_graph.text.formats import convert_within, write_attachments
-from memagent_graph.text.notation import raise_text, shows_address, write_link, write_scripts
+from memagent_graph.text.notation import raise_text, write_link, write_scripts
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def read_pdf(content: bytes) -> Converted:
     document.init_forms()
     texts, reader, album = list[str](), ocr.PageReader(), ocr.Album()
     files = map(document.get_attachment, range(document.count_attachments()))
-    attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
+    named = [(one.get_name(), bytes(one.get_data())) for one in files]
+    attached = [(name, convert_within(name, data)) for name, data in named]
     damaged = garbled = pictured = 0
     for number in range(len(document)):
         try:
@@ -208,22 +209,26 @@ def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> I
     Others, links apart, are empty, since they may draw something. What marks words, such as a
     highlight, may repeat these in place of a remark.
     """
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
+    for mark in _annotations(page):
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind == raw.FPDF_ANNOT_WIDGET:
             yield _field(document.formenv, mark) if document.formenv is not None else ""
         elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
+
+
+def _annotations(page: pdfium.PdfPage) -> Iterator[object]:
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        yield mark
         raw.FPDFPage_CloseAnnot(mark)
 
 
 def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
     """Yield the text of each link of a page whose text is not its address, with the address."""
     found, text, edges = dict[str, str](), page.get_textpage(), raw.FS_RECTF()
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
+    for mark in _annotations(page):
         action = raw.FPDFLink_GetAction(raw.FPDFAnnot_GetLink(mark))
         size = raw.FPDFAction_GetURIPath(document, action, None, 0)
         address = ctypes.create_string_buffer(size)
@@ -232,11 +237,9 @@ def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
             said = text.get_text_bounded(edges.left, edges.bottom, edges.right, edges.top)
             name = address.value.decode("utf-8", "replace")
             found[name] = " ".join([*found.get(name, "").split(), *said.split()])  # of its lines
-        raw.FPDFPage_CloseAnnot(mark)
     text.close()
-    yield from (
-        write_link(said, name) for name, said in found.items() if not shows_address(said, name)
-    )
+    links = ((write_link(said, name), said) for name, said in found.items())
+    yield from (link for link, said in links if link != said)
 
 
 _CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}
