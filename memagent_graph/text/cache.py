@@ -225,13 +225,12 @@ def folder_of_converted() -> Path | None:
     named = os.environ.get("MEMAGENT_CACHE")
     if named and named != OFF:
         return Path(named).absolute() / _FOLDER
-    try:
-        if sys.platform == "win32":
-            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return base.absolute() / "memagent" / _FOLDER
+    variable, usual = _PLACES.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    with suppress(RuntimeError):
+        base = Path(os.environ.get(variable) or Path.home() / usual)
+        return base.absolute() / "memagent" / _FOLDER
+    return None
+
+
+_PLACES = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
+"""Variables and folders of caches, by the system; others have those of the XDG."""

@@ -270,9 +270,9 @@ _FORM = 13
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
-    "time": ("SECONDS", "Converting {name} to text takes longer than {seconds:g} seconds"),
-    "memory": ("MEMORY_MB", "Converting {name} to text takes more than {memory:g} MB of memory"),
-    "output": ("OUTPUT_MB", "The text of {name} is longer than {output:g} MB"),
+    "time": ("SECONDS", "takes longer than {seconds:g} seconds to convert"),
+    "memory": ("MEMORY_MB", "takes more than {memory:g} MB of memory to convert"),
+    "output": ("OUTPUT_MB", "has a text that is longer than {output:g} MB"),
 }
 
 
@@ -285,8 +285,7 @@ class ConvertedSource(TextSource):
         if not can_convert():
             raise _make_missing_error(name)
         suffix = suffix or path.suffix.lower()
-        find = _find_or_convert if keep else _convert
-        digest, content = find(name, _make_request(path, suffix))
+        digest, content = _find_or_convert(name, _make_request(path, suffix), keep=keep)
         try:
             converted = Converted.decode(content)
         except (KeyError, TypeError, ValueError) as error:
@@ -342,22 +341,14 @@ class ConvertedSource(TextSource):
         return Headings(self if self._suffix != ".pdf" else TextSource(""))
 
 
-def _find_or_convert(name: str, request: Request) -> tuple[str, bytes]:
-    """The digest of a file, and its `Converted`."""
-    kept, converter = open_cache(), _converter(request.suffix, request.seconds)
-    if kept is None or converter is None:
-        return _convert(name, request)
-    with Path(request.path).open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
-        return digest, found
-    digest, content = _convert(name, request)
-    kept.keep(f"{digest}-{converter}", content)
-    return digest, content
-
-
-def _convert(name: str, request: Request) -> tuple[str, bytes]:
+def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, bytes]:
     """The digest of the bytes of a file, and the `Converted` that was made from them."""
+    kept, converter = open_cache() if keep else None, _converter(request.suffix, request.seconds)
+    if kept is not None and converter is not None:
+        with Path(request.path).open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
+            return digest, found
     reply, content = shared.convert(request)
     if reply.missing:
         raise _make_missing_error(name)
@@ -367,6 +358,8 @@ def _convert(name: str, request: Request) -> tuple[str, bytes]:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
         raise UnreadableSourceError(message)
+    if kept is not None and converter is not None:
+        kept.keep(f"{reply.digest}-{converter}", content)
     return reply.digest, content
 
 
@@ -405,9 +398,7 @@ def _make_missing_error(name: str) -> MissingDependencyError:
 def _excess(name: str, limit: Limit, detail: str | None, request: Request) -> ConversionLimitError:
     sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
     variable, said = _EXCESS[limit]
-    what = said.format(name=name, seconds=request.seconds, **sizes)
-    message = (
-        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise "
-        f"MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
-    )
+    what = f"{said.format(seconds=request.seconds, **sizes)}{f': it {detail}' if detail else ''}"
+    hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
+    message = f"{name} {what}. If you trust it, {hint}"
     return ConversionLimitError(message, limit=limit)

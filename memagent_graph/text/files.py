@@ -225,9 +225,7 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
 def _reason(error: Exception, name: str) -> str:
     """Return an error's message without the name of the file, which the line begins with."""
     said = str(error) or type(error).__name__
-    said = f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
-    said = said.replace(f"Converting {name} to text takes", "the conversion took")
-    return said.replace(f"The text of {name} is", "its text is")
+    return f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
 
 
 def _why_empty(source: Source) -> str:

@@ -42,7 +42,7 @@ _DEEPEST = 150
 def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
     album = Album()
-    page = _Layout(decode(content), album)
+    page = Page(decode(content), album)
     text = page.write()
     album.unread = 0  # a model sees them, and pages have many that say nothing
     named = page.root.css_first("head > title") if page.root is not None else None
@@ -50,16 +50,6 @@ def read_html(content: bytes) -> Converted:
     if title not in text:
         text = f"# {title}\n\n{text}"
     return Converted(text, (), album.warnings, album.pictures)
-
-
-def html_to_text(
-    text: str, album: Album | None = None, read_sheet: Callable[[str], bytes | None] | None = None
-) -> str:
-    """Return HTML as Markdown; an album takes the pictures that it holds itself.
-
-    `read_sheet` returns a style sheet by the address that the page has for it.
-    """
-    return _Layout(text, album, read_sheet).write()
 
 
 def _to_html(text: str) -> str:
@@ -97,8 +87,12 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
-class _Layout:
-    """Writes a page as Markdown, with what its style sheets say about numbers and their places."""
+class Page:
+    """A page of HTML, with what its style sheets say about numbers and their places.
+
+    An album takes the pictures that it holds itself; `read_sheet` returns a style sheet by the
+    address that the page has for it.
+    """
 
     def __init__(
         self,
@@ -155,9 +149,9 @@ class _Layout:
         if tag == "br":
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
-            return f"\n\n{html_to_text(node.attributes.get('srcdoc') or '', self._album)}\n\n"
+            return f"\n\n{Page(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
-            return f"\n\n{html_to_text(node.text())}\n\n"
+            return f"\n\n{Page(node.text()).write()}\n\n"
         if tag in notation.FORMULAS:
             is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
             parts = [self._lay_out_child(at, depth) for at in node.iter()]
@@ -331,7 +325,7 @@ def read_epub(content: bytes) -> Converted:
         try:
             if (page := package.read(part)) is not None:
                 read_sheet = partial(_read_beside, package, part)
-                chapters.append(html_to_text(decode(page), read_sheet=read_sheet))
+                chapters.append(Page(decode(page), read_sheet=read_sheet).write())
                 continue
         except MemoryError:
             raise

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections import Counter
 from functools import cache, partial
 from hashlib import sha256
+from importlib import import_module
 from io import BytesIO
 from math import inf, prod
 from statistics import mean, median
@@ -13,17 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import (  # noqa: F401 - `Image.open` would look for them where no file may be opened
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    ImageOps,
-    JpegImagePlugin,
-    MpoImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import Image, ImageOps
 from pypdfium2 import raw
 
 from memagent_graph.pictures import Picture, has_ocr, write_mark
@@ -54,6 +45,8 @@ MEDIA_TYPES = {
 """Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
 _FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
 """Formats by what opens them: JPEG opens those of two lenses."""
+for _kind in ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP"):
+    import_module(f"PIL.{_kind}ImagePlugin")  # which `Image.open` could not do where files are shut
 Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
 
 

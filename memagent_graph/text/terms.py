@@ -382,12 +382,12 @@ def figures(text: str) -> tuple[Figure, ...]:
         values, parts = _read_figure(match, text)
         if values:
             spelled = kind in {"words", "ordinal", "han"}
-            found.append(Figure(match[0], *match.span(), values, parts, spelled))
+            sets = frozenset(values), frozenset(parts)
+            found.append(Figure(match[0], *match.span(), *sets, spelled))
     return (*found,)
 
 
-_Values = tuple[frozenset[str], frozenset[str]]
-_NONE: frozenset[str] = frozenset()
+_Values = tuple[set[str], set[str]]
 
 
 def _plain(value: float) -> str:
@@ -417,7 +417,7 @@ def _digits(match: regex.Match[str], text: str) -> _Values:
     latter = _LATTER_YEAR.match(text, match.end())
     if latter and len(token) == _YEAR_DIGITS:
         parts.add(token[:2] + latter[1])
-    return frozenset(values), frozenset(parts)
+    return values, parts
 
 
 _MONTH_NUMBERS = frozenset(str(month) for month in range(1, _MONTHS_A_YEAR + 1))
@@ -450,23 +450,21 @@ def _read_figure(match: regex.Match[str], text: str) -> _Values:
     if match["digits"]:
         return _digits(match, text)
     if match["words"]:
-        values, parts = in_words(match["words"])
-        return frozenset(values), frozenset(parts)
+        return in_words(match["words"])
     if word := (match["ordinal"] or "").lower():
         known = ORDINALS | OTHERS
-        return frozenset({str(known.get(word) or known[word.removesuffix("s")])}), _NONE
+        return {str(known.get(word) or known[word.removesuffix("s")])}, set()
     if match["roman"]:
         signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
         pairs = zip(signs, [*signs[1:], 0], strict=True)
         value = sum(-sign if sign < later else sign for sign, later in pairs)
-        return frozenset({str(value)}), _NONE
+        return {str(value)}, set()
     if name := match["month"]:
         before = text[: match.start()].rstrip(" ")[-1:].isdigit()
         if name in _AMBIGUOUS_MONTHS and not (before or _DAY_BESIDE.match(text, match.end())):
-            return _NONE, _NONE
-        return frozenset({f"month:{_MONTHS[name]}"}), frozenset({str(_MONTHS[name])})
-    found = match["han"]
-    return (frozenset({in_han(found)}), _NONE) if len(found) <= _LONGEST else (_NONE, _NONE)
+            return set(), set()
+        return {f"month:{_MONTHS[name]}"}, {str(_MONTHS[name])}
+    return {in_han(match["han"])} if len(match["han"]) <= _LONGEST else set(), set()
 
 
 _STEM_VALUES = {stem(word): f"={value}" for word, value in (SMALL | ORDINALS).items()}
