@@ -103,12 +103,31 @@ _SURE = 0.9
 def open_text(
     path: Path, name: str, sample: bytes, opener: Opener | None, encoding: str | None = None
 ) -> FileSource:
-    """Open a file of text that begins with a sample, in its encoding, or else in the best one."""
+    """Open a file of text that begins with a sample, in its encoding, or else in the best one.
+
+    It is UTF-8 if most signs beyond ASCII are.
+    """
     if encoding is not None:
         return _open_encoded(path, name, encoding, opener)
-    if (found := _find_encoding(sample)) is not None:
-        return FileSource(path, name, found, opener=opener)
-    return _open_unmarked(path, name, opener)
+    source = FileSource(path, name, _find_encoding(sample) or "utf-8", opener=opener)
+    if source.encoding != "utf-8" or not source.invalid:
+        return source
+    found, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
+    if source.invalid * 10 > source.beyond_ascii:
+        found, confidence = guess_encoding(source.lines_beyond_ascii())
+    hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
+    if found is None:
+        message = f"{name} is in an unknown encoding: {hint}"
+        raise UnreadableSourceError(message)
+    if codecs.lookup(found).name == "utf-8":
+        lost = f"{plural(source.invalid, 'character')} that could not be decoded as UTF-8"
+        source.warnings = (f"{name} has {lost} and were read as U+FFFD.",)
+        return source
+    source = FileSource(path, name, found, opener=opener)
+    if confidence < _SURE:
+        guess = f"{name} was read as {found.lower()}, which is a guess: if letters are wrong, "
+        source.warnings = (guess + hint,)
+    return source
 
 
 def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
@@ -121,29 +140,6 @@ def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -
     source = FileSource(path, name, codec, opener=opener)
     source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
     source.uri = f"{source.uri}?encoding={quote(codec)}"
-    return source
-
-
-def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
-    """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
-    source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid:
-        return source
-    encoding, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
-    if source.invalid * 10 > source.beyond_ascii:
-        encoding, confidence = guess_encoding(source.lines_beyond_ascii())
-    hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
-    if encoding is None:
-        message = f"{name} is in an unknown encoding: {hint}"
-        raise UnreadableSourceError(message)
-    if codecs.lookup(encoding).name == "utf-8":
-        lost = f"{plural(source.invalid, 'character')} that could not be decoded as UTF-8"
-        source.warnings = (f"{name} has {lost} and were read as U+FFFD.",)
-        return source
-    source = FileSource(path, name, encoding, opener=opener)
-    if confidence < _SURE:
-        guess = f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
-        source.warnings = (guess + hint,)
     return source
 
 

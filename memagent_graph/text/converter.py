@@ -371,7 +371,8 @@ def can_convert() -> bool:
 @cache
 def read_by(suffix: str) -> str:
     """Return the library that reads a format and its version; "text" where none is needed."""
-    library = READ_BY.get(suffix)
+    reader = FORMATS.get(suffix, "")
+    library = READ_BY.get(reader) or READ_BY.get(reader.partition(".")[0])
     try:
         return f"{library} {version(library)}" if library else "text"
     except PackageNotFoundError:

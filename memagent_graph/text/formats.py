@@ -116,14 +116,10 @@ PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
 """Modules of the `documents` extra, and the packages that they are in."""
-READ_BY = {
-    ".pdf": "pypdfium2",
-    **dict.fromkeys((*_WORD, *_SLIDES, *_SHEETS, *_OPEN), "lxml"),
-    **dict.fromkeys((*PAGES, ".epub"), "selectolax"),
-    ".msg": "python-oxmsg",
-    ".rtf": "striprtf",
-}
-"""The package that reads a format; the others need the standard library only."""
+READ_BY = {"pdf": "pypdfium2", "html": "selectolax", "formats.read_rtf": "striprtf"}
+READ_BY |= dict.fromkeys(("office", "opendocument", "sheets"), "lxml")
+READ_BY |= {"mail.read_outlook": "python-oxmsg"}
+"""The package by which a module or function reads; the others need the standard library only."""
 
 
 def load() -> None:

@@ -7,10 +7,9 @@ import re
 from base64 import b64decode
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
@@ -21,9 +20,6 @@ from memagent_graph.text.charset import decode
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BLOCKS = {
     *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
@@ -42,22 +38,14 @@ _DEEPEST = 150
 def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
     album = Album()
-    page = Page(decode(content), album)
+    page = WebPage(decode(content), album)
     text = page.write()
     album.unread = 0  # a model sees them, and pages have many that say nothing
-    named = page.root.css_first("head > title") if page.root is not None else None
+    named = page.root.css_first("head > title")
     title = " ".join(named.text().split()) if named is not None else ""
     if title not in text:
         text = f"# {title}\n\n{text}"
     return Converted(text, (), album.warnings, album.pictures)
-
-
-def _to_html(text: str) -> str:
-    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text.
-
-    A parser of XML drops signs from what is not well-formed, even one that recovers.
-    """
-    return _XML.sub(_write_markup, text)
 
 
 _XML = re.compile(
@@ -66,9 +54,11 @@ _XML = re.compile(
     r"(?P<more>(?:[^<>\"'/]|/(?!>)|\"[^\"]*+\"|'[^']*+')*+)(?P<end>/?)>",
     re.DOTALL | re.IGNORECASE,
 )
+"""What XHTML has and HTML lacks; a parser of XML drops signs from what is not well-formed."""
 
 
 def _write_markup(found: re.Match[str]) -> str:
+    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text."""
     if not found["name"]:
         return escape(found["data"] or "", quote=False)
     is_end, name = found["name"][0] == "/", found["name"].strip("/").rpartition(":")[2]
@@ -87,36 +77,33 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
-class Page:
+class WebPage:
     """A page of HTML, with what its style sheets say about numbers and their places.
 
-    An album takes the pictures that it holds itself; `read_sheet` returns a style sheet by the
-    address that the page has for it.
+    An album takes the pictures that it holds itself; style sheets are in the package of the part
+    that it is.
     """
 
     def __init__(
-        self,
-        text: str,
-        album: Album | None = None,
-        read_sheet: Callable[[str], bytes | None] | None = None,
+        self, text: str, album: Album | None = None, place: tuple[Package, str] | None = None
     ) -> None:
         if _XHTML.search(text[:_PROLOG]):
-            text = _to_html(text)
-        self.root: Any = LexborHTMLParser(text.replace("\0", "\ufffd")).root
+            text = _XML.sub(_write_markup, text)
+        parser: Any = LexborHTMLParser(text.replace("\0", "\ufffd"))
+        self.root = parser.root
         self._album, self._is_pre, self._counts = album, False, False
         self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
         self._marks = dict[int, str]()
-        for found in self.root.css("style, link[rel~=stylesheet]") if self.root is not None else ():
+        for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
                 self._apply(found.text())
-            elif read_sheet is not None:
-                self._apply(decode(read_sheet(found.attributes.get("href") or "") or b""))
+            elif place is not None:
+                part = _join(place[1], unquote(found.attributes.get("href") or ""))
+                self._apply(decode(place[0].read(part) or b""))
 
     def write(self) -> str:
         """Return the page as Markdown."""
-        laid_out = (
-            notation.write_scripts(self._lay_out(self.root, 0)) if self.root is not None else ""
-        )
+        laid_out = notation.write_scripts(self._lay_out(self.root, 0))
         lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
@@ -149,9 +136,9 @@ class Page:
         if tag == "br":
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
-            return f"\n\n{Page(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
+            return f"\n\n{WebPage(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
-            return f"\n\n{Page(node.text()).write()}\n\n"
+            return f"\n\n{WebPage(node.text()).write()}\n\n"
         if tag in notation.FORMULAS:
             is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
             parts = [self._lay_out_child(at, depth) for at in node.iter()]
@@ -324,8 +311,7 @@ def read_epub(content: bytes) -> Converted:
         part, why = _join(place, name), "it is missing"
         try:
             if (page := package.read(part)) is not None:
-                read_sheet = partial(_read_beside, package, part)
-                chapters.append(Page(decode(page), read_sheet=read_sheet).write())
+                chapters.append(WebPage(decode(page), place=(package, part)).write())
                 continue
         except MemoryError:
             raise
@@ -344,7 +330,3 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 def _join(part: str, name: str) -> str:
     """Return the part of a package to which another one refers by a name."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))
-
-
-def _read_beside(package: Package, part: str, name: str) -> bytes | None:
-    return package.read(_join(part, unquote(name)))

@@ -319,19 +319,12 @@ def open_index(source: Source) -> Index:
     """
     leaves = [*_leaves(source)]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
-    if (found := _recent.find(key)) is not None:
-        return found
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
         if (found := _recent.find(key)) is None:
             on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
             found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
             _recent.keep(key, found, digests_of(source))
     return found
-
-
-def forget_recent(digests: Collection[str]) -> None:
-    """Remove the indexes of these documents from this process's memory."""
-    _recent.forget(digests)
 
 
 def _leaves(source: Source) -> Iterator[Source | str]:
@@ -399,6 +392,7 @@ class _Recent:
                     del self._indexes[old]
 
     def forget(self, digests: Collection[str]) -> None:
+        """Remove the indexes of these documents from this process's memory."""
         with self._lock:
             for key, (_, own) in [*self._indexes.items()]:
                 if not {*own}.isdisjoint(digests):
@@ -406,6 +400,7 @@ class _Recent:
 
 
 _recent = _Recent()
+forget_recent = _recent.forget
 _opens = [threading.Lock() for _ in range(64)]
 
 

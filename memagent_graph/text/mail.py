@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
 from memagent_graph.text.formats import FORMATS, Named, convert_within, write_attachments
-from memagent_graph.text.html import Page
+from memagent_graph.text.html import WebPage
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read_parts(part: Any, attached: list[Named]) -> list[str]:
         )
         return []
     text = _text_of(part)
-    return [Page(text).write() if kind == "text/html" else text]
+    return [WebPage(text).write() if kind == "text/html" else text]
 
 
 _WORDS = re.compile(r"\w+")
@@ -232,7 +232,7 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
             attached.append(_attach_of_outlook(inner, item.pages))
     sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
-    return _write_message(heads, item.text(_BODY) or Page(item.text(_HTML)).write(), attached)
+    return _write_message(heads, item.text(_BODY) or WebPage(item.text(_HTML)).write(), attached)
 
 
 def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Named:

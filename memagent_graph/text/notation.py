@@ -97,10 +97,8 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
 
 
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
-_ROMAN = [
-    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
-    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
-]
+_ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
+_ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
 _LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
 _ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
 """Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
@@ -126,7 +124,7 @@ def in_style(count: int, style: str) -> str:
         return written.upper() if "pper" in style else written
     if style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
-        for value, signs in _ROMAN:
+        for value, signs in _ROMAN.items():
             times, count = divmod(count, value)
             found += signs * times
     elif style == "ordinal":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
@@ -33,18 +34,10 @@ MOST_BYTES = 32 << 20
 """Bytes of a picture's file above which it is refused."""
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
-MEDIA_TYPES = {
-    "BMP": "image/bmp",
-    "GIF": "image/gif",
-    "JPEG": "image/jpeg",
-    "MPO": "image/jpeg",  # of cameras with two lenses
-    "PNG": "image/png",
-    "TIFF": "image/tiff",
-    "WEBP": "image/webp",
-}
-"""Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
-_FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
-"""Formats by what opens them: JPEG opens those of two lenses."""
+_FORMATS = ["BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP"]
+"""Formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
+MEDIA_TYPES = {kind: f"image/{kind.lower()}" for kind in _FORMATS} | {"MPO": "image/jpeg"}
+"""Media types of formats; what opens JPEG opens MPO, of cameras with two lenses."""
 for _kind in ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP"):
     import_module(f"PIL.{_kind}ImagePlugin")  # which `Image.open` could not do where files are shut
 Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
@@ -229,26 +222,16 @@ class Album:
             self.unread += opened is None
             return write_mark(caption) if caption else ""
         digest, kind = sha256(content).hexdigest(), MEDIA_TYPES[opened.format]
-        mark = self.place(place, digest, kind, opened.size, caption, page)
+        about: Any = {"caption": caption, "page": page or None, "start": -1}
+        mark = self.place(Picture(0, place, digest, kind, *opened.size, **about))
         words = self.words_of(partial(draw, opened))
         self.unread += not words
         return mark + words
 
-    def place(
-        self,
-        place: str,
-        digest: str,
-        media_type: str,
-        size: tuple[int, int],
-        caption: str = "",
-        page: int = 0,
-        start: int = -1,
-    ) -> str:
-        """Number a picture, and return its mark; `start` is for one that gets none in the text."""
-        number = len(self.pictures) + 1
-        found = Picture(number, place, digest, media_type, *size, caption, page or None, start)
-        self.pictures.append(found)
-        return found.mark
+    def place(self, found: Picture) -> str:
+        """Number a picture, and return its mark; `start` is -1 if the mark stands in the text."""
+        self.pictures.append(replace(found, number=len(self.pictures) + 1))
+        return self.pictures[-1].mark
 
     def words_of(self, drawing: Callable[[], Any]) -> str:
         """Return what stands after the mark of the last picture: the words in it, if any."""
@@ -281,7 +264,7 @@ def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
     digest = sha256(content).hexdigest()
-    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, start=0)
+    mark = album.place(Picture(0, "", digest, MEDIA_TYPES[opened.format], *opened.size))
     if not has_ocr():
         draw(opened)  # raises if it is cut off
     words = album.read(partial(draw, opened))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lxml import etree
 
 from memagent_graph.text import notation
-from memagent_graph.text.html import Page
+from memagent_graph.text.html import WebPage
 from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
 from memagent_graph.text.package import (
     Element,
@@ -152,7 +152,7 @@ class OpenDocument(OfficeDocument):
         content = self._package.read(part := f"{name}/content.xml")
         root = parse_xml(content, part) if content else None
         if root is not None and local(root) == "math":
-            yield Page(etree.tostring(root, encoding="unicode")).write()
+            yield WebPage(etree.tostring(root, encoding="unicode")).write()
         elif (body := child(root, "body")) is not None:
             yield from self._walk(body)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate, groupby
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from memagent_graph.pictures import Picture
 from memagent_graph.text import ocr
 from memagent_graph.text.formats import convert_within, write_attachments
 from memagent_graph.text.notation import raise_text, write_link, write_scripts
@@ -110,8 +112,8 @@ def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> li
         if _share_of(found, page) < _FIGURE_SHARE or not 0 < prod(size) <= ocr.MOST_PIXELS:
             continue
         digest = sha256(bytes(found.get_data())).hexdigest()
-        place = f"{number - 1},{at}"
-        mark = album.place(place, digest, "image/png", size, page=number, start=start)
+        taken = Picture(0, f"{number - 1},{at}", digest, "image/png", *size, page=number)
+        mark = album.place(replace(taken, start=start))
         marks.append(mark + ("" if start >= 0 else album.words_of(partial(_draw, found))))
     return marks
 

@@ -298,7 +298,9 @@ def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
     digits = digits.lstrip("0").rjust(least, "0")
     sign = "-" if rounded < 0 else ""
     ends = next((at for at in places if tokens[at][0] == "."), end + 1)
-    shown = _fill(digits, tokens[first:ends]) if "," not in whole else f"{int(digits or 0):,}"
+    shown = _fill(digits, tokens[first:ends])
+    if "," in whole:
+        shown = f"{int(digits):,}".rjust(least, "0") if digits else ""
     shown += (point + rest if rest or decimals else point) + exponent
     before, after = tokens[:first], tokens[last + 1 :]
     return sign + "".join(map(_literal, before)) + shown + "".join(map(_literal, after))

@@ -342,14 +342,10 @@ class Figure(NamedTuple):
 
 
 _MONTH_NAMES = (
-    "January Jan|February Feb|March Mar|April Apr|May|June Jun|July Jul|August Aug|"
-    "September Sept Sep|October Oct|November Nov|December Dec"
+    "January February March April May June July August September October November December"
 )
-_MONTHS = {
-    name: month
-    for month, names in enumerate(_MONTH_NAMES.split("|"), start=1)
-    for name in names.split()
-}
+_MONTHS = {name: month for month, name in enumerate(_MONTH_NAMES.split(), start=1)}
+_MONTHS |= {name[:3]: month for name, month in _MONTHS.items()} | {"Sept": 9}
 _CARDINAL = "|".join(sorted([*SMALL, *SCALES], key=len, reverse=True))
 _ORDINAL = "|".join(sorted([*ORDINALS, *OTHERS], key=len, reverse=True))
 _HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
@@ -370,7 +366,6 @@ _LATTER_YEAR = regex.compile(r"[-–/](\d\d)(?!\d)")
 _YEAR_DIGITS = 4
 _GROUP = 3
 """Digits between thousands separators."""
-_MONTHS_A_YEAR = 12
 
 
 @lru_cache(1 << 11)
@@ -420,7 +415,7 @@ def _digits(match: regex.Match[str], text: str) -> _Values:
     return values, parts
 
 
-_MONTH_NUMBERS = frozenset(str(month) for month in range(1, _MONTHS_A_YEAR + 1))
+_MONTH_NUMBERS = frozenset(map(str, _MONTHS.values()))
 
 
 def _trim_zeros(token: str) -> str:
