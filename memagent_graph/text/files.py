@@ -32,7 +32,7 @@ from memagent_graph.errors import (
 from memagent_graph.sync import work_through
 from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, is_icon
+from memagent_graph.text.formats import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.source import (
     JoinedSource,
     Skipped,
@@ -213,13 +213,17 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
             entered = f"it is a {'link to a ' * file.is_symlink()}folder, which is not entered."
             refused = "no permission to read the folder: change its permissions."
             return Skipped(shown, entered if os.access(file, os.R_OK | os.X_OK) else refused)
-        if is_icon(file.suffix, file.stat().st_size):
+        if file.suffix.lower() in PICTURES and file.stat().st_size < _ICON:
             return Skipped(shown, "it is a picture of less than 4 KiB, as icons are.")
         found = Path(os.path.realpath(file)) if opener else file
         source = open_file(found, name, opener)
         return source if _has_text(source) else Skipped(shown, _why_empty(source))
     except (SourceError, ImportError, OSError) as error:
         return Skipped(shown, _reason(error, name))
+
+
+_ICON = 4096
+"""Bytes below which a picture in a folder is an icon."""
 
 
 def _reason(error: Exception, name: str) -> str:

@@ -84,15 +84,6 @@ _PICTURE_HEADS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 
 
-def is_icon(suffix: str, size: int) -> bool:
-    """Whether a file of so many bytes is a picture so small that a folder's reader skips it."""
-    return suffix.lower() in PICTURES and size < _ICON
-
-
-_ICON = 4096
-"""Bytes below which a picture in a folder is an icon."""
-
-
 def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     """Return the suffix that a document should have, by its content; None if it is no document.
 

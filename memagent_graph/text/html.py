@@ -93,7 +93,7 @@ class WebPage:
         self.root = parser.root
         self._album, self._is_pre, self._counts = album, False, False
         self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        self._marks = dict[int, str]()
+        self._numbers = dict[int, int]()  # of the last item of each list
         for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
                 self._apply(found.text())
@@ -162,8 +162,6 @@ class WebPage:
             return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
         if tag == "option" and "selected" in attributes:
             return f"\n☒ {self._lay_out(node, depth + 1)}\n"
-        if tag in _LISTS:
-            self._number_items(node)
         inner = self._lay_out(node, depth + 1)
         return self._write_element(node, inner, self._style_of(node))
 
@@ -180,8 +178,11 @@ class WebPage:
             title = " ".join(inner.split())
             return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
         if tag == "li":
-            lines = "\n  ".join(filter(None, inner.strip().split("\n")))
-            return f"\n{self._marks.get(node.mem_id, '-')} {lines}" if lines else ""
+            lines, mark = (
+                "\n  ".join(filter(None, inner.strip().split("\n"))),
+                self._count_item(node),
+            )
+            return f"\n{mark} {lines}" if lines else ""
         if tag == "a":
             address, label = attributes.get("href") or "", inner.strip()
             if attributes.get("epub:type") == "noteref" or attributes.get("role") == "doc-noteref":
@@ -200,21 +201,26 @@ class WebPage:
         fence = "~~~" if "```" in lines else "```"
         return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
 
-    def _number_items(self, of_list: Any) -> None:
-        """Keep the numbers of the items of a list, as they are shown."""
-        attributes, usual = of_list.attributes, _list_style(self._style_of(of_list))
-        items = [at for at in of_list.css("li") if _list_of(at) == of_list]
-        step = -1 if "reversed" in attributes else 1
-        number = notation.as_integer(attributes.get("start"), len(items) if step < 0 else 1)
-        for at in items:
-            number = notation.as_integer(at.attributes.get("value"), number)
-            kind = at.attributes.get("type") or attributes.get("type") or ""
-            style = _list_style(self._style_of(at)) or usual or notation.STYLES.get(kind, "")
-            if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
-                style = "decimal"
-            if style not in {"", "disc", "none"}:
-                self._marks[at.mem_id] = f"{notation.in_style(number, style)}."
-            number += step
+    def _count_item(self, item: Any) -> str:
+        """Count an item of a list, and return what is shown before it."""
+        of_list = item.parent
+        while of_list is not None and of_list.tag not in _LISTS:
+            of_list = of_list.parent
+        if of_list is None:
+            return "-"
+        attributes, step = of_list.attributes, -1 if "reversed" in of_list.attributes else 1
+        usual = sum(at.tag == "li" for at in of_list.iter()) if step < 0 else 1
+        first = notation.as_integer(attributes.get("start"), usual)
+        following = self._numbers.get(of_list.mem_id, first - step) + step
+        number = notation.as_integer(item.attributes.get("value"), following)
+        self._numbers[of_list.mem_id] = number
+        kind = item.attributes.get("type") or attributes.get("type") or ""
+        styles = (_list_style(self._style_of(node)) for node in (item, of_list))
+        style = next(filter(None, styles), notation.STYLES.get(kind, ""))
+        if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
+            style = "decimal"
+        is_marked = style in {"", "disc", "none"}
+        return "-" if is_marked else f"{notation.in_style(number, style)}."
 
     def _lay_out_table(self, node: Any, depth: int) -> str:
         def read(cell: Any) -> tuple[str, int, int]:
@@ -263,13 +269,6 @@ def _list_style(style: dict[str, str]) -> str:
     """Return how CSS has a list marked or numbered; "" if it does not say, or is not known."""
     said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
     return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
-
-
-def _list_of(item: Any) -> Any:
-    found = item.parent
-    while found is not None and found.tag not in _LISTS:
-        found = found.parent
-    return found
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate, groupby
-from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,12 +106,12 @@ def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> li
     """
     marks = []
     for at, found in enumerate(ocr.pictures(page)):
-        size = found.get_px_size()
-        if _share_of(found, page) < _FIGURE_SHARE or not 0 < prod(size) <= ocr.MOST_PIXELS:
+        across, down = found.get_px_size()
+        if _share_of(found, page) < _FIGURE_SHARE or not 0 < across * down <= ocr.MOST_PIXELS:
             continue
         digest = sha256(bytes(found.get_data())).hexdigest()
-        taken = Picture(0, f"{number - 1},{at}", digest, "image/png", *size, page=number)
-        mark = album.place(replace(taken, start=start))
+        place, kind = f"{number - 1},{at}", "image/png"
+        mark = album.place(Picture(0, place, digest, kind, across, down, "", number, start))
         marks.append(mark + ("" if start >= 0 else album.words_of(partial(_draw, found))))
     return marks
 
