@@ -25,13 +25,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import IO, TYPE_CHECKING, cast
 
+from memagent_graph import errors
 from memagent_graph.config import from_environment
-from memagent_graph.errors import (
-    ConversionLimitError,
-    MissingDependencyError,
-    SourceChangedError,
-    UnreadableSourceError,
-)
 from memagent_graph.pictures import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
@@ -290,7 +285,7 @@ class ConvertedSource(TextSource):
             converted = Converted.decode(content)
         except (KeyError, TypeError, ValueError) as error:
             message = f"{name} cannot be converted to text: its converter sent something else."
-            raise UnreadableSourceError(message) from error
+            raise errors.UnreadableSourceError(message) from error
         super().__init__(converted.text, name)
         self.digest, self.read_by, self.path = digest, read_by(suffix), path.absolute()
         self.uri, self._suffix, self._pages = self.path.as_uri(), suffix, converted.pages
@@ -325,14 +320,14 @@ class ConvertedSource(TextSource):
         """Return (media type, base64) of a picture, as models get it."""
         gone = f"{self.name} has changed or is gone, and with it {picture.mark}."
         if not self.path.is_file():
-            raise SourceChangedError(gone)
+            raise errors.SourceChangedError(gone)
         reply, content = shared.convert(_make_request(self.path, self._suffix, picture.place))
         if reply.failed:
             why = reply.error or f"it exceeds the limit on {reply.limit}"
             message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
-            raise UnreadableSourceError(message)
+            raise errors.UnreadableSourceError(message)
         if reply.digest != self.digest:
-            raise SourceChangedError(gone)
+            raise errors.SourceChangedError(gone)
         found = Converted.decode(content)
         return found.warnings[0], found.text
 
@@ -357,7 +352,7 @@ def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, b
     if reply.error is not None:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
-        raise UnreadableSourceError(message)
+        raise errors.UnreadableSourceError(message)
     if kept is not None and converter is not None:
         kept.keep(f"{reply.digest}-{converter}", content)
     return reply.digest, content
@@ -391,15 +386,17 @@ def _converter(suffix: str, seconds: float) -> str | None:
     return sha256(made_by.encode()).hexdigest()[:16]
 
 
-def _make_missing_error(name: str) -> MissingDependencyError:
+def _make_missing_error(name: str) -> errors.MissingDependencyError:
     message = f'To read {name}: pip install "memagent-graph[documents]"'
-    return MissingDependencyError(message)
+    return errors.MissingDependencyError(message)
 
 
-def _excess(name: str, limit: Limit, detail: str | None, request: Request) -> ConversionLimitError:
+def _excess(
+    name: str, limit: Limit, detail: str | None, request: Request
+) -> errors.ConversionLimitError:
     sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
     variable, said = _EXCESS[limit]
     what = f"{said.format(seconds=request.seconds, **sizes)}{f': it {detail}' if detail else ''}"
     hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
     message = f"{name} {what}. If you trust it, {hint}"
-    return ConversionLimitError(message, limit=limit)
+    return errors.ConversionLimitError(message, limit=limit)

@@ -197,26 +197,23 @@ class Drawing(OfficeDocument):
             if role not in _TITLES | _MARGINS:
                 yield child(root, "txStyles", "bodyStyle")
 
-    def _paragraph(self, element: Element) -> Iterator[str]:
-        text, boxes = split_blocks(self._walk(element))
-        text = notation.write_scripts(text).replace("\v", "\n").strip()
+    def _paragraph(self, element: Element, text: str) -> str:
+        """Return the text of a paragraph with what stands before it."""
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
         styles = (child(element.getparent(), "lstStyle"), *self._usual)
         places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
         marks = (mark for place in places if place is not None for mark in place)
         numbered = next((mark for mark in marks if local(mark) in _BULLETS), None)
-        if text and (numbered is None or local(numbered) != "buAutoNum"):
+        if numbered is None or local(numbered) != "buAutoNum":
             self._counts = {key: count for key, count in self._counts.items() if key < at}
-        elif text:
-            level = notation.level_of_slide(
-                get(numbered, "type"), get_integer(numbered, "startAt", 1), at
-            )
-            if self._begun.get(at) != level:  # another kind of numbers begins anew
-                self._counts.pop(at, None)
-            self._begun[at] = level
-            text = notation.count_item({at: level}, at, self._counts) + text
-        yield from (text, *boxes)
+            return text
+        first = get_integer(numbered, "startAt", 1)
+        level = notation.level_of_slide(get(numbered, "type"), first, at)
+        if self._begun.get(at) != level:  # another kind of numbers begins anew
+            self._counts.pop(at, None)
+        self._begun[at] = level
+        return notation.count_item({at: level}, at, self._counts) + text
 
     def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         for element in parent:
@@ -226,17 +223,18 @@ class Drawing(OfficeDocument):
             elif name == "r":
                 yield from self._run(element)
             elif name == "p":
-                yield from map(Block, self._paragraph(element))
+                text, blocks = split_blocks(self._walk(element))
+                text = notation.write_scripts(text).replace("\v", "\n").strip()
+                yield Block(self._paragraph(element, text) if text else "")
+                yield from blocks
             elif name == "tbl":
                 yield Block(self._table(element))
             elif name == "sp":
                 yield from map(Block, self._shape(element))
             elif name in _FORMULAS and "/math}" in element.tag:
                 yield _read_formula(element, self._walk)
-            elif name == "sym":
-                yield notation.symbol(get(element, "char"), get(element, "font"))
-            elif name == "ffData":
-                yield _form_field(element)
+            elif name in _DRAWN:
+                yield _DRAWN[name](element)
             elif name in _NOTES:
                 yield from map(Block, self._note(element, _NOTES[name]))
             elif name.endswith("Reference") and name[:-9] in _NOTES:
@@ -250,8 +248,6 @@ class Drawing(OfficeDocument):
                 for part in sorted(element, key=local, reverse=True):  # the base before its `rt`
                     text = "".join(self._walk(part))
                     yield notation.write_ruby(text) if local(part) == "rt" else text
-            elif name == "textpath":
-                yield get(element, "string")
             elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
                 text, blocks = split_blocks(self._walk(element))
@@ -354,9 +350,8 @@ class Word(Drawing):
         self._parts = dict(self._links.values())
         for style in package.find(self._parts.get("styles", "-"), "style"):
             self._styles[get(style, "styleId")] = style
-        self._numbers = _Numbers(
-            package.find(self._parts.get("numbering", "-"), "abstractNum", "num")
-        )
+        numbering = self._parts.get("numbering", "-")
+        self._numbers = _Numbers(package.find(numbering, "abstractNum", "num"))
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes and comments."""
@@ -371,19 +366,13 @@ class Word(Drawing):
         for kind in _NOTES:
             yield from self._read_part(self._parts.get(f"{kind}s", ""))
 
-    def _paragraph(self, element: Element) -> Iterator[str]:
-        text, boxes = split_blocks(self._walk(element))
-        text = notation.write_scripts(text).strip()
+    def _paragraph(self, element: Element, text: str) -> str:
         settings = child(element, "pPr")
         chain = self._style_chain(value_of(settings, "pStyle"))
         named = {get(style, "styleId"): child(style, "pPr") for style in chain}
-        styles = [*named.values()]
-        if text:
-            label = self._numbers.label([settings, *styles], named)
-            level = self._level(settings, styles)
-            title = " ".join(text.split())
-            yield f"{'#' * level} {label}{title}" if level else f"{label}{text}"
-        yield from boxes
+        label = self._numbers.label([settings, *named.values()], named)
+        level = self._level(settings, [*named.values()])
+        return f"{'#' * level} {label}{' '.join(text.split())}" if level else f"{label}{text}"
 
     def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
         name = value_of(settings, "pStyle")
@@ -411,6 +400,11 @@ def _form_field(element: Element) -> str:
     return "".join(entries[notation.as_integer(setting, 0) :][:1])
 
 
+_DRAWN: dict[str, Callable[[Element], str]] = {
+    "ffData": _form_field,
+    "sym": lambda element: notation.symbol(get(element, "char"), get(element, "font")),
+    "textpath": lambda element: get(element, "string"),
+}
 OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
