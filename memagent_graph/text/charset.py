@@ -183,9 +183,7 @@ class FileSource:
 
     warnings: tuple[str, ...] = ()
 
-    def __init__(
-        self, path: Path, name: str, encoding: str, *, opener: Opener | None = None
-    ) -> None:
+    def __init__(self, path: Path, name: str, encoding: str, opener: Opener | None = None) -> None:
         self.name, self._path, self._opener = name, path, opener
         self.uri: str | None = path.absolute().as_uri()
         self.encoding, self._decoder = encoding.lower(), codecs.getincrementaldecoder(encoding)

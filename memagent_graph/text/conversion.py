@@ -116,11 +116,6 @@ class Reply:
     limit: Limit | None = None
     missing: bool = False
 
-    @property
-    def failed(self) -> bool:
-        """Whether there is no text."""
-        return self.error is not None or self.limit is not None
-
 
 def main() -> None:
     """Answer requests, one document after the other."""

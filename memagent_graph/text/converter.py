@@ -54,10 +54,8 @@ _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
     """Return a request with the limits of the environment, or else the defaults."""
-    seconds, memory, output = (
-        from_environment(f"MEMAGENT_CONVERSION_{name}", default)
-        for name, default in _DEFAULTS.items()
-    )
+    variables = {f"MEMAGENT_CONVERSION_{name}": usual for name, usual in _DEFAULTS.items()}
+    seconds, memory, output = (from_environment(*one) for one in variables.items())
     sizes = int(memory * _MB), int(output * _MB)
     return Request(str(path.absolute()), suffix, seconds, *sizes, picture)
 
@@ -86,7 +84,7 @@ class Converter:
         """Convert a file; end a process that exceeds a limit, or that nobody waits for any more."""
         if not self.documents:
             hello, _ = self._hear(replace(request, seconds=_START_SECONDS))
-            if hello.failed:
+            if hello.error or hello.limit:
                 return hello, b""
         self.documents += 1
         with suppress(OSError):  # if it has ended, `_hear` notices
@@ -322,8 +320,7 @@ class ConvertedSource(TextSource):
         if not self.path.is_file():
             raise errors.SourceChangedError(gone)
         reply, content = shared.convert(_make_request(self.path, self._suffix, picture.place))
-        if reply.failed:
-            why = reply.error or f"it exceeds the limit on {reply.limit}"
+        if why := reply.error or (f"it exceeds the limit on {reply.limit}" if reply.limit else ""):
             message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
             raise errors.UnreadableSourceError(message)
         if reply.digest != self.digest:
@@ -348,7 +345,8 @@ def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, b
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
-        raise _excess(name, reply.limit, reply.error, request)
+        detail = f": it {reply.error}" if reply.error else ""
+        raise _make_limit_error(name, reply.limit, detail, request)
     if reply.error is not None:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
@@ -391,12 +389,10 @@ def _make_missing_error(name: str) -> errors.MissingDependencyError:
     return errors.MissingDependencyError(message)
 
 
-def _excess(
-    name: str, limit: Limit, detail: str | None, request: Request
-) -> errors.ConversionLimitError:
+def _make_limit_error(name: str, limit: Limit, detail: str, request: Request) -> Exception:
     sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
     variable, said = _EXCESS[limit]
-    what = f"{said.format(seconds=request.seconds, **sizes)}{f': it {detail}' if detail else ''}"
+    what = f"{said.format(seconds=request.seconds, **sizes)}{detail}"
     hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
     message = f"{name} {what}. If you trust it, {hint}"
     return errors.ConversionLimitError(message, limit=limit)

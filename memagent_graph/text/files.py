@@ -311,9 +311,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         if path.is_file():
             return open_file(path, name, encoding=encoding)
     if encoding is not None:
-        raise errors.SourceError(
-            "An encoding is for one text file, or for bytes: open each with its own."
-        )
+        raise errors.SourceError("An encoding is for one text file or bytes: open each by itself.")
     if isinstance(document, str):
         _warn_of_path(document)
         return TextSource(document, name or "text")
@@ -336,9 +334,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         return _spool(takewhile(bool, iter(read, None)), title)
     if isinstance(document, list | tuple):
         if not document:
-            raise errors.EmptyDocumentError(
-                "The list of documents is empty: give at least one document."
-            )
+            raise errors.EmptyDocumentError("The list of documents is empty: give at least one.")
         tasks = [(partial(_open, item), _is_converted(item)) for item in document]
         parts = work_through(tasks, AT_ONCE)
         return parts[0] if len(parts) == 1 else _join(parts)

@@ -178,10 +178,8 @@ class WebPage:
             title = " ".join(inner.split())
             return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
         if tag == "li":
-            lines, mark = (
-                "\n  ".join(filter(None, inner.strip().split("\n"))),
-                self._count_item(node),
-            )
+            lines = "\n  ".join(filter(None, inner.strip().split("\n")))
+            mark = self._count_item(node)
             return f"\n{mark} {lines}" if lines else ""
         if tag == "a":
             address, label = attributes.get("href") or "", inner.strip()

@@ -59,10 +59,8 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
             return HuggingFaceTokenizer(BackendTokenizer.from_file(str(file)))
         return HuggingFaceTokenizer(BackendTokenizer.from_pretrained(str(spec)))
     except Exception as error:  # the backend raises bare Exceptions
-        hint = "a tokenizer.json or of its folder, or a hub id that this machine can reach."
-        message = (
-            f"No tokenizer could be loaded from {str(spec)!r}: {error} Give the path of {hint}"
-        )
+        hint = "Give the path of a tokenizer.json or its folder, or a hub id that can be reached."
+        message = f"No tokenizer could be loaded from {str(spec)!r}: {error} {hint}"
         raise ConfigurationError(message) from error
 
 
