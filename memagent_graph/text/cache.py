@@ -116,11 +116,8 @@ class Cache:
         return sum(found.st_size for _, found in self._entries())
 
     def _is_private(self) -> bool:
-        """Whether only this user can read or replace entries."""
-        try:
-            found = self.folder.lstat()
-        except OSError:
-            return False
+        """Whether only this user can read or replace entries; without a folder, an `OSError`."""
+        found = self.folder.lstat()
         if sys.platform == "win32":
             return True
         own = found.st_uid == os.geteuid() and not found.st_mode & 0o077

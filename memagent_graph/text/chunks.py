@@ -85,11 +85,10 @@ def next_chunk(
     if fits < len(window):
         end = _steady_end(source, offset, window, fits, chunk_tokens)
         end = end or _last_row_end(source, offset, window, fits)
-    for cut in chain([end] if end else [], _cuts(window, fits)):  # lazily: the first mostly fits
-        tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
-        if tokens <= chunk_tokens or cut == 1:
-            return Chunk(window[:cut], offset, offset + cut, tokens, source, header)
-    raise AssertionError("unreachable: the last cut is after one code point")
+    cuts = chain([end] if end else [], _cuts(window, fits))  # lazily: the first mostly fits
+    counted = ((at, tokenizer.count(window[:at])) for at in cuts)  # a cut word has other tokens
+    cut, tokens = next((at, own) for at, own in counted if own <= chunk_tokens or at == 1)
+    return Chunk(window[:cut], offset, offset + cut, tokens, source, header)
 
 
 def chunks(

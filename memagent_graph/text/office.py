@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles.numbers import is_date_format
 from openpyxl.utils.datetime import from_excel
@@ -15,20 +15,13 @@ from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
 from memagent_graph.text.formats import convert_within
 from memagent_graph.text.ocr import Album
-from memagent_graph.text.package import (
-    Element,
-    Package,
-    child,
-    get,
-    get_integer,
-    local,
-    own_parts,
-    value_of,
-)
+from memagent_graph.text.package import Package, child, get, get_integer, local, own_parts, value_of
 from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from memagent_graph.text.package import Element
 
 _FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "rad"}
 _FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
@@ -159,9 +152,9 @@ class Drawing(OfficeDocument):
         self._part = package.main()
         self._links = package.targets(self._part)
         self._counts, self._begun = dict[int, int](), dict[int, notation.ListLevel]()
-        self._styles, self._margins = dict[str, Element](), set[str]()
+        self._styles, self._margins = dict[str, Any](), set[str]()
         self._described, self._fields = "", list[str]()
-        self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
+        self._layouts, self._usual = list[Any](), list[Any]()  # of a slide, of its lists
 
     def _read_part(self, part: str, *path: str) -> Iterator[str]:
         """Yield the blocks of a part, or of what stands at a path of names in it."""
@@ -414,7 +407,7 @@ class _Numbers:
     def __init__(self, elements: Iterable[Element]) -> None:
         self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        lists = dict[str, dict[int, Element]]()
+        lists = dict[str, dict[int, Any]]()
         links, named = dict[str, str](), dict[str, str]()  # lists by the style that they take
         for element in elements:
             name = get(element, "abstractNumId")
