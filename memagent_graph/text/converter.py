@@ -209,12 +209,9 @@ class Converters:
             except BaseException:
                 converter.end()
                 raise
-            if (
-                converter.alive
-                and not (reply.limit or reply.missing)
-                and converter.documents < _KEPT_DOCUMENTS
-                and converter.memory < request.memory * _KEPT_SHARE
-            ):
+            is_sound = converter.alive and not (reply.limit or reply.missing)
+            is_small = converter.memory < request.memory * _KEPT_SHARE
+            if is_sound and is_small and converter.documents < _KEPT_DOCUMENTS:
                 self._keep(converter)
             else:
                 converter.end()

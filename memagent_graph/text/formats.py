@@ -206,10 +206,8 @@ _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 _SETTINGS = {b"cs", b"ds", b"s", b"ts"}
 """Styles, before which some programs write the star that hides what is unknown."""
 _BOXES = {b"shp", b"shpgrp", b"shpinst", b"shptxt"}
-_NOTES = {
-    *(b"annotation", b"footnote", b"header", b"headerl", b"headerr", b"headerf"),
-    *(b"footer", b"footerl", b"footerr", b"footerf"),
-}
+_NOTES = {margin + pages for margin in (b"footer", b"header") for pages in (b"", b"f", b"l", b"r")}
+_NOTES |= {b"annotation", b"footnote"}
 _APART = _NOTES | _BOXES
 """What the library leaves out: boxes, and notes, headers and footers, which go to the end."""
 

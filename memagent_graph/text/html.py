@@ -297,11 +297,8 @@ def read_epub(content: bytes) -> Converted:
         raise PasswordError
     files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
     order = [get(item, "idref") for item in book.iter("{*}itemref")]
-    others = [
-        get(item, "id")
-        for item in book.iter("{*}item")
-        if get(item, "media-type") in _PAGE_TYPES and get(item, "properties") != "nav"
-    ]
+    pages = (item for item in book.iter("{*}item") if get(item, "media-type") in _PAGE_TYPES)
+    others = [get(item, "id") for item in pages if get(item, "properties") != "nav"]
     chapters, warnings = list[str](), list[str]()
     for identifier in dict.fromkeys(order + others):
         name = files.get(identifier, "-")

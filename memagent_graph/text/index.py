@@ -51,10 +51,8 @@ _K1, _B = 1.2, 0.4
 _MOST_COUNTED = 255
 _PART_LENGTH = 1 << 20
 """Code points of a text that make a part."""
-_TABLE_POSTINGS = 1 << 20
-"""Postings from which on parts are joined."""
-_MOST_PARTS = 256
-"""Parts that are not joined: each query looks its terms up in all of them."""
+_TABLE_POSTINGS, _MOST_PARTS = 1 << 20, 256
+"""Postings from which on parts are joined, and parts, of which each query asks all others."""
 _RECENT_BYTES = 1 << 26
 """Size of the indexes kept in memory for the next question, in bytes."""
 _DISK = 8

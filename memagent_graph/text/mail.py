@@ -158,8 +158,8 @@ def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    message = Message.load(BytesIO(content))
-    return read_outlook_storage(message._storage)  # noqa: SLF001 - `Message` decodes strictly
+    storage = Message.load(BytesIO(content))._storage  # noqa: SLF001 - it decodes strictly
+    return read_outlook_storage(storage)
 
 
 class _Item:

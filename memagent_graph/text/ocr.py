@@ -104,28 +104,20 @@ def encode(drawn: Any, media_type: str) -> tuple[str, str]:
     return MEDIA_TYPES[kind], b64encode(kept.getvalue()).decode()
 
 
-_SCALE = 200 / 72
-"""Pixels per point at which a page is drawn: 200 dots per inch."""
-_MOST_SIDE = 4000
-"""Longest side of a drawn page, in pixels."""
-_LEAST_SIDE = 32
-"""Pixels of a side below which a picture within a document is a bullet or a rule."""
-_LEAST_WORDS = 20_000
-"""Pixels below which no words are looked for in a picture within a document."""
+_SCALE, _MOST_SIDE = 200 / 72, 4000
+"""Pixels per point at which a page is drawn (200 dots per inch), and those of its longest side."""
+_LEAST_SIDE, _LEAST_WORDS = 32, 20_000
+"""Pixels of a side of a picture below which it is a bullet or rule, and in all, has no words."""
 _PAGE_SECONDS = 10.0
 """Time that is assumed for the first page, in seconds; the slowest one counts from then on."""
-_INK = 48
-"""Difference from the colour of the paper that is ink, of 255."""
-_MARGIN = 24
-"""Paper that is left round the ink, in pixels."""
+_INK, _MARGIN = 48, 24
+"""Difference from the colour of the paper that is ink, of 255, and pixels of paper round it."""
 _SURE = 0.92
 """Mean score of a page below which its words are doubtful; Cyrillic and Greek are below it."""
 _CROSSING = 0.2
 """Share of boxes that may stand across the gap between two columns, such as headings."""
-_PROSE = 6.0
-"""Width of a line of prose, in heights; cells of tables are shorter."""
-_COLUMN_ROWS = 4
-"""Least lines of a column."""
+_PROSE, _COLUMN_ROWS = 6.0, 4
+"""Width of a line of prose, in heights (cells are shorter), and least lines of a column."""
 
 
 class Box(NamedTuple):
@@ -263,13 +255,9 @@ class Album:
 def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
-    digest = sha256(content).hexdigest()
+    digest, drawn = sha256(content).hexdigest(), draw(opened)  # raises if it is cut off
     mark = album.place(Picture(0, "", digest, MEDIA_TYPES[opened.format], *opened.size))
-    if not has_ocr():
-        draw(opened)  # raises if it is cut off
-    words = album.read(partial(draw, opened))
-    if broken := [line for line in album.warnings if line.startswith("refused")]:
-        raise PictureError(broken[0].partition(": ")[2].rstrip("."))
+    words = album.read(lambda: drawn)
     return Converted("\n\n".join(filter(None, [mark, words])), (), album.warnings, album.pictures)
 
 

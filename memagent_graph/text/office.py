@@ -316,17 +316,14 @@ class Drawing(OfficeDocument):
             yield self._show(self._target(element, "embed", "id"), described)
 
     def _table(self, element: Element) -> str:
-        def read(cell: Element) -> tuple[str, int, int]:
-            width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
-            return " ".join(self._blocks(cell)), width, 1
-
-        def read_row(row: Element) -> list[tuple[str, int, int]]:
+        rows = []
+        for row in own_parts(element, "tr", "tbl"):
             before = get_integer(child(row, "trPr", "gridBefore"), "val")
-            return [("", before, 1)] * bool(before) + [*map(read, own_parts(row, "tc", "tr"))]
-
-        return notation.write_table(
-            notation.spread_cells(map(read_row, own_parts(element, "tr", "tbl")))
-        )
+            rows.append([("", before, 1)] * bool(before))
+            for cell in own_parts(row, "tc", "tr"):
+                width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
+                rows[-1].append((" ".join(self._blocks(cell)), width, 1))
+        return notation.write_table(notation.spread_cells(rows))
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}

@@ -28,12 +28,8 @@ _END = "\n\n\f"
 """End of a page."""
 _BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
 """A word that a hyphen breaks at the end of a line; others keep their hyphen."""
-_PICTURE_SHARE = 0.1
-"""Share of a page above which a picture may hold text; logos and rules are smaller."""
-_FIGURE_SHARE = 0.02
-"""Share of a page from which a picture has a mark."""
-_SCAN_SHARE = 0.7
-"""Share of a page above which a picture is the page, scanned."""
+_FIGURE_SHARE, _PICTURE_SHARE, _SCAN_SHARE = 0.02, 0.1, 0.7
+"""Shares of a page from which a picture has a mark, may hold text, and is the page, scanned."""
 _NO_LETTER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
 """A code instead of a letter, as in a font that does not say which letters it draws."""
 _GARBLED_SHARE = 0.1

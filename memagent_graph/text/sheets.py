@@ -231,13 +231,8 @@ def _plain(number: Decimal) -> str:
 
 @cache
 def _sections(number_format: str) -> list[str]:
-    found = [""]
-    for token in _TOKEN.finditer(number_format):
-        if token[0] == ";":
-            found.append("")
-        else:
-            found[-1] += token[0]
-    return found
+    tokens = _TOKEN.finditer(number_format)
+    return "".join("\0" if token[0] == ";" else token[0] for token in tokens).split("\0")
 
 
 _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)(-?[\d.]{1,30})\]")
