@@ -159,7 +159,6 @@ class Cache:
 
 OFF, _FOLDER = "off", "converted"
 _MB, _LIMIT_MB = 1 << 20, 1024
-
 _no_plain_text = Event()
 
 

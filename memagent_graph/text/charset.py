@@ -108,7 +108,16 @@ def open_text(
     It is UTF-8 if most signs beyond ASCII are.
     """
     if encoding is not None:
-        return _open_encoded(path, name, encoding, opener)
+        try:
+            codecs.getincrementaldecoder(encoding)
+            codec = codecs.lookup(encoding).name
+        except LookupError as error:
+            message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
+            raise SourceError(message) from error
+        source = FileSource(path, name, codec, opener=opener)
+        source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
+        source.uri = f"{source.uri}?encoding={quote(codec)}"
+        return source
     source = FileSource(path, name, _find_encoding(sample) or "utf-8", opener=opener)
     if source.encoding != "utf-8" or not source.invalid:
         return source
@@ -127,19 +136,6 @@ def open_text(
     if confidence < _SURE:
         guess = f"{name} was read as {found.lower()}, which is a guess: if letters are wrong, "
         source.warnings = (guess + hint,)
-    return source
-
-
-def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
-    try:
-        codecs.getincrementaldecoder(encoding)
-        codec = codecs.lookup(encoding).name
-    except LookupError as error:
-        message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
-        raise SourceError(message) from error
-    source = FileSource(path, name, codec, opener=opener)
-    source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
-    source.uri = f"{source.uri}?encoding={quote(codec)}"
     return source
 
 

@@ -134,28 +134,28 @@ def convert(content: bytes, suffix: str) -> Converted:
     return replace(found, text=text, pictures=pictures)
 
 
-Named: TypeAlias = tuple[str, Converted]
+Attachment: TypeAlias = tuple[str, Converted]
 """A file within a document: its name, and what was read of it."""
 
 
-def convert_within(name: str, content: bytes) -> Converted:
+def convert_within(name: str, content: bytes) -> Attachment:
     """Convert a file that is within a document, by its name or its content."""
     suffix = format_of(posixpath.splitext(name.lower())[1], content[:4096], content[-4096:])
     if suffix is None and _is_text(name, content):
-        return Converted(decode(content))
+        return name, Converted(decode(content))
     why = ""
     try:
         found = convert(content, suffix) if suffix else Converted()
         text = without_numbers(found.text)
         text = without_marks(text).strip() if suffix in PICTURES else text
         if text or suffix not in {None, *PICTURES}:
-            return replace(found, text=text)
+            return name, replace(found, text=text)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
         why = f": {' '.join(str(error).split())[:200] or type(error).__name__}"
     is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
-    return Converted("", (), (f"was not read{why or '.'}",), lost=float(not is_picture))
+    return name, Converted("", (), (f"was not read{why or '.'}",), lost=float(not is_picture))
 
 
 def _is_text(name: str, content: bytes) -> bool:
@@ -168,7 +168,7 @@ def _is_text(name: str, content: bytes) -> bool:
     return False
 
 
-def write_attachments(files: Sequence[Named]) -> tuple[list[str], list[str], float]:
+def write_attachments(files: Sequence[Attachment]) -> tuple[list[str], list[str], float]:
     """Return the texts of files with their names, what they lack, and how many were not read."""
     texts = [f"## Attachment: {name}\n\n{one.text}" for name, one in files if one.text.strip()]
     warnings = [f"attachment {name} {line}" for name, one in files for line in one.warnings]

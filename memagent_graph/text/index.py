@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
-from itertools import chain
 from math import log1p
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +51,7 @@ _MOST_COUNTED = 255
 _PART_LENGTH = 1 << 20
 """Code points of a text that make a part."""
 _TABLE_POSTINGS, _MOST_PARTS = 1 << 20, 256
-"""Postings from which on parts are joined, and parts, of which each query asks all others."""
+"""Postings from which on parts are joined, and most parts that are not: queries ask them all."""
 _RECENT_BYTES = 1 << 26
 """Size of the indexes kept in memory for the next question, in bytes."""
 _DISK = 8
@@ -315,7 +314,9 @@ def open_index(source: Source) -> Index:
     For a source that is not on disk itself (text, streams) nothing is written: its index is only
     kept in memory for a while.
     """
-    leaves = [*_leaves(source)]
+    leaves: list[Source | str] = [source]  # with the headings between those that are joined
+    if isinstance(source, JoinedSource):
+        leaves = [leaf for pair in source.parts_with_headings() for leaf in pair]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
         if (found := _recent.find(key)) is None:
@@ -323,14 +324,6 @@ def open_index(source: Source) -> Index:
             found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
             _recent.keep(key, found, digests_of(source))
     return found
-
-
-def _leaves(source: Source) -> Iterator[Source | str]:
-    """The sources that a joined source consists of, and the headings between them, in order."""
-    if isinstance(source, JoinedSource):
-        yield from chain.from_iterable(source.parts_with_headings())
-    else:
-        yield source
 
 
 def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:

@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
-from memagent_graph.text.formats import FORMATS, Named, convert_within, write_attachments
+from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
 from memagent_graph.text.html import WebPage
 from memagent_graph.text.source import Converted, warn_of
 
@@ -58,7 +58,7 @@ def _header(message: Any, name: str) -> str:
 
 
 def _read_message(message: Any) -> Converted:
-    attached = list[Named]()
+    attached = list[Attachment]()
     heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
     named = [(name, one) for name, one in attached if name]
@@ -69,7 +69,7 @@ def _read_message(message: Any) -> Converted:
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
-def _read_parts(part: Any, attached: list[Named]) -> list[str]:
+def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
     """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/encrypted":
@@ -86,9 +86,7 @@ def _read_parts(part: Any, attached: list[Named]) -> list[str]:
         return []
     if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
         is_shown = kind.startswith("image/") and not name
-        attached.append(
-            ("", Converted()) if is_shown else (name or kind, _attach(part, name or kind))
-        )
+        attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
     return [WebPage(text).write() if kind == "text/html" else text]
@@ -114,18 +112,18 @@ _WORDLESS = {
 """Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
-def _attach(part: Any, name: str) -> Converted:
+def _attach(part: Any, name: str) -> Attachment:
     kind = part.get_content_type()
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
         if encoding == "base64":  # which the standard forbids
             inner = _parse(b64decode(inner.get_payload()))
-        return _read_message(inner)
+        return name, _read_message(inner)
     if part.is_multipart():  # a report on the delivery
-        return Converted("".join(map(str, part.get_payload())).strip())
+        return name, Converted("".join(map(str, part.get_payload())).strip())
     is_text = kind.startswith("text/") and kind != "text/rtf"
     if is_text and not name.lower().endswith((*FORMATS,)):
-        return Converted(_text_of(part))
+        return name, Converted(_text_of(part))
     return convert_within(name, part.get_payload(decode=True) or b"")
 
 
@@ -146,7 +144,7 @@ _FOLD = re.compile(r"\n[ \t]")
 
 
 def _write_message(
-    heads: Mapping[str, str], text: str, attached: Sequence[Named], said: Sequence[str] = ()
+    heads: Mapping[str, str], text: str, attached: Sequence[Attachment], said: Sequence[str] = ()
 ) -> Converted:
     lines = [f"{name}: {said}" for name, said in heads.items() if said]
     texts, warnings, lost = write_attachments(attached)
@@ -169,7 +167,7 @@ class _Item:
     """
 
     def __init__(self, storage: Any, pages: Sequence[int]) -> None:
-        self._streams = {one.name: one.bytes_ for one in storage.streams}
+        self._streams: dict[str, bytes] = {one.name: one.bytes_ for one in storage.streams}
         rows = self._streams.get("__properties_version1.0", b"")
         self._numbers = {  # the head of the rows is as long as one, one and a half, or two
             int.from_bytes(rows[at + 2 : at + 4], "little"): rows[at + 8 : at + 16]
@@ -183,8 +181,7 @@ class _Item:
 
     def binary(self, tag: int, kind: str = "0102") -> bytes:
         """Return the bytes of a property; none if there are none."""
-        found: bytes = self._streams.get(f"__substg1.0_{tag:04X}{kind}", b"")
-        return found
+        return self._streams.get(f"__substg1.0_{tag:04X}{kind}", b"")
 
     def text(self, *tags: int) -> str:
         """Return the first text that there is of these; "" without any.
@@ -218,7 +215,7 @@ _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     """Return the text of a message from its storage; the arguments are those of `_Item`."""
-    item, attached = _Item(storage, pages), list[Named]()
+    item, attached = _Item(storage, pages), list[Attachment]()
     headers = message_from_string(item.text(_HEADERS_SENT), policy=policy.default)
     name, address = item.text(*_SENDER), item.text(*_SENDER_ADDRESS)
     heads = {"From": _header(headers, "From") or (f"{name} <{address}>" if address else name)}
@@ -235,10 +232,10 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     return _write_message(heads, item.text(_BODY) or WebPage(item.text(_HTML)).write(), attached)
 
 
-def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Named:
+def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
     item = _Item(storage, pages)
     name = item.text(*_FILE_NAME)
     for inner in storage.storages:
         if inner.name == f"__substg1.0_{_FILE:04X}000D":
             return name or "message", read_outlook_storage(inner, pages)
-    return name, convert_within(name, item.binary(_FILE))
+    return convert_within(name, item.binary(_FILE))

@@ -136,7 +136,7 @@ class OfficeDocument:
 
     def _read_embedded(self, part: str) -> str:
         """Return the text of a document within this one; count it if it is not read."""
-        found = convert_within(part, self._package.read(part) or b"\0")
+        _, found = convert_within(part, self._package.read(part) or b"\0")
         self.album.objects += bool(found.lost)
         return found.text.replace("\f", "")
 

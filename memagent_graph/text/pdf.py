@@ -49,8 +49,7 @@ def read_pdf(content: bytes) -> Converted:
     document.init_forms()
     texts, reader, album = list[str](), ocr.PageReader(), ocr.Album()
     files = map(document.get_attachment, range(document.count_attachments()))
-    named = [(one.get_name(), bytes(one.get_data())) for one in files]
-    attached = [(name, convert_within(name, data)) for name, data in named]
+    attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
     damaged = garbled = pictured = 0
     for number in range(len(document)):
         try:

@@ -257,15 +257,11 @@ _BELOW_TWENTY = (
     "fifteen sixteen seventeen eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_BELOW_THIRTEENTH = (
-    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-)
-
+_FIRST = "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
 _LAST_IRREGULAR = 12
-
 SMALL = {word: value for value, word in enumerate(_BELOW_TWENTY.split())}
 """Cardinals below a hundred."""
-ORDINALS = {word: value for value, word in enumerate(_BELOW_THIRTEENTH.split())}
+ORDINALS = {word: value for value, word in enumerate(_FIRST.split())}
 ORDINALS |= {f"{word}th": value for word, value in SMALL.items() if value > _LAST_IRREGULAR}
 ORDINALS |= {f"{word[:-1]}ieth": 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
 SMALL |= {word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
