@@ -255,7 +255,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 13
+_FORM = 14
 """Version of the conversion; a change here that gives other texts or pages increases it."""
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 

@@ -115,10 +115,9 @@ READ_BY |= {"mail.read_outlook": "python-oxmsg"}
 
 def load() -> None:
     """Import the libraries."""
-    for name in ("oxmsg", "striprtf.striprtf"):
+    own = {f"memagent_graph.text.{place.partition('.')[0]}" for place in FORMATS.values()}
+    for name in ("oxmsg", "striprtf.striprtf", *sorted(own)):
         import_module(name)
-    for name in sorted({place.partition(".")[0] for place in FORMATS.values()}):
-        import_module(f"memagent_graph.text.{name}")
 
 
 def convert(content: bytes, suffix: str) -> Converted:
@@ -200,11 +199,17 @@ _TOKEN = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
+_RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
+_FORMULA = dict.fromkeys((b"mdeg", b"me", b"mfName", b"mlim", b"mnum"), b" ")
+_FORMULA |= dict.fromkeys((b"md", b"mf", b"mfunc", b"mm", b"mmath", b"mmr", b"mnary", b"mr"), b"")
+_FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubSup"), b"")
+_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b""}
+"""Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
-_SETTINGS = {b"cs", b"ds", b"s", b"ts"}
-"""Styles, before which some programs write the star that hides what is unknown."""
+_SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
+"""Styles and formulas, before which programs write the star that hides what is unknown."""
 _BOXES = {b"shp", b"shpgrp", b"shpinst", b"shptxt"}
 _NOTES = {margin + pages for margin in (b"footer", b"header") for pages in (b"", b"f", b"l", b"r")}
 _NOTES |= {b"annotation", b"footnote"}
@@ -254,8 +259,9 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
             deleted = deleted - {word} if number == b"0" else deleted | {word}
         elif word in _SHOWN:
             continue
-        elif word in _RAISING:
-            now = b"" if number == b"0" else _RAISING[word]
+        elif word in _RAISING or word in _FORMULA:
+            now = b"" if number == b"0" else _RAISING.get(word, script)
+            piece = _FORMULA.get(word, piece)
         elif word in _LEVEL:
             deleted, now = set() if word == b"plain" else deleted, b""
         elif word in _APART:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
@@ -89,8 +89,7 @@ class WebPage:
     ) -> None:
         if _XHTML.search(text[:_PROLOG]):
             text = _XML.sub(_write_markup, text)
-        parser: Any = LexborHTMLParser(text.replace("\0", "\ufffd"))
-        self.root = parser.root
+        self.root = cast("Any", LexborHTMLParser(text.replace("\0", "\ufffd")).root)
         self._album, self._is_pre, self._counts = album, False, False
         self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
         self._numbers = dict[int, int]()  # of the last item of each list

@@ -50,7 +50,7 @@ def _chart_text(root: Element | None) -> str:
     words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
     rows = list[list[str]]()
     for series in root.iter("{*}ser", "{*}data"):
-        name = " ".join(_points(child(series, "tx")))
+        name = " ".join(point for tx in series.iter("{*}tx") for point in _points(tx))
         for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
             for level in [*part.iter("{*}lvl")] or [part]:  # of categories in categories
@@ -60,10 +60,8 @@ def _chart_text(root: Element | None) -> str:
     return "\n\n".join(filter(None, [words, notation.write_table(rows)]))
 
 
-def _points(part: Element | None) -> list[str]:
+def _points(part: Element) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    if part is None:
-        return []
     found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt"):

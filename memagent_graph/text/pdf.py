@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
@@ -21,8 +21,6 @@ from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from PIL import Image
 
 _END = "\n\n\f"
 """End of a page."""
@@ -111,7 +109,7 @@ def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> li
     return marks
 
 
-def draw_picture(content: bytes, place: str) -> Image.Image:
+def draw_picture(content: bytes, place: str) -> Any:
     """Return the pixels of a picture of a PDF."""
     number, at = map(int, place.split(","))
     document = pdfium.PdfDocument(content)
@@ -121,10 +119,9 @@ def draw_picture(content: bytes, place: str) -> Image.Image:
     return _draw(found[at])
 
 
-def _draw(picture: pdfium.PdfImage) -> Image.Image:
+def _draw(picture: pdfium.PdfImage) -> Any:
     ocr.check_size(*picture.get_px_size())
-    drawn: Image.Image = ocr.draw(picture.get_bitmap(render=True, scale_to_original=True).to_pil())
-    return drawn
+    return ocr.draw(picture.get_bitmap(render=True, scale_to_original=True).to_pil())
 
 
 def _read_page(page: pdfium.PdfPage) -> str:
@@ -169,7 +166,7 @@ def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     parts = list[str]()
     for level, run in groupby(zip(levels, word, strict=True), key=itemgetter(0)):
         part = "".join(letter for _, letter in run)
-        parts.append(raise_text(part, level) if _FIGURE.match(part) else part)
+        parts.append(raise_text(part, level) if _FIGURE.search(part) else part)
     return "".join(parts) + line_end
 
 

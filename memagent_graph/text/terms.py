@@ -25,9 +25,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def count_line_ends(text: str, start: int = 0, end: int | None = None) -> int:
     """Return the number of line ends: LF, CRLF or CR alone."""
-    return (
-        text.count("\n", start, end) + text.count("\r", start, end) - text.count("\r\n", start, end)
-    )
+    alone = text.count("\r", start, end) - text.count("\r\n", start, end)
+    return text.count("\n", start, end) + alone
 
 
 def same_line_ends(text: str) -> str:
