@@ -1348,8 +1348,8 @@ FORM = (
 )
 RTF_FORMULA = (
     rb"{\rtf1 Energy {\mmath {\*\moMath {\mr\mscr0 E=m}{\msSup{\msSupPr{\mctrlPr\f0 }}{\me{\mr c}}"
-    rb"{\msup{\mr 2}}}}} in{\mmath{\*\moMath{\mf{\mfPr{\mctrlPr }}{\mnum{\mr 3}}{\mden{\mr 4}}}}} of "
-    rb"{\*\moMathPara{\*\moMath{\mr 4711}}} lamps}"
+    rb"{\msup{\mr 2}}}}} in{\mmath{\*\moMath{\mf{\mfPr{\mctrlPr }}{\mnum{\mr 3}}{\mden{\mr 4}}}}}"
+    rb" of {\*\moMathPara{\*\moMath{\mr 4711}}} lamps}"
 )
 RTF_PARTS = "super^1 2\n Top\n Note"
 LINKS = '<a href="http://a.org/rent">rent</a> <a href="http://www.a.org/">a.org</a>'
