@@ -319,10 +319,10 @@ def open_index(source: Source) -> Index:
         leaves = [leaf for pair in source.parts_with_headings() for leaf in pair]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
-        if (found := _recent.find(key)) is None:
+        if (found := recent.find(key)) is None:
             on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
             found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
-            _recent.keep(key, found, digests_of(source))
+            recent.keep(key, found, digests_of(source))
     return found
 
 
@@ -390,8 +390,8 @@ class _Recent:
                     del self._indexes[key]
 
 
-_recent = _Recent()
-forget_recent = _recent.forget
+recent = _Recent()
+"""Indexes of the last questions, in memory."""
 _opens = [threading.Lock() for _ in range(64)]
 
 
