@@ -361,10 +361,10 @@ async def _open_digests(document: Path | Source) -> list[str]:
 
 
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
-    from memagent_graph.text.index import forget_recent  # numpy is not needed for anything else
+    from memagent_graph.text import index  # numpy is not needed for anything else
 
     if not preview:
-        forget_recent(digests)
+        index.recent.forget(digests)
     return sum(forget_converted(digest, preview=preview) for digest in digests)
 
 

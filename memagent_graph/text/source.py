@@ -323,10 +323,8 @@ def digests_of(source: Source) -> list[str]:
 
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
-
 _WINDOW, _LONGEST_HEADING = 1 << 16, 200
 """Code points of a text that are read at once, and those kept of a heading."""
-
 _MARKED = re.compile(
     r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
 )
