@@ -124,15 +124,15 @@ TOO_LONG = {  # what servers say, by status, and where that was found
     ],
     422: [
         # huggingface/text-generation-inference: router/src/validation.rs; h2oai/h2ogpt#373
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096"
     ],
     429: [
         # OpenAI: error of the Chat Completions and Responses APIs
-        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000",
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000"
     ],
     413: [
         # Jittor/JittorLLMs#124
-        "Payload Too Large",
+        "Payload Too Large"
     ],
     500: [
         # google-gemini/gemini-cli#6678, docs "Troubleshooting", iBUHub/AIStudioToAPI#268
@@ -142,11 +142,11 @@ TOO_LONG = {  # what servers say, by status, and where that was found
     ],
     None: [
         # MiniMax docs "Error codes", 1039 and 2013
-        "token limit",
+        "token limit"
     ],
     402: [
         # any server: two amounts of tokens, codes, what to do about it, other languages
-        "Prompt tokens limit exceeded: 12000 > 8000. To increase, upgrade",
+        "Prompt tokens limit exceeded: 12000 > 8000. To increase, upgrade"
     ],
 }
 
