@@ -14,10 +14,7 @@ from gated_readings import until
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    ConversationMemory,
-    ReadingConfig,
-)
+from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
 from memagent_graph.conversation.prompt import find_passages
 from memagent_graph.errors import ConfigurationError

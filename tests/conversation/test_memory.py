@@ -7,17 +7,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from conversations import (
-    NEVER,
-    ROOMY,
-    Keeper,
-    graph_with,
-    is_valid,
-    of,
-    say,
-    turns,
-    words_in,
-)
+from conversations import NEVER, ROOMY, Keeper, graph_with, is_valid, of, say, turns, words_in
 from fixed_readers import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st

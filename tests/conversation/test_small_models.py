@@ -190,9 +190,6 @@ def fold_with_large(*replies, said=SAID, times=1):
     return memory, model
 
 
-NOTES = "2026-03-05: Edda breeds goats in Husum."
-
-
 def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():
     memory, model = fold_with_large("unchanged")
 

@@ -10,13 +10,7 @@ from vaults import VaultTask
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.questions import QuestionTask
-from memagent_graph.evaluation.run import (
-    RESULTS,
-    SampleResult,
-    evaluate,
-    load,
-    tabulate,
-)
+from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load, tabulate
 from memagent_graph.evaluation.samples import parse_length, short
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource

@@ -10,12 +10,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    MemoryBank,
-    Prompts,
-    ReadingConfig,
-    create_memagent,
-)
+from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_memagent
 from memagent_graph.graph.reading import Observer
 from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.tokens import EstimatingTokenizer

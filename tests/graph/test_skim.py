@@ -6,11 +6,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 from pydantic import ValidationError
 
-from memagent_graph import (
-    MemoryBank,
-    ReadingConfig,
-    create_memagent,
-)
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.state import merge_spans

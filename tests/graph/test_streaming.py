@@ -11,11 +11,7 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
-from memagent_graph.models.reply import (
-    certain_part,
-    find_boxed,
-    without_reasoning,
-)
+from memagent_graph.models.reply import certain_part, find_boxed, without_reasoning
 from memagent_graph.prompts import Prompts
 from memagent_graph.templates import PLAIN_ANSWER_PROMPT
 from memagent_graph.testing import ScriptedChatModel

@@ -191,11 +191,7 @@ WAYS = {
         write_page(path, *COLOURS_IN_ORDER),
         {"pictures": 10_000},
     ),
-    "shaped": lambda path: (
-        Seeing(),
-        write_page(path, "red"),
-        {"pictures": 1000, "shape": Door},
-    ),
+    "shaped": lambda path: (Seeing(), write_page(path, "red"), {"pictures": 1000, "shape": Door}),
 }
 
 

@@ -11,12 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from tokenizers import Tokenizer, models
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.errors import (
-    ContextLengthError,
-    ModelError,
-    TraceError,
-    TransientModelError,
-)
+from memagent_graph.errors import ContextLengthError, ModelError, TraceError, TransientModelError
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import (
     Conversation,

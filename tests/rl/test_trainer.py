@@ -129,10 +129,7 @@ def rows_of(rollouts, tokenizer, settings):
     from memagent_graph.rl.grpo import make_training_rows
 
     return make_training_rows(
-        rollouts,
-        vocabulary=fingerprint(tokenizer),
-        settings=settings,
-        baseline=Baseline(),
+        rollouts, vocabulary=fingerprint(tokenizer), settings=settings, baseline=Baseline()
     )
 
 

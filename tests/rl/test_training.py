@@ -146,10 +146,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     assert all(len(one.conversations) > 2 for one in found.rollouts)
 
 
-@pytest.mark.parametrize(
-    ("flat", "asked"),
-    [({2}, [2, 3, 4]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])],
-)
+@pytest.mark.parametrize(("flat", "asked"), [({2}, [2, 3, 4]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])])
 def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path, flat, asked):
     found = []
     without = {question(index).answers for index in flat}

@@ -4,15 +4,7 @@ import json
 
 import httpx
 import pytest
-from mcp_serving import (
-    ACCEPT,
-    COMMAND,
-    INITIALIZE,
-    PING,
-    PYTHON,
-    environment,
-    http_server,
-)
+from mcp_serving import ACCEPT, COMMAND, INITIALIZE, PING, PYTHON, environment, http_server
 
 pytestmark = pytest.mark.slow
 
