@@ -19,25 +19,12 @@ from rl.training_child import lines, settings
 from safetensors.torch import load_file
 from servers.redis_server import free_port
 from servers.warm_python import TRAINING, warm_python
-from tiny_model import tiny_model
 
 from memagent_graph.rl.training import replay
 
 HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=512,
-        spread=0.05,
-    )
 
 
 def run(processes, child, *arguments):

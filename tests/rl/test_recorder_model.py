@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.traces import JSONLinesSink, ListSink, fingerprint, load
+from memagent_graph.rl.traces import JSONLinesSink, fingerprint, load
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"
@@ -30,16 +30,6 @@ def model(folder):
     model = ChatTransformers(model=folder, logprobs=True, temperature=1.0, top_p=0.95)
     yield model
     model.close()
-
-
-@pytest.fixture
-def sink():
-    return ListSink()
-
-
-@pytest.fixture
-def recorder(sink, model):
-    return TraceRecorder(sink, tokenizer=model.tokenizer, policy=3)
 
 
 def asked(number=0, length=600):

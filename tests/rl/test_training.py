@@ -18,7 +18,6 @@ from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
-from tiny_model import tiny_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -34,18 +33,6 @@ from memagent_graph.rl.training import Training
 CHILD = Path(__file__).with_name("training_child.py")
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=640,
-        spread=0.05,
-    )
 
 
 def collecting(folder, **options):
