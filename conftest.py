@@ -20,6 +20,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from servers.redis_server import RedisServer
     from servers.vllm_server import VLLMServer
 
 # The models of tests are so small that a second thread only waits; set before torch is imported.
@@ -85,6 +86,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEMAGENT_STORE_SECONDS")
 
 
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A real server that the test may kill."""
+    from servers.redis_server import RedisServer
+
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small model."""
@@ -105,14 +116,17 @@ def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMS
 
 
 @contextlib.contextmanager
-def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
+def _one_worker_before_the_others(config: pytest.Config) -> Iterator[None]:
     """Hold the folder that the workers of a session share."""
     if not hasattr(config, "workerinput"):  # nor is a session that a test starts a worker
         yield
         return
     folder = os.open(Path(config.option.basetemp).parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(folder, fcntl.LOCK_SH)
         yield
     finally:
         os.close(folder)
@@ -122,11 +136,11 @@ def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Look for no garbage among a million objects of modules and tests, which stay.
 
-    Workers take turns: the first compiles all that is imported, and the others load it.
+    The first worker compiles all that is imported, and the others load it, at the same time.
     """
     gc.disable()
     try:
-        with _one_worker_at_a_time(session.config):
+        with _one_worker_before_the_others(session.config):
             return (yield)
     finally:
         gc.collect()

@@ -5,8 +5,6 @@ each task of RULER whatever its limit is. Here, it knows the tasks of RULER and 
 `include_path`, and makes the first samples, with keys of fewer words.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tqdm

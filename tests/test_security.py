@@ -1,7 +1,5 @@
 """Attacks of the threat model in docs/security.md that no module's own tests show."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from servers.http_process import http_process
-from servers.redis_server import RedisServer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
@@ -300,10 +299,8 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
         assert page.locator("main script, main img").count() == 0
 
 
-def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, tmp_path):
-    redis = RedisServer(tmp_path)
+def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, redis, tmp_path):
     with ExitStack() as stack:
-        stack.callback(redis.kill)
         url = stack.enter_context(inspecting(tmp_path, redis.url, MEMAGENT_STORE_SECONDS="1.5"))
         store = stack.enter_context(open_store(redis.url))
         store_memory(MemoryBank(store), "rent", "Ann pays.")

@@ -1,7 +1,5 @@
 """What is printed or written arrives, or the command fails with one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

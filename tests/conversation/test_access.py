@@ -1,7 +1,5 @@
 """What a run may do with the memory, and an agent to which it is attached read-only."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A user's memory as files of an agent of deepagents; `make test-deepagents` installs it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

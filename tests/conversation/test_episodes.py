@@ -1,7 +1,5 @@
 """What was said is kept word for word, and told again when it bears on what is said now."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What other libraries and chats export is remembered once, with its days and its source."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """Facts as a graph: what holds when, neighbourhoods, conflicts, exports and tools."""
 
-from __future__ import annotations
-
 from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 

@@ -1,7 +1,5 @@
 """The newest fact holds, an end closes, and what nothing decides is in conflict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings at random: segments, skim, the update gate, limits, several questions."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """What an answer is shown of the text, beside the notes or instead of a reading."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

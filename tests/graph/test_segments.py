@@ -1,7 +1,5 @@
 """A document that is read in several segments at once, whose memories are merged."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import nullcontext

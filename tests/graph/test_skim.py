@@ -1,7 +1,5 @@
 """Chunks that a look finds nothing in cost no call; they are on record, and read if need be."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.store.memory import InMemoryStore
 from pydantic import ValidationError

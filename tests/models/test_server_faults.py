@@ -1,7 +1,5 @@
 """Servers that are down, that come back, and that fail some calls and answer most."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

@@ -1,7 +1,5 @@
 """vLLM in this process, as it runs on a CPU: `make test-vllm`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """What in a reply is notes, and what speaks against overwriting the old ones with it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

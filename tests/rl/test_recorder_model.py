@@ -1,7 +1,5 @@
 """The recorder on a real model: what it records is what the engine read and wrote."""
 
-from __future__ import annotations
-
 import asyncio
 from pydoc_data.topics import topics
 

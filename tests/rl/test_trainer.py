@@ -1,7 +1,5 @@
 """The trainer against a plain reference: conversation by conversation, nothing packed."""
 
-from __future__ import annotations
-
 import copy
 import math
 

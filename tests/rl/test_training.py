@@ -1,7 +1,5 @@
 """Whole training runs, on a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What test_cluster runs: local clusters that lose a node, or a worker, half-way."""
 
-from __future__ import annotations
-
 import doctest
 import io
 import json
