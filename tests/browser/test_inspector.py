@@ -1,7 +1,5 @@
 """The inspector in a real browser: a visitor with a keyboard, a small screen, or a colleague."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

@@ -1,7 +1,5 @@
 """A small model folds a conversation by choosing among what users say."""
 
-from __future__ import annotations
-
 from math import log
 from threading import Barrier
 

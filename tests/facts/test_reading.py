@@ -1,7 +1,5 @@
 """A reading with `schema=Facts`: one call a chunk, whose reply is applied by rules."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Literal

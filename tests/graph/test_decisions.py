@@ -1,7 +1,5 @@
 """A decision model of LangChain chooses what is read, and what is supported."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

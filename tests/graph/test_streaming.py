@@ -1,7 +1,5 @@
 """The answer in `stream_mode="messages"`: its words as they come, and nothing else."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 import pytest

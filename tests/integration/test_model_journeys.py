@@ -3,8 +3,6 @@
 Asserted is what the library guarantees whatever the model replies, never that it is clever.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models that see are shown the pictures of a section, and again those that the notes refer to."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 

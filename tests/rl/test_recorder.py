@@ -1,7 +1,5 @@
 """Which conversations are recorded, whatever happens in a run; with a scripted chat model."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

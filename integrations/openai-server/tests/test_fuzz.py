@@ -1,7 +1,5 @@
 """Whatever the schemas of the bodies allow, and what they do not, is never a 500."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """`memagent serve`, as a person starts it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
