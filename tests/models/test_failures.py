@@ -242,6 +242,7 @@ def test_an_error_says_what_the_server_said_whatever_the_shape_of_its_body(body)
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner),
+        max_leaves=10,
     )
 )
 def test_any_body_is_read_without_a_fault(body):

@@ -57,7 +57,9 @@ def script(*replies):
 
 
 @pytest.mark.slow
-@given(st.dictionaries(st.text(), PLAIN), st.text(st.characters(exclude_characters="{}")))
+@given(
+    st.dictionaries(st.text(), PLAIN, max_size=4), st.text(st.characters(exclude_characters="{}"))
+)
 def test_an_object_is_found_in_any_text_around_it(plain, prose):
     anything = shape_of({"type": "object"})
 
