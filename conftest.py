@@ -149,18 +149,26 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
+def _runs_language_models(item: pytest.Item) -> bool:
+    return not {"torch", "tiny_model"}.isdisjoint(vars(getattr(item, "module", item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deal the modules with slow tests to the workers, each of which begins with its own.
 
     A worker's share is a run of the list (`--dist worksteal`); at the end, none waits for another.
+    The first has all modules that run language models, as what they need takes long to import.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    fast = [item for item in items if not item.get_closest_marker("slow")]
+    models = [item for item in items if _runs_language_models(item)]
+    other = [item for item in items if not _runs_language_models(item)]
+    slow = [item for item in other if item.get_closest_marker("slow")]
+    fast = [item for item in other if not item.get_closest_marker("slow")]
     modules = {path: number for number, path in enumerate(dict.fromkeys(i.path for i in slow))}
     dealt: list[pytest.Item] = []
     for worker in range(workers):
         own = [item for item in slow if modules[item.path] % workers == worker]
+        own = own if worker else models + own
         room = max(0, -(-len(items) // workers) - len(own))
         dealt += own + fast[:room]
         del fast[:room]

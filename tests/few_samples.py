@@ -10,7 +10,7 @@ from pathlib import Path
 import tqdm
 import wonderwords
 
-COUNT = 4
+COUNT = 2
 
 
 class FirstSamples(tqdm.tqdm):
