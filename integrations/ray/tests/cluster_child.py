@@ -130,7 +130,7 @@ def lost_worker(url, _):
         actors=2,
         batch_size=BATCH,
     )
-    killing = threading.Thread(target=kill_one)
+    killing = threading.Thread(target=kill_one, daemon=True)
     killing.start()
     answers = read.take_all()
     killing.join()
