@@ -213,6 +213,7 @@ BODIES = [
     {"error": {"type": "x", "message": None, "detail": "No seats."}},
     {"error": None, "message": "No seats."},
     {"detail": {"msg": "No seats."}},
+    {"detail": [{"loc": ["body", "seats"], "msg": "No seats.", "input": 0}]},
     {"detail": ["No seats."]},
     {"errors": [{"code": "x", "message": "No seats."}]},
     {"base_resp": {"status_code": 2013, "status_msg": "No seats."}},
